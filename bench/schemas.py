@@ -24,7 +24,7 @@ from validity import BYTES, Writer, repeated_names, violation
 from specmesh.api.body import parse_body
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.grammar_source import LIMITS, ON_ONE_LINE
+from specmesh.engines.schema_faults import LIMITS, ON_ONE_LINE
 from specmesh.errors import RequestError
 
 SHOWN = 3  # examples of each kind

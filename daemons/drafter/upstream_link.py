@@ -303,7 +303,9 @@ class UpstreamLink:
             if self.dealer.send(order):
                 return False
         except ValueError as wrong:
-            error = RequestError(f"the request does not fit the wire: {wrong}")
+            error = RequestError(
+                f"the request is longer than what a drafter can pass on ({wrong}): ask the verifier"
+            )
         return self.upstream.request_failed(order.ref, error)
 
 

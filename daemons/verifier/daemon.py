@@ -31,6 +31,7 @@ from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.link import Link
 from specmesh.core.peer_limits import PeerAccounts
 from specmesh.core.requests import Reply
+from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -42,7 +43,7 @@ from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import OffloadEngine, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, EngineError, SpecmeshError, WentAway
+from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
 
 log = structlog.get_logger("specmesh.verifier")
@@ -80,7 +81,10 @@ class VerifierLoop(DaemonLoop[Order]):
             model_hash,
         )
         self._prompts = PromptEncoder(
-            engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
+            engine.tokenizer,
+            lambda client: client in self._clients.requests,
+            self.mailbox.put,
+            engine.info.n_ctx,
         )
         self.stats = VerifierStats(time.monotonic())
         self._report, self._closing = vev.CoreReport(), closing
@@ -299,6 +303,10 @@ def core_of(
     )
 
 
+def _log_ignored(tool: str, ignored: Sequence[str]) -> None:
+    log.info("tool_schema_ignored", tool=tool, ignored=list(ignored))
+
+
 class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
     have another thread: compiling holds up no others. wanted: whether a client still waits; any thread may ask."""
@@ -308,9 +316,11 @@ class PromptEncoder:
         tokenizer: Tokenizer,
         wanted: Callable[[int], bool],
         deliver: Callable[[Encoded], None],
+        n_ctx: int,
     ) -> None:
         self._tokenizer, self._wanted, self._deliver = tokenizer, wanted, deliver
-        self._grammars = Grammars(tokenizer.vocabulary)
+        self._n_ctx = n_ctx
+        self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
         self._plain, self._guided = (
             ThreadPoolExecutor(1, "prompts"),
             ThreadPoolExecutor(1, "grammars"),
@@ -322,6 +332,15 @@ class PromptEncoder:
         pool.submit(
             lambda: self._deliver(self._encoded(opening)) if self._wanted(opening.client) else None
         )
+
+    def _compiled(self, grammar: Grammar | None, n_prompt: int) -> Constraint | None:
+        """Compile a grammar, which may take long where there are many tools: not for a prompt that
+        does not fit."""
+        if grammar is None:
+            return None
+        if n_prompt >= self._n_ctx:
+            raise PromptTooLong.of(n_prompt, self._n_ctx)
+        return self._grammars.compile(grammar)
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
@@ -336,9 +355,7 @@ class PromptEncoder:
     def _encoded(self, opening: vev.Opening) -> Encoded:
         try:
             ids, params = prompt_of(opening.request, self._tokenizer)
-            constraint = (
-                self._grammars.compile(params.grammar) if params.grammar is not None else None
-            )
+            constraint = self._compiled(params.grammar, len(ids))
         except SpecmeshError as error:
             return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)

@@ -27,7 +27,7 @@ from specmesh.core.requests import (
 )
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.core.session_params import TargetLimits
+from specmesh.core.session_params import TargetLimits, opened_options
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -320,7 +320,7 @@ class RemoteClient:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
                 self._session = session
-                self._say(m.Opened(session, self._ref, prompt_tokens, params.named()))
+                self._say(m.Opened(session, self._ref, prompt_tokens, opened_options(params)))
             case Scored(logprobs):
                 for at, flat in flattened(logprobs, m.MAX_LOGPROBS):
                     self._say(m.Logprobs(self._session, 1 + at, *flat))

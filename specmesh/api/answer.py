@@ -156,7 +156,7 @@ class Answer(Response):
                 self._text += self.part(choice)
             if isinstance(event, Failed):
                 self._live.remove(choice)
-                raise event.error
+                raise choice.named(event.error)
             choice.add(event)
             previous = event
             if isinstance(event, Finished):

@@ -167,7 +167,10 @@ class _Api:
     async def respond(self, http: HttpRequest) -> Response:
         chat, messages, echoed = parse_response(await _json(http), self._kept)
         kind = partial(ResponseAnswer, messages, echoed, self._kept)
-        return self._answer(parse_body(chat, chat=True), kind, chat=True)
+        body = parse_body(chat, chat=True)
+        if body.schema_field:
+            body = replace(body, schema_field="text.format.schema")
+        return self._answer(body, kind, chat=True)
 
     async def response(self, http: HttpRequest) -> Response:
         """A response that is kept, or that it no longer is."""
@@ -201,6 +204,7 @@ class _Api:
                 served.vocabulary,
                 resumable=body.resumable,
                 splits=body.splits,
+                schema_field=body.schema_field,
             )
             for index, one in enumerate(numbered(requests, body.choices, chat=chat))
         ]

@@ -18,7 +18,13 @@ from specmesh.core.fields import (
     objects_at,
 )
 from specmesh.core.requests import Request
-from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
+from specmesh.core.sampling.constraint import (
+    MAX_TOOLS,
+    Grammar,
+    GrammarKind,
+    check_grammar,
+    compact,
+)
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.sampling.sampler import MOST
 from specmesh.core.session_params import (
@@ -54,6 +60,7 @@ class Body:
         str, ...
     ]  # names of fields that nobody reads, and of tools that are no functions
     splits: bool  # thoughts are kept apart from the answer
+    schema_field: str = ""  # where the body has a JSON schema for the text
 
 
 def parse_body(value: object, *, chat: bool) -> Body:
@@ -72,6 +79,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
         stream=fields.flag("stream"),
         tells_usage=Fields(fields.mapping("stream_options")).flag("include_usage"),
         splits=_splits(fields),
+        schema_field=_schema_field(fields),
         ignored=(*_ignored(fields), *_skipped_tools(fields)),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
@@ -285,12 +293,40 @@ def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
     given = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
     if len(given) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", given[1].field)
-    tools, form = _tools(fields) if chat else None, given[0] if given else None
-    if form is not None and tools is not None:
-        raise RequestError(
-            f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools"
-        )
-    return tools or form
+    form = given[0] if given else None
+    tools = _tools(fields) if chat else None
+    if tools is None:
+        return form
+    if form is not None and form.kind is GrammarKind.GBNF:
+        why = "give tools or grammar, not both: with a grammar tool_choice must be none"
+        raise RequestError(why, "grammar")
+    if form is not None and tools["choice"] == "auto":
+        tools["schema"] = json.loads(check_grammar(form).text)
+    return _described(tools)
+
+
+def _schema_field(fields: Fields) -> str:
+    """Return the name of the field that has the schema, in a body that was checked."""
+    match fields.get("response_format"):
+        case {"type": "json_schema"}:
+            return _IN_JSON_SCHEMA
+        case {"type": "json_object"}:
+            return _IN_JSON_OBJECT
+        case _:
+            return "json_schema" if fields.get("json_schema") is not None else ""
+
+
+_IN_JSON_SCHEMA = "response_format.json_schema.schema"
+_IN_JSON_OBJECT = "response_format.schema"
+
+
+def _described(tools: Json) -> Grammar:
+    """Return the grammar of a description of tools."""
+    text = compact(tools)
+    most = MAX_TOOLS - 64  # the verifier says in it how they are called
+    if len(text.encode()) > most:
+        raise RequestError(f"tools are longer than {most} bytes", "tools")
+    return Grammar(GrammarKind.TOOLS, text)
 
 
 def _format(value: object) -> Grammar | None:
@@ -298,9 +334,9 @@ def _format(value: object) -> Grammar | None:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"} if is_object(value):
-            return _schema(value.get("schema", {"type": "object"}), "response_format.schema")
+            return _schema(value.get("schema", {"type": "object"}), _IN_JSON_OBJECT)
         case {"type": "json_schema", "json_schema": {"schema": object() as schema}}:
-            return _schema(schema, "response_format.json_schema.schema")
+            return _schema(schema, _IN_JSON_SCHEMA)
         case _:
             why = "must be text, json_object, or json_schema with an object json_schema that has a schema"
             raise RequestError(f"response_format.type {why}", "response_format")
@@ -318,13 +354,15 @@ def _schema(value: object, where: str) -> Grammar:
 _NOTHING: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def _tools(fields: Fields) -> Grammar | None:
-    """Return the grammar of calls of the functions that a chat's body gives; None without any, or where none may be
-    called. `engines.grammar_source`, which hears peers too, checks the rest of them."""
-    functions = list[Json]()
+def _tools(fields: Fields) -> Json | None:
+    """Return a description of the functions that a chat's body gives, as `Grammar` has it; None
+    without any, or where none may be called. `engines.grammar_source` checks the rest of them, as
+    peers send them too."""
+    functions, strict = list[Json](), list[object]()
     for index, tool in enumerate(fields.listed("tools")):
         if _kind_of(tool) == "function":
             functions.append(_tool(tool, f"tools[{index}]"))
+            strict += [functions[-1]["name"]] * (at(tool, "function.strict") is True)
     choice, allowed = _allowed(fields.get("tool_choice", "auto"))
     names = [one["name"] for one in functions if allowed is None or one["name"] in allowed]
     functions = [one for one in functions if one["name"] in names]
@@ -332,12 +370,10 @@ def _tools(fields: Fields) -> Grammar | None:
     parallel = fields.flag("parallel_tool_calls", True)
     if chosen == "none" or not functions:
         return None
-    grammar: Json = {"tools": functions, "choice": chosen, "parallel": parallel}
-    grammar |= {"format": "", "thinking": ""}
-    text = json.dumps(grammar, ensure_ascii=False)
-    if len(text.encode()) > MAX_TOOLS - 64:  # the verifier says in it how they are called
-        raise RequestError(f"tools are longer than {MAX_TOOLS - 64} bytes", "tools")
-    return Grammar(GrammarKind.TOOLS, text)
+    described: Json = {"tools": functions, "choice": chosen, "parallel": parallel}
+    described |= {"format": "", "thinking": ""}
+    strict = [name for name in strict if name in names]
+    return described | ({"strict": strict} if strict else {})
 
 
 def _kind_of(tool: object) -> object:

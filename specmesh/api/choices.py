@@ -1,5 +1,6 @@
 """The choices of an answer: the events of each one's request as its text, ids and log-probabilities."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -12,6 +13,7 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import RequestError, SpecmeshError
 from specmesh.wire.messages import FinishReason
 
 
@@ -47,8 +49,10 @@ class Choice:
         *,
         resumable: bool = False,
         splits: bool = False,
+        schema_field: str = "",
     ) -> None:
         self.shape, self.request, self._splits = shape, request, splits
+        self._schema_field = schema_field
         self.end: Finished | None = None
         self.merged: tuple[str, ...] = ()
         self.heard: Callable[[], None] = nothing
@@ -72,6 +76,15 @@ class Choice:
     def waits(self) -> bool:
         """Whether something has come that was not taken yet."""
         return bool(self._events)
+
+    def named(self, error: SpecmeshError) -> SpecmeshError:
+        """Return an error by the names that the client has: a verifier knows only of a schema, and
+        not in which field it came."""
+        field = self._schema_field
+        if not isinstance(error, RequestError) or error.param != "json_schema" or not field:
+            return error
+        what = re.sub(r"json_schema( cannot be used)?", field, str(error), count=1)
+        return RequestError(what, field.partition(".")[0])
 
     def events(self) -> list[ClientEvent]:
         events, self._events = self._events, []

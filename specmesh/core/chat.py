@@ -12,7 +12,7 @@ from specmesh.core.chat_history import adapted, with_words
 from specmesh.core.fields import Json, at, is_list, is_object
 from specmesh.core.reasoning import STYLES
 from specmesh.core.requests import Request
-from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.constraint import Grammar, GrammarKind, compact
 from specmesh.core.session_params import MERGED_ROLES, ChatMessage, SessionParams
 from specmesh.core.template_traits import TemplateTraits
 from specmesh.core.tool_formats import FORMATS, GENERIC, in_words
@@ -177,15 +177,16 @@ def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[st
 
 def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> SessionParams:
     """Return the parameters of a chat's answer with how the model thinks and calls tools, unless
-    they have it. tail: the prompt's last text, which may have begun a thought."""
+    they have it. tail: the prompt's last text, which may have begun a thought, or ended one."""
     style, grammar = STYLES.get(traits.thinking), params.grammar
     thinking = params.thinking or reasoning.thinking(style, tail)
+    before = reasoning.before_answer(thinking, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
         said = json.loads(grammar.text)
-        said |= {"format": said["format"] or traits.tool_format, "thinking": thinking}
-        grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
+        said |= {"format": said["format"] or traits.tool_format, "thinking": before}
+        grammar = Grammar(GrammarKind.TOOLS, compact(said))
     elif grammar is not None:
-        thinking = ""  # no other grammar lets a thought end
+        grammar = replace(grammar, thinking=before)
     return replace(params, thinking=thinking, grammar=grammar)
 
 

@@ -101,6 +101,15 @@ def thinking(style: Thinking | None, prompt: str) -> str:
     return f"{style.name}!" if inside else style.name
 
 
+def before_answer(thinking: str, prompt: str) -> str:
+    """Return the style that `thinking` named, with "." where the prompt ends behind a thought: no
+    other one follows."""
+    style = STYLES.get(thinking)
+    if style is None or style.end in style.dropped or not prompt.rstrip().endswith(style.end):
+        return thinking
+    return f"{thinking}."
+
+
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
     """Where the first of the marks begins in a text, and which; the text's end and "" where there
     is none."""

@@ -20,6 +20,7 @@ from specmesh.core.sampling.sampler import (
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
 from specmesh.core.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
+from specmesh.wire.messages import MAX_BODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,20 @@ class SessionParams:
         }
 
 
+_REST_OF_OPENED = 1024  # bytes, at most
+
+
+def opened_options(params: SessionParams) -> dict[str, object]:
+    """Return the parameters as OPENED has them: without a grammar that no frame holds, as a drafter
+    may do without."""
+    named = params.named()
+    if params.grammar is not None and len(params.grammar.text) > MAX_BODY // 8:
+        body = json.dumps(named, ensure_ascii=False).encode()
+        if len(body) > MAX_BODY - _REST_OF_OPENED:
+            named |= {"grammar": None, "grammar_kind": None}
+    return named
+
+
 def session_params(
     fields: Fields,
     seed: int,
@@ -169,6 +184,11 @@ def wire_params(options: dict[str, object]) -> SessionParams:
     `session_params` does."""
     fields = Fields(options)
     kind, text = fields.text("grammar_kind"), fields.text("grammar")
+    thinking = fields.text("thinking")
+    grammar = None
+    if kind in set(GrammarKind):
+        before = "" if kind == GrammarKind.TOOLS else thinking  # tools have it in their text
+        grammar = Grammar(GrammarKind(kind), text, before)
     params = session_params(
         fields,
         fields.integer("seed", 0, 0, 2**32 - 1),
@@ -176,7 +196,7 @@ def wire_params(options: dict[str, object]) -> SessionParams:
         None
         if fields.get("logprobs") is None
         else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES),
-        Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
+        grammar,
         most_bias=-FORBIDDEN,
     )
     merged = tuple(role for role in MERGED_ROLES if role in fields.listed("merged"))

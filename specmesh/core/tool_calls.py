@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
 
-from specmesh.core.fields import at, is_list, is_object, object_at
+from specmesh.core.fields import at, is_list, is_object, list_at, object_at
 from specmesh.core.incoming_text import IncomingText, Reading
 from specmesh.core.tool_formats import ID, STRING, TYPE, ToolFormat
 from specmesh.core.tool_values import (
@@ -247,14 +246,25 @@ class CallParser:
         given = (yield from self._text.until(rest)) if has_kind else ""
         if name is None or given is None:
             return None
-        expected = object_at(schema, "properties").get(name)
+        others = at(schema, "additionalProperties")
+        expected = object_at(schema, "properties").get(name, others)
         if form.tag:
             value = yield from self._nested(expected, schema, 0)
         else:
-            value = yield from self._text.until(form.end_of(name))
+            expected = _known(given) or expected
+            value = yield from self._value(form.end_of(name), types_of(expected, schema))
             if value is not None:
-                value = as_json(value, _known(given) or expected, schema)
+                value = as_json(value, expected, schema)
         return None if value is None else f"{json_text(name)}: {value}"
+
+    def _value(self, end: str, types: set[str]) -> Reading[str | None]:
+        """Read the text up to the mark that ends a value. Where the value can only be JSON, the
+        mark may be in a string of it, too: there it ends nothing."""
+        value = yield from self._text.until(end)
+        while value is not None and types and "string" not in types and not _is_json(value):
+            more = yield from self._text.until(end)
+            value = None if more is None else value + end + more
+        return value
 
     def _nested(self, schema: object, root: object, depth: int) -> Reading[str | None]:
         """Read a value with marks around its items and members up to its own end; return it as
@@ -283,6 +293,14 @@ class CallParser:
     def _tell(self, event: TextPart | ArgumentsPart) -> None:
         if event.text:
             self._events.append(event)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _known(kind: str) -> object:
@@ -330,21 +348,22 @@ def resolved(schema: object, root: object) -> object:
 
 
 def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
-    """The types of values that a schema allows; empty where it may be any, or is not known."""
+    """Return the types of values that a schema allows; none where they are any, or not known."""
     schema = resolved(schema, root)
     if not is_object(schema):
         return set()
-    if is_list(values := schema.get("enum", [schema["const"]] if "const" in schema else None)):
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if is_list(values):
         return set[str]().union(*(_TYPES[type(value)] for value in values))
-    parts = cast(
-        "Mapping[str, Iterable[str]]", schema
-    )  # TypeError where it is none, which refuses it
-    kinds, either = (
-        parts.get("type", ()),
-        [] if within else [*parts.get("anyOf", ()), *parts.get("oneOf", ())],
-    )
+    kinds = schema.get("type")
+    named = {kinds} if isinstance(kinds, str) else set[str]()
+    if is_list(kinds):
+        named = {kind for kind in kinds if isinstance(kind, str)}
+    either = [] if within else [*list_at(schema, "anyOf"), *list_at(schema, "oneOf")]
     inner = [types_of(one, root, within=True) for one in either]
-    return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
+    if isinstance(kinds, str):
+        return named
+    return named.union(*inner) if all(inner) else set()
 
 
 def as_json(text: str, schema: object, root: object) -> str:
@@ -352,8 +371,7 @@ def as_json(text: str, schema: object, root: object) -> str:
     allows, or a text."""
     types = types_of(schema, root)
     with suppress(ValueError, RecursionError):
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=int)  # NaN and Infinity are no JSON, and no int
         if (not types and not isinstance(value, str)) or _TYPES[type(value)] & (types - {"string"}):
-            json.dumps(value, allow_nan=False)
             return text.strip()
     return json.dumps(text, ensure_ascii=False)

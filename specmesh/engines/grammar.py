@@ -1,21 +1,26 @@
 """Grammars and JSON schemas as constraints, by llguidance."""
 
 import functools
+import json
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.sampling.constraint import SIMPLER, Grammar
+from specmesh.core.fields import Json, list_at, object_at, objects_at
+from specmesh.core.sampling.constraint import SIMPLER, Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.sandbox import Child
 from specmesh.engines.schema_faults import LIMITS, describe
 from specmesh.errors import ChildFailed, RequestError
 
+Ignored = Callable[[str, Sequence[str]], None]
+
+MOST_REPORTED = 1024  # tools that are known to have been reported
 CACHED = 16  # grammars that are known to compile: clients send the same one again and again
 
 START, EACH = 0.05, 0.001
@@ -24,12 +29,18 @@ wait for it. Common grammars take a tenth of that. Masks have the library's own 
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. Used from one thread; what it compiles may go to another."""
+    """Compiles grammars for one vocabulary. Used from one thread; its grammars may go to another.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    ignored: called once for each tool whose schema is ignored in parts, with the tool's name and
+        these parts in words.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, ignored: Ignored | None = None) -> None:
         self._vocabulary = vocabulary
         self._child = Child("specmesh.engines.grammar_source", memory=2**29, seconds=3.0)
         self._lark = functools.lru_cache(CACHED)(self._to_lark)
+        self._ignored = ignored
+        self._reported = set[int]()  # hashes of tools
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
         """Return the grammar at its start. Raises RequestError for an invalid one, or one that exceeds the limits. Each
@@ -40,14 +51,37 @@ class Grammars:
         self._child.close()
 
     def _to_lark(self, grammar: Grammar) -> str:
-        field = grammar.field
-        try:
-            answer = self._child.ask({"kind": grammar.kind.value, "text": grammar.text})
-        except ChildFailed as error:
-            raise RequestError(f"{field} takes too much to compile: {error}", field) from error
+        answer = self._answer(grammar)
         if "lark" not in answer:
+            field = str(answer.get("field", grammar.field))
             raise RequestError(f"{field} cannot be used: {answer.get('refused')}", field)
+        ignored = object_at(answer, "ignored")
+        if ignored and self._ignored is not None:
+            for tool in objects_at(json.loads(grammar.text), "tools"):
+                self._report(tool, ignored, self._ignored)
         return str(answer["lark"])
+
+    def _answer(self, grammar: Grammar) -> Json:
+        """Ask the child. Where tools take it too long, ask again without most of their schemas."""
+        asked: Json = {"kind": grammar.kind, "text": grammar.text, "thinking": grammar.thinking}
+        try:
+            return self._child.ask(asked)
+        except ChildFailed as error:
+            why = error
+        if grammar.kind is GrammarKind.TOOLS:
+            with suppress(ChildFailed):
+                return self._child.ask(asked | {"loose": True})
+        field = grammar.field
+        raise RequestError(f"{field} takes too much to compile: {why}", field) from why
+
+    def _report(self, tool: Json, ignored: Json, report: Ignored) -> None:
+        name = str(tool.get("name"))
+        known = hash(json.dumps(tool, sort_keys=True))
+        if name in ignored and known not in self._reported:
+            if len(self._reported) >= MOST_REPORTED:
+                self._reported.clear()
+            self._reported.add(known)
+            report(name, [str(one) for one in list_at(ignored, name)])
 
     @functools.cached_property
     def _tokens(self) -> "_Tokens":

@@ -5,8 +5,8 @@ import json
 from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.engines.gbnf import gbnf_to_lark
-from specmesh.engines.json_schema import SchemaFault
 from specmesh.engines.schema_faults import describe, matcher_of, strict
+from specmesh.engines.schema_keywords import SchemaFault
 from specmesh.engines.thought_rules import TEXT, answer_rule, start_rules
 from specmesh.engines.tool_grammar import tool_grammar
 from specmesh.errors import RequestError
@@ -19,23 +19,25 @@ def answer(request: Json) -> Json:
     """In the child: return a request's grammar in llguidance's language as `lark`, with what of its
     tools is `ignored`, by their names; or the reason as `refused`, perhaps with another `field`."""
     text, thinking = str(request["text"]), str(request.get("thinking", ""))
-    ignored: dict[str, list[str]] = {}
     try:
         match GrammarKind(str(request["kind"])):
             case GrammarKind.GBNF:
-                lark = _of_gbnf(text, thinking)
+                return _tried(_of_gbnf(text, thinking))
             case GrammarKind.JSON_SCHEMA:
-                lark = _of_schema(json.loads(text), thinking)
+                return _tried(_of_schema(json.loads(text), thinking))
             case GrammarKind.TOOLS:
-                lark, ignored = tool_grammar(json.loads(text))
+                loose = request.get("loose") is True
+                lark, ignored = tool_grammar(json.loads(text), loose=loose)
+                return {"lark": _UNFORCED + lark, "ignored": ignored}
     except RequestError as error:
         refused: Json = {"refused": str(error)}
         return refused | ({"field": error.param} if error.param else {})
-    lark = _UNFORCED + lark
+
+
+def _tried(rules: str) -> Json:
+    lark = _UNFORCED + rules
     matcher = matcher_of(lark)
-    if matcher.is_error():
-        return {"refused": describe(matcher.get_error())}
-    return {"lark": lark, "ignored": ignored}
+    return {"refused": describe(matcher.get_error())} if matcher.is_error() else {"lark": lark}
 
 
 def _of_gbnf(text: str, thinking: str) -> str:
@@ -60,5 +62,5 @@ def _after_thought(thinking: str, content: str, *, by_letters: bool = False) -> 
         start = start_rules(thinking, by_letters=by_letters)
     except KeyError:
         raise RequestError(f"no marks of thoughts are called {thinking[:80]!r}") from None
-    rules = [*start, "body: answer", answer_rule(thinking), content, TEXT]
-    return "\n".join(rules)
+    around = answer_rule(thinking, by_letters=by_letters)
+    return "\n".join([*start, "body: answer", around, content, TEXT])

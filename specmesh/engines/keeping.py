@@ -7,17 +7,20 @@ from typing import Any, assert_never
 
 from llguidance import regex_to_lark
 
-from specmesh.engines.json_schema import ANNOTATIONS, SchemaFault
+from specmesh.engines.schema_document import Path
 from specmesh.engines.schema_faults import (
     Compiled,
-    Path,
     describe,
     lenient,
     matcher_of,
     rule_of,
     strict,
 )
-from specmesh.engines.schema_strings import ANYTHING, FORMATS, full_match, literal
+from specmesh.engines.schema_keywords import OF_TEXTS, SchemaFault
+from specmesh.engines.schema_strings import ANYTHING, FORMAT_REGEXES, full_match, literal
+
+_LONGEST, _LONGEST_BY_PATTERN = 100_000, 256
+"""Letters of a text that are counted; those of one that has a pattern as well need more states."""
 
 
 class Keeping(Enum):
@@ -46,20 +49,19 @@ def json_rule(keeping: Keeping, root: Any, path: Path = ()) -> Compiled | None:
 
 
 def text_rule(keeping: Keeping, schema: Mapping[str, Any], end: str) -> Compiled:
-    """Return a terminal of the texts that fit a schema, and have not in them what ends them; "" for
-    any text. Raise SchemaFault as `json_rule` does."""
-    parts, ignored = _parts(schema)
+    """Return a terminal of the texts that fit a schema, with what ends them, as a lazy lexeme is to
+    have it; "" for any text. Raise SchemaFault as `json_rule` does."""
+    parts, least, ignored = _parts(schema)
     if keeping is Keeping.NOTHING:
         return Compiled("")
     if ignored and keeping is not Keeping.SOME:
         raise SchemaFault(ignored[0])
     if not parts:
         return Compiled("", ignored)
-    within = f"{ANYTHING}{literal(end)}{ANYTHING}"
-    terminal = " & ".join([*map(_lark, parts), f"~{_lark(within)}"])
+    terminal = _ended(parts, least, end)
     if keeping is Keeping.UNTRIED:
         return Compiled(terminal, ignored)
-    tried = matcher_of(f"start: t\nt[lazy]: T {json.dumps(end)}\nT: {terminal}")
+    tried = matcher_of(f"start: t\nt[lazy]: T\nT: {terminal}")
     if not tried.is_error():
         return Compiled(terminal, ignored)
     why = describe(tried.get_error())
@@ -68,26 +70,46 @@ def text_rule(keeping: Keeping, schema: Mapping[str, Any], end: str) -> Compiled
     return Compiled("", (*ignored, why))
 
 
-def _parts(schema: Mapping[str, Any]) -> tuple[list[str], tuple[str, ...]]:
-    """Return expressions for whole texts that a schema's keywords stand for, and in words those that
-    have none."""
-    parts, ignored = list[str](), list[str]()
+def _ended(parts: Mapping[str, str], least: int, end: str) -> str:
+    """Return the terminal of texts that fit all parts and end where `end` is found first.
+
+    A lazy lexeme ends there if the text before fits; if not, it must not go on beyond. Formats
+    have no letter of it.
+    """
+    mark = literal(end)
+    fitting = [f"(?:{regex}){mark}" for regex in parts.values()]
+    if "pattern" in parts and "format" not in parts:
+        fitting.append(f"~{ANYTHING}{mark}(?s:.+)")
+    elif least and "format" not in parts:
+        fitting.append(f"~(?s:.{{0,{least - 1}}}){mark}(?s:.+)")
+    return " & ".join(map(_lark, fitting))
+
+
+def _parts(schema: Mapping[str, Any]) -> tuple[dict[str, str], int, tuple[str, ...]]:
+    """Return expressions for whole texts that a schema's keywords stand for, a text's least length,
+    and in words the keywords that have none."""
+    parts, ignored = dict[str, str](), list[str]()
+    longest = _LONGEST_BY_PATTERN if "pattern" in schema else _LONGEST
+    least, most = 0, ""
     for key, value in schema.items():
         match key, value:
-            case "minLength", int():
-                parts.append(f"(?s:.{{{value},}})")
-            case "maxLength", int():
-                parts.append(f"(?s:.{{0,{value}}})")
-            case "format", str() if value in FORMATS:
-                parts.append(FORMATS[value])
+            case "minLength", int() if value <= longest:
+                least = value
+            case "maxLength", int() if value <= longest:
+                most = str(value)
+            case "format", str() if value in FORMAT_REGEXES:
+                parts[key] = FORMAT_REGEXES[value]
             case "pattern", str() if (regex := full_match(value)) is not None:
-                parts.append(regex)
-            case _ if key not in ANNOTATIONS and key != "type":
+                parts[key] = regex
+            case _ if key in OF_TEXTS:
                 ignored.append(f"{key} {json.dumps(value)[:100]} of a text between marks")
             case _:
                 pass
-    return parts, tuple(ignored)
+    if least > 0 or most:
+        parts["length"] = f"(?s:.{{{least},{most}}})"
+    return parts, least, tuple(ignored)
 
 
 def _lark(regex: str) -> str:
-    return f"/{regex_to_lark(regex, '')}/"
+    sign = "~" if regex.startswith("~") else ""
+    return f"{sign}/{regex_to_lark(regex.removeprefix('~'), '')}/"

@@ -7,27 +7,32 @@ from typing import Any
 
 from specmesh.core.tool_calls import resolved, types_of
 from specmesh.core.tool_formats import STRING, TYPE, ToolFormat
-from specmesh.engines.json_schema import SchemaFault, Subschemas, required_names
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
+from specmesh.engines.schema_document import is_list, is_object
+from specmesh.engines.schema_keywords import CONSTRAINTS, SchemaFault
+from specmesh.engines.schema_places import Subschemas, required_names
 from specmesh.engines.schema_strings import literal
 
 _quoted = json.dumps
 
 _PARAMETERS = "x-parameters"
-"""Where a tool's schema has, for the time of writing, what it says of each parameter."""
+"""Where a tool's schema has what it says of one parameter, to be written alone."""
 
 _JSON_TYPES = ("array", "boolean", "null", "number", "object", "string")
 
 
 class MarkedParameters:
-    """Makes the rules of one tool's arguments, named after `prefix`. ignored: in words, what they do
-    not keep to. Raises SchemaFault for what they must keep to and cannot."""
+    """Makes the rules of one tool's arguments, whose names begin with `prefix`.
+
+    ignored: in words, the parts of the schema that the rules do not keep to. Raises SchemaFault
+    where they must keep to a part and cannot.
+    """
 
     def __init__(
         self, form: ToolFormat, prefix: str, schema: dict[str, Any], keeping: Keeping
     ) -> None:
         self._form, self._prefix, self._keeping = form, prefix, keeping
-        self._root = schema | {_PARAMETERS: {}}
+        self._root = schema
         self.ignored: list[str] = []
         self._extra: list[str] = []  # rules beside that of the arguments
 
@@ -45,7 +50,7 @@ class MarkedParameters:
             part = self._parameter(name, place.property(name).roots)
             parts.append(part if name in required else f"({part})?")
         if self._keeping is Keeping.NOTHING or place.names is None:
-            parts += self._others([*names])
+            parts.append(self._others([*names]))
         yield f"{self._prefix}: {' '.join(parts) or _quoted('')}"
         yield from self._extra
 
@@ -92,8 +97,8 @@ class MarkedParameters:
 
     def _json(self, name: str, schema: Any) -> str:
         """Return the rule of a value that is JSON, and of the mark behind it."""
-        known = {**self._root[_PARAMETERS], name: schema}
-        made = json_rule(self._keeping, self._root | {_PARAMETERS: known}, (_PARAMETERS, name))
+        root = self._root | {_PARAMETERS: {name: schema}}
+        made = json_rule(self._keeping, root, (_PARAMETERS, name))
         if made is None:
             self._give_up(f"{name}: all of its schema")
             return f"any_json {_quoted(self._form.param_end)}"
@@ -104,35 +109,53 @@ class MarkedParameters:
 
     def _text(self, name: str, schema: Any) -> str:
         """Return the rule of a value that is a text, and of the mark behind it."""
-        option = _text_option(schema, self._root)
-        choices = _choices(option)
+        untyped = not _known_types(schema, self._root) and is_object(schema)
+        if untyped and schema.keys() & (CONSTRAINTS | {"$ref", "items", "type"}):
+            self._give_up(f"{name}: its type is not known, so that it is any text")
+        ways = list[str]()
+        for option in _text_options(schema, self._root):
+            ways.append(self._text_of(name, option))
+        if not ways or _ANY_TEXT in ways:
+            return _ANY_TEXT
+        return f"({' | '.join(ways)})"
+
+    def _text_of(self, name: str, option: Mapping[str, Any]) -> str:
+        """Return the rule of a text that fits one schema."""
         end = self._form.param_end
+        choices = _choices(option)
         if choices:
-            return "(" + " | ".join(_quoted(text + end) for text in choices) + ")"
+            return " | ".join(_quoted(text + end) for text in choices)
         try:
             made = text_rule(self._keeping, option, end)
         except SchemaFault as fault:
             raise SchemaFault(f"{name}: {fault}") from None
         self.ignored += [f"{name}: {one}" for one in made.ignored]
-        if not made.rule:
-            return _ANY_TEXT
-        return self._lexeme(made.rule, end)
+        return self._lexeme(made.rule) if made.rule else _ANY_TEXT
 
-    def _lexeme(self, terminal: str, end: str) -> str:
+    def _lexeme(self, terminal: str) -> str:
         """Return the name of a rule for a text that ends where its mark does."""
         rule = f"{self._prefix}_{len(self._extra)}"
-        self._extra.append(f"{rule}[lazy]: {rule.upper()} {_quoted(end)}")
+        self._extra.append(f"{rule}[lazy]: {rule.upper()}")
         self._extra.append(f"{rule.upper()}: {terminal}")
         return rule
 
-    def _others(self, names: list[str]) -> list[str]:
-        """Return rules for any number of parameters of other names, which are texts."""
-        name, mark = f"{self._prefix.upper()}_NAME", f"{self._prefix.upper()}_MARK"
+    def _others(self, names: list[str]) -> str:
+        """Return the rule of any number of parameters of other names."""
+        prefix, middle = self._prefix.upper(), self._form.param_middle
         taken = "|".join(map(literal, names))
-        middle = _of_kind(self._form.param_middle, "string")
-        self._extra.append(f"{name}: {_OTHER_NAME}" + f" & ~/({taken})/" * bool(names))
-        self._extra.append(f"{mark}: {_quoted(self._form.param_begin)} {name} {_quoted(middle)}")
-        return [f"({mark} {_ANY_TEXT})*"]
+        self._extra.append(f"{prefix}_NAME: {_OTHER_NAME}" + f" & ~/({taken})/" * bool(names))
+        ends = {
+            _of_kind(middle, kind): f"any_json {_quoted(self._form.param_end)}"
+            for kind in _JSON_TYPES
+        }
+        ends[_of_kind(middle, "string")] = _ANY_TEXT
+        ways = list[str]()
+        for after, value in ends.items():
+            mark = f"{prefix}_{len(self._extra)}"
+            begin = _quoted(self._form.param_begin)
+            self._extra.append(f"{mark}: {begin} {prefix}_NAME {_quoted(after)}")
+            ways.append(f"{mark} {value}")
+        return f"({' | '.join(ways)})*"
 
 
 _ANY_TEXT = "value"
@@ -145,33 +168,35 @@ def any_text_rule(form: ToolFormat) -> str:
     return f"{_ANY_TEXT}[lazy]: TEXT {_quoted(form.param_end)}"
 
 
-def _types(schema: Any, root: Any) -> set[str]:
-    """Return the types by which a parser reads a value; all where it knows none."""
-    found = set[str]()
+def _known_types(schema: Any, root: Any) -> set[str]:
+    """Return the types by which a parser reads a value; none where it knows none."""
     with suppress(TypeError, KeyError):
-        found = types_of(schema, root)
-    named = {"number" if one == "integer" else one for one in found}
-    return (named & set(_JSON_TYPES)) or set(_JSON_TYPES)
+        found = {"number" if one == "integer" else one for one in types_of(schema, root)}
+        return found & set(_JSON_TYPES)
+    return set()
 
 
-def _text_option(schema: Any, root: Any) -> Mapping[str, Any]:
-    """Return the one alternative of a schema that is a text; nothing where there are several."""
+def _types(schema: Any, root: Any) -> set[str]:
+    return _known_types(schema, root) or set(_JSON_TYPES)
+
+
+def _text_options(schema: Any, root: Any) -> list[Mapping[str, Any]]:
+    """Return the alternatives of a schema that are texts."""
     found = resolved(schema, root)
-    if not isinstance(found, dict):
-        return {}
+    if not is_object(found):
+        return []
     for key in ("anyOf", "oneOf"):
         options = found.get(key)
-        if isinstance(options, list):
-            texts = [one for one in options if "string" in _types(one, root)]
-            one = resolved(texts[0], root) if len(texts) == 1 else None
-            return one if isinstance(one, dict) else {}
-    return found
+        if is_list(options):
+            inner = [_text_options(one, root) for one in options if "string" in _types(one, root)]
+            return [one for several in inner for one in several] or [{}]
+    return [found]
 
 
 def _choices(option: Mapping[str, Any]) -> list[str]:
     """Return the only texts that there are; nothing where any text is one."""
     values = [option["const"]] if "const" in option else option.get("enum")
-    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    return [one for one in values if isinstance(one, str)] if is_list(values) else []
 
 
 def _of_kind(middle: str, kind: str) -> str:

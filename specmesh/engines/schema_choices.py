@@ -4,20 +4,23 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from specmesh.engines.schema_document import is_list, is_object
+
 Keywords = Mapping[str, Any]
 
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
+_MOST_COMPARED = 20_000  # pairs of schemas, in all
 _NOTHING: Keywords = {}
 _DEEPEST = 4  # alternatives and properties within one another that are looked at
 
 
 def types_of(keywords: Keywords) -> frozenset[str]:
-    """Return the types of the values that a subschema's own keywords allow; an integer is a number."""
+    """Return the types of values that a subschema's own keywords allow. Integers are numbers."""
     values = values_of(keywords)
     if values is not None:
         return frozenset(map(_type_of, values))
     given = keywords.get("type", [*TYPES])
-    names = given if isinstance(given, list) else [given]
+    names = given if is_list(given) else [given]
     return frozenset("number" if name == "integer" else str(name) for name in names)
 
 
@@ -26,7 +29,7 @@ def values_of(keywords: Keywords) -> list[Any] | None:
     if "const" in keywords:
         return [keywords["const"]]
     values = keywords.get("enum")
-    return values if isinstance(values, list) else None
+    return values if is_list(values) else None
 
 
 def _type_of(value: object) -> str:
@@ -51,6 +54,7 @@ class Exclusion:
 
     def __init__(self, keywords: Callable[[Any], Keywords]) -> None:
         self._keywords = keywords
+        self._left = _MOST_COMPARED
 
     def __call__(
         self, one: Any, other: Any, within: Keywords = _NOTHING, depth: int = _DEEPEST
@@ -58,7 +62,8 @@ class Exclusion:
         """Return True where it is certain that no value fits both, and what they stand within."""
         if one is False or other is False:
             return True
-        if not depth:
+        self._left -= 1
+        if not depth or self._left < 0:
             return False
         mine, yours = self._keywords(one), self._keywords(other)
         shared = types_of(within) & types_of(mine) & types_of(yours)
@@ -67,7 +72,10 @@ class Exclusion:
             or _by_value(mine, yours)
             or self._by_parts(mine, other, within, depth)
             or self._by_parts(yours, one, within, depth)
-            or (shared == {"object"} and any(self._by_name((mine, yours, within), depth)))
+            or (
+                shared == frozenset(("object",))
+                and any(self._by_name((mine, yours, within), depth))
+            )
         )
 
     def _by_parts(self, mine: Keywords, other: Any, within: Keywords, depth: int) -> bool:
@@ -88,7 +96,7 @@ class Exclusion:
 
 def _listed(keywords: Keywords, key: str) -> list[Any]:
     value = keywords.get(key)
-    return value if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def _by_value(mine: Keywords, yours: Keywords) -> bool:
@@ -106,18 +114,17 @@ def _written(value: object) -> str:
 def _whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, list):
+    if is_list(value):
         return [_whole(inner) for inner in value]
-    if isinstance(value, dict):
+    if is_object(value):
         return {name: _whole(inner) for name, inner in value.items()}
     return value
 
 
-def _property(keywords: Keywords, name: object) -> Any:
+def _property(keywords: Keywords, name: str) -> Any:
     """Return what an object's schema says of a property: False where it cannot have it."""
     properties = keywords.get("properties")
-    if isinstance(properties, dict) and name in properties:
+    if is_object(properties) and name in properties:
         return properties[name]
-    return not (
-        keywords.get("additionalProperties") is False and "patternProperties" not in keywords
-    )
+    open_to_others = keywords.get("additionalProperties") is not False
+    return open_to_others or "patternProperties" in keywords

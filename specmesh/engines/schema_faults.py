@@ -1,4 +1,4 @@
-"""JSON schemas as rules of a grammar, tried by llguidance: all that one says, or as much as can be kept to."""
+"""JSON schemas as rules of a grammar, tried by llguidance, and where it cannot keep to them."""
 
 import copy
 import json
@@ -10,14 +10,10 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from specmesh.engines.json_schema import (
-    ANNOTATIONS,
-    Document,
-    Reading,
-    SchemaFault,
-    for_library,
-    required_names,
-)
+from specmesh.engines.json_schema import Reading, for_library
+from specmesh.engines.schema_document import Document, Path, is_list, is_object
+from specmesh.engines.schema_keywords import ANNOTATIONS, SchemaFault
+from specmesh.engines.schema_places import required_names
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
 """Besides the library's own: a state is 0.35 to 0.85 kilobytes."""
@@ -31,7 +27,8 @@ _MOST_TRIED = (
 )
 _MOST_FAULTS = 8  # that one schema is freed from
 _READINGS = (Reading(), Reading(apart=True), Reading(closed=False))
-"""How a schema is written, one after the other, until the library takes it; the second for a `oneOf`."""
+"""How a schema is written, one after the other, until the library takes it. The second is for
+`oneOf`."""
 
 _ONE_OF = "a oneOf can be kept to where a type or a required const tells its branches apart"
 _NO_TEXT = (
@@ -39,12 +36,10 @@ _NO_TEXT = (
 )
 _UNFIT = "Unsatisfiable"  # how the library's errors begin where no value fits
 
-Path = tuple[str | int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What cannot be kept to: the subschema at `path`, its `keyword` ("" for all of it), and why."""
+    """A subschema that cannot be kept to, or one of its keywords ("" for all), and the reason."""
 
     path: Path
     keyword: str
@@ -95,18 +90,22 @@ def describe(error: str) -> str:
 def rule_of(
     root: Any, path: Path = (), *, lenient: bool = False, reading: Reading = _READINGS[0]
 ) -> str:
-    """Return the subschema at a path as a part of a rule. Raise SchemaFault where it has no form."""
+    """Return the subschema at a path as a part of a rule. Raise SchemaFault if it cannot be one."""
     try:
         document = for_library(root, _at(root, path), reading)
     except RecursionError:
         raise SchemaFault("it is nested too deeply") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise SchemaFault(f"it is no JSON schema: {error}") from None
     options = ON_ONE_LINE | {"lenient": lenient}
     return f"%json {json.dumps(document | {'x-guidance': options})}"
 
 
 def strict(root: Any, path: Path = ()) -> str:
-    """Return the subschema at a path as a part of a rule that keeps to all of it. Raise SchemaFault,
-    which says where that cannot be."""
+    """Return the subschema at a path as a part of a rule that keeps to all of it.
+
+    Raise SchemaFault with the place of what cannot be kept to.
+    """
     search = _Search(root, reading=_READINGS[0])
     error = search.error(path)
     others = _READINGS[1:] if error == _ONE_OF else _READINGS[-1:]
@@ -208,36 +207,31 @@ class _Search:
         """Yield the paths of a subschema's own subschemas; with `unfit` those without which no
         value fits it."""
         node = _at(self._root, path)
-        if not isinstance(node, dict):
+        if not is_object(node):
             return
         required = required_names(node)
         least = node.get("minItems", 0)
         for key, value in node.items():
             inside = (*path, key)
-            match key, value:
-                case "properties", dict():
-                    names = required & value.keys() if unfit else value
-                    yield from ((*inside, name) for name in value if name in names)
-                case "patternProperties", dict():
-                    yield from ((*inside, name) for name in value if not unfit)
-                case "prefixItems" | "items", list():
-                    some = len(value) if not unfit else least
-                    yield from ((*inside, at) for at in range(len(value)) if at < some)
-                case "allOf" | "anyOf" | "oneOf", list():
-                    yield from ((*inside, at) for at in range(len(value)))
-                case "items", _:
-                    yield from [inside] * bool(least or not unfit)
-                case "additionalProperties" | "additionalItems", _:
-                    yield from [inside] * (not unfit)
-                case "$ref", str():
-                    yield from self._document.path(node)
-                case _:
-                    pass
+            if key == "$ref" and isinstance(value, str):
+                yield from self._document.path(node)
+            elif key == "properties" and is_object(value):
+                yield from ((*inside, name) for name in value if not unfit or name in required)
+            elif key == "patternProperties" and is_object(value):
+                yield from ((*inside, name) for name in value if not unfit)
+            elif key in ("prefixItems", "items") and is_list(value):
+                some = least if unfit else len(value)
+                yield from ((*inside, at) for at in range(len(value)) if at < some)
+            elif key in ("allOf", "anyOf", "oneOf") and is_list(value):
+                yield from ((*inside, at) for at in range(len(value)))
+            elif key in ("items", "additionalItems", "additionalProperties"):
+                needed = key == "items" and bool(least)
+                yield from [inside] * (needed or not unfit)
 
     def _keyword(self, path: Path) -> str:
         """Return the keyword without which a subschema could be used; "" where it takes more."""
         node = _at(self._root, path)
-        keywords = list(node) if isinstance(node, dict) else []
+        keywords = list(node) if is_object(node) else []
         for keyword in sorted(map(str, keywords), key=_STRUCTURE.__contains__):
             rest = _without(self._root, Fault(path, keyword, ""))
             if keyword not in ANNOTATIONS and _Search(rest, lenient=True).error(path) is None:

@@ -1,11 +1,11 @@
-"""Regular expressions for strings of JSON schemas: formats, patterns, names, in llguidance's dialect."""
+"""Regular expressions for the strings of JSON schemas, in llguidance's dialect."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 _DAY = "(?:0[1-9]|1[0-9]|2[0-8])"  # of any month
 _MONTHS_DAY = f"(?:(?:0[1-9]|1[0-2])-{_DAY}|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
-_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"  # not 0000, of which no calendar has days
+_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"  # not 0000
 _OF_FOUR = "(?:0[48]|[2468][048]|[13579][26])"  # the two digits of a leap year that is no century
 _LEAP = f"(?:[0-9]{{2}}{_OF_FOUR}|{_OF_FOUR}00)"
 _DATE = f"(?:{_YEAR}-{_MONTHS_DAY}|{_LEAP}-02-29)"
@@ -46,7 +46,7 @@ def _uri() -> str:
     return rf"[a-zA-Z][a-zA-Z0-9+.-]*:{body}(?:\?{query})?(?:#{query})?"
 
 
-FORMATS = {
+FORMAT_REGEXES = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}[tT]{_TIME}",
@@ -71,28 +71,19 @@ def whole(regex: str) -> str:
 
 
 def all_but(names: Iterable[str]) -> str:
-    """Return an expression for all strings but these, without look-around: a tree of their letters."""
-    tree: dict[str, object] = {}
+    """Return an expression for all strings but these, without look-around: letter by letter."""
+    rests, ways = dict[str, list[str]](), [""]
     for name in names:
-        node = tree
-        for letter in name:
-            node = node.setdefault(letter, {})  # type: ignore[assignment]
-        node[""] = None
-    return _all_but(tree)
-
-
-def _all_but(tree: dict[str, object]) -> str:
-    """Return an expression for what ends no name of the tree from here on."""
-    ways = [] if "" in tree else [""]
-    letters = [letter for letter in tree if letter]
-    if not letters:
+        if name:
+            rests.setdefault(name[0], []).append(name[1:])
+        else:
+            ways = []
+    if not rests:
         return "|".join([*ways, "(?s:.+)"])
-    inside = "".join(map(literal, letters))
-    ways.append(f"[^{inside}]{ANYTHING}")
-    for letter in letters:
-        rest = tree[letter]
-        assert isinstance(rest, dict)
-        ways.append(f"{literal(letter)}(?:{_all_but(rest)})")
+    letters = "".join(map(literal, rests))
+    ways.append(f"[^{letters}]{ANYTHING}")
+    for letter, rest in rests.items():
+        ways.append(f"{literal(letter)}(?:{all_but(rest)})")
     return "|".join(ways)
 
 
@@ -141,7 +132,7 @@ def _end_of_class(parts: list[str], begin: int) -> int:
 
 
 def _class(parts: list[str]) -> Iterator[str]:
-    """Escape what means more in Rust's classes than in a class; a `-` between two letters is a range."""
+    """Escape what has a meaning in Rust's classes only. A `-` between two letters is a range."""
     yield "["
     inner = parts[1:-1]
     if inner[:1] == ["^"]:

@@ -2,7 +2,6 @@
 its marks."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,40 +10,46 @@ from specmesh.core.fields import is_list, is_object
 from specmesh.core.tool_calls import resolved
 from specmesh.core.tool_formats import ToolFormat, raw_or_json
 from specmesh.core.tool_values import ValueSyntax, written, written_name
-from specmesh.engines.json_schema import Subschemas
+from specmesh.engines.keeping import Keeping, json_rule, text_rule
+from specmesh.engines.schema_document import is_object as is_any_object
+from specmesh.engines.schema_faults import rule_of
+from specmesh.engines.schema_keywords import CONSTRAINTS, SchemaFault
+from specmesh.engines.schema_places import Subschemas
 from specmesh.errors import RequestError
 
 _quoted = json.dumps
 
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EVERY_TYPE = ("string", "number", "boolean", "null", "array", "object")
+_NAME = r"/[\w-]{1,64}/"
 _MOST_ITEMS = 2**16
 
 
-def argument_rules(form: ToolFormat, prefix: str, schema: dict[str, Any]) -> Iterator[str]:
-    """Yield the rules of the arguments that a schema allows; the first is named by the prefix. Of
-    the schema count types, choices, properties, items and what is required. Raises RequestError."""
+def argument_rules(
+    form: ToolFormat, prefix: str, schema: dict[str, Any], keeping: Keeping
+) -> tuple[list[str], list[str]]:
+    """Return the rules of the arguments that a schema allows, and in words all that they ignore.
+
+    The first rule has the prefix as its name. Raises RequestError, and SchemaFault for what must be
+    kept to and cannot be.
+    """
     if form.syntax is not None:
-        yield from _SyntaxRules(form.syntax, prefix, schema).rules()
+        rules: _Rules = _SyntaxRules(form.syntax, prefix, schema, keeping)
     else:
-        yield from _TaggedRules(form.tag, prefix, schema).rules()
+        rules = _TaggedRules(form.tag, prefix, schema, keeping)
+    made = list(rules.rules())
+    escapes = form.syntax is not None and form.syntax.escapes
+    kept = _OF_NUMBERS if escapes else _OF_NUMBERS | _TEXTS
+    ignored = [f"{key} in this form of calls" for key in unkept_keywords(schema) if key not in kept]
+    if ignored and keeping is Keeping.ALL:
+        raise SchemaFault(ignored[0])
+    return made, [*ignored, *rules.ignored]
 
 
-_KEPT = frozenset(
-    (
-        *(
-            "$ref",
-            "additionalProperties",
-            "anyOf",
-            "const",
-            "enum",
-            "items",
-            "maxItems",
-            "minItems",
-        ),
-        *("oneOf", "properties", "required", "type"),
-    )
+_OF_NUMBERS = frozenset(
+    ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
 )
+_TEXTS = frozenset(("format", "maxLength", "minLength", "pattern"))
+_KEPT = frozenset(("additionalProperties", "anyOf", "oneOf", "properties", "required"))
 
 
 def unkept_keywords(schema: Any) -> list[str]:
@@ -54,11 +59,11 @@ def unkept_keywords(schema: Any) -> list[str]:
     ahead, seen = [schema], set[int]()
     while ahead:
         node = ahead.pop()
-        if id(node) in seen or not isinstance(node, dict):
+        if id(node) in seen or not is_any_object(node):
             continue
         seen.add(id(node))
         keywords = subschemas.keywords(node)
-        found |= keywords.keys() - _KEPT
+        found |= (keywords.keys() & CONSTRAINTS) - _KEPT
         ahead += subschemas.below(node)
     return sorted(found)
 
@@ -67,8 +72,9 @@ class _Rules:
     """The rules that were made for parts of a schema, each once, so that a part may contain
     itself."""
 
-    def __init__(self, prefix: str, root: dict[str, Any]) -> None:
-        self._prefix, self._root = prefix, root
+    def __init__(self, prefix: str, root: dict[str, Any], keeping: Keeping) -> None:
+        self._prefix, self._root, self._keeping = prefix, root, keeping
+        self.ignored: list[str] = []
         self._made: dict[str, str] = {}  # rules by their names
         self._names: dict[str, str] = {}  # of rules, by what they are for
 
@@ -89,6 +95,29 @@ class _Rules:
         name = f"{self._prefix}_{len(self._names)}"
         self._names[key] = name
         return name, True
+
+    def _number(self, schema: dict[str, Any]) -> str:
+        """Return a rule for the numbers of a schema, which are JSON in every syntax."""
+        said = {key: one for key, one in schema.items() if key in _OF_NUMBERS}
+        kind = {"type": schema["type"]}
+        made = json_rule(self._keeping, kind | said)
+        if made is None:
+            self.ignored += [f"{key} of a number" for key in said]
+            return rule_of(kind)
+        self.ignored += made.ignored
+        return made.rule
+
+    def _lexeme(self, schema: dict[str, Any], end: str) -> str:
+        """Return the name of the rule for a text and its end; "" where any text fits the schema."""
+        made = text_rule(self._keeping, schema, end)
+        self.ignored += made.ignored
+        if not made.rule:
+            return ""
+        name, new = self._rule(f"{made.rule} {end}")
+        if new:
+            self._made[name.upper()] = f": {made.rule}"
+            self._made[f"{name}_text[lazy]"] = f": {name.upper()}"
+        return f"{name}_text"
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
         found = resolved(schema, self._root)
@@ -128,16 +157,6 @@ def _counts(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     return least, most if isinstance(most, int) and least <= most <= _MOST_ITEMS else None
 
 
-def _number(schema: Mapping[str, Any], kind: str) -> str:
-    """Return a rule for numbers, which are JSON everywhere, within the schema's bounds."""
-    bounds = {name: schema[name] for name in _BOUNDS if type(schema.get(name)) in (int, float)}
-    lowest = max((bounds[name] for name in _BOUNDS[::2] if name in bounds), default=-math.inf)
-    highest = min((bounds[name] for name in _BOUNDS[1::2] if name in bounds), default=math.inf)
-    if not lowest + 1 < highest:  # perhaps no number is between them
-        bounds = {}
-    return f"%json {json.dumps({'type': kind, **bounds})}"
-
-
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return properties if is_object(properties) else {}
@@ -146,8 +165,10 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _SyntaxRules(_Rules):
     """Rules for values in a syntax of the family's own."""
 
-    def __init__(self, syntax: ValueSyntax, prefix: str, root: dict[str, Any]) -> None:
-        super().__init__(prefix, root)
+    def __init__(
+        self, syntax: ValueSyntax, prefix: str, root: dict[str, Any], keeping: Keeping
+    ) -> None:
+        super().__init__(prefix, root, keeping)
         self._syntax = syntax
 
     def _arguments(self) -> str:
@@ -155,7 +176,10 @@ class _SyntaxRules(_Rules):
         names = {
             name: written_name(name, syntax) + syntax.assign for name in _properties(self._root)
         }
-        return self._members("arguments", self._root, names, syntax.comma, "")
+        other = ""
+        if not names and self._root.get("additionalProperties", False) is not False:
+            other = f"{_NAME} {_quoted(syntax.assign)} {self._value({})}"
+        return self._members("arguments", self._root, names, syntax.comma, other)
 
     def _members(
         self, key: str, schema: Any, names: dict[str, str], between: str, other: str
@@ -199,9 +223,9 @@ class _SyntaxRules(_Rules):
             return " | ".join(self._value(one) for one in alternatives)
         match schema.get("type", _shape(schema)):
             case "string":
-                return self._text()
-            case "integer" | "number" as kind:
-                return _number(schema, kind)
+                return self._text_of(schema)
+            case "integer" | "number":
+                return self._number(schema)
             case "boolean":
                 return f"{_quoted(syntax.true)} | {_quoted(syntax.false)}"
             case "null":
@@ -212,6 +236,12 @@ class _SyntaxRules(_Rules):
                 return self._object(schema, key)
             case _:
                 return " | ".join(self._value({"type": one}) for one in _EVERY_TYPE)
+
+    def _text_of(self, schema: dict[str, Any]) -> str:
+        """Return a rule for a text between quotes that fits a schema, if texts have no escapes."""
+        quote = self._syntax.quotes[0]
+        lexeme = "" if self._syntax.escapes else self._lexeme(schema, quote)
+        return f"{_quoted(quote)} {lexeme}" if lexeme else self._text()
 
     def _text(self) -> str:
         """Return a rule for a text between quotes."""
@@ -243,7 +273,7 @@ class _SyntaxRules(_Rules):
         other = ""
         if additional is not False and not properties:
             value = self._value(additional if is_object(additional) else {})
-            any_name = self._text() if syntax.quoted_names else r"/[\w-]{1,64}/"
+            any_name = self._text() if syntax.quoted_names else _NAME
             other = f"{any_name} {_quoted(syntax.member)} {value}"
         members = self._members(key, schema, names, syntax.item, other)
         return f'"{{" {members} "}}"'
@@ -257,12 +287,18 @@ class _SyntaxRules(_Rules):
 class _TaggedRules(_Rules):
     """Rules for parameters whose items and members have marks as they have."""
 
-    def __init__(self, tag: str, prefix: str, root: dict[str, Any]) -> None:
-        super().__init__(prefix, root)
+    def __init__(self, tag: str, prefix: str, root: dict[str, Any], keeping: Keeping) -> None:
+        super().__init__(prefix, root, keeping)
         self._tag = tag
 
     def _arguments(self) -> str:
-        return self._members(self._root) or '""'
+        members = self._members(self._root)
+        if members or self._root.get("additionalProperties", False) is False:
+            return members or '""'
+        self._any("")  # makes the rule of what stands behind a name
+        other = f"{self._prefix.upper()}_OTHER"
+        self._made[other] = rf': {_quoted(f"{self._tag}<")} /[^<>\n]{{1,64}}/ ">"'
+        return f"({other} {self._rule('any')[0]})*"
 
     def _members(self, schema: Any) -> str:
         parts = list[str]()
@@ -292,8 +328,8 @@ class _TaggedRules(_Rules):
         if alternatives:
             return " | ".join(self._value(one, name) for one in alternatives)
         match schema.get("type", _shape(schema)):
-            case "integer" | "number" as kind:
-                return f"{_number(schema, kind)} {end}"
+            case "integer" | "number":
+                return f"{self._number(schema)} {end}"
             case "boolean":
                 return f'("true" | "false") {end}'
             case "null":
@@ -303,7 +339,8 @@ class _TaggedRules(_Rules):
             case "object" if _properties(schema):
                 return f"{self._members(schema)} {end}"
             case "string":
-                return self._text(name)
+                lexeme = self._lexeme(schema, self._tag)
+                return f"{lexeme} {_quoted(f'</{name}>')}" if lexeme else self._text(name)
             case _:
                 return self._any(name)
 

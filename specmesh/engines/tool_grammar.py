@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specmesh.core.tool_formats import FORMATS, ID, ToolFormat
-from specmesh.engines.json_schema import SchemaFault
 from specmesh.engines.keeping import Keeping, json_rule
 from specmesh.engines.marked_parameters import MarkedParameters, any_text_rule
 from specmesh.engines.schema_choices import types_of
+from specmesh.engines.schema_document import is_list, is_object
 from specmesh.engines.schema_faults import describe, matcher_of, rule_of, strict
+from specmesh.engines.schema_keywords import SchemaFault
 from specmesh.engines.thought_rules import TEXT, answer_rule, start_rules
-from specmesh.engines.tool_arguments import argument_rules, unkept_keywords
+from specmesh.engines.tool_arguments import argument_rules
 from specmesh.errors import RequestError
 
 _quoted = json.dumps
@@ -26,15 +27,19 @@ _TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_SUBSCHEMAS = 9_000
 """Of all tools: the library numbers a grammar's symbols in 16 bits, and takes some six for each."""
 
+_UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, RecursionError, RequestError)
 _ANY = {"type": "object", "additionalProperties": True}
 _JSON_PART = re.compile(r'[{}]|"[^"]*"|: |, |[^{}":, ]+')
 
 
-def tool_grammar(request: Mapping[str, Any]) -> tuple[str, dict[str, list[str]]]:
+def tool_grammar(
+    request: Mapping[str, Any], *, loose: bool = False
+) -> tuple[str, dict[str, list[str]]]:
     """Return the grammar that a request of kind `tools` asks for, and in words what of the tools'
-    schemas it does not keep to, by their names. Raises RequestError."""
+    schemas it does not keep to, by their names. loose: keep only to those that must be kept to.
+    Raises RequestError."""
     try:
-        return _ToolGrammar(request).fitting()
+        return _ToolGrammar(request).fitting(loose=loose)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise RequestError(f"it does not describe tools: {type(error).__name__}: {error}") from None
 
@@ -51,11 +56,11 @@ class _ToolGrammar:
         self._strict = set(request.get("strict", ()))
         self._made: dict[tuple[int, Keeping], tuple[list[str], list[str]]] = {}
 
-    def fitting(self) -> tuple[str, dict[str, list[str]]]:
+    def fitting(self, *, loose: bool) -> tuple[str, dict[str, list[str]]]:
         """Return the grammar that keeps to most of the schemas, and what it does not keep to."""
         head = list(self._head())
         error = ""
-        for keeping in self._ways():
+        for keeping in [self._least()] if loose else self._ways():
             made = self._arguments_of(keeping)
             if made is None:
                 continue
@@ -70,9 +75,7 @@ class _ToolGrammar:
 
     def _ways(self) -> Iterator[list[Keeping]]:
         """Yield how much of each tool's schema to keep to, less and less."""
-        first = [
-            Keeping.ALL if tool["name"] in self._strict else Keeping.UNTRIED for tool in self._tools
-        ]
+        first = self._each(Keeping.UNTRIED)
         sizes = [_size(tool.get("parameters")) for tool in self._tools]
         by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
         room, kept = _MOST_SUBSCHEMAS, 0
@@ -80,11 +83,19 @@ class _ToolGrammar:
             room -= sizes[at]
             kept += room >= 0
         yield self._without(first, by_size[kept:])
-        some = [Keeping.SOME if one is Keeping.UNTRIED else one for one in first]
+        some = self._each(Keeping.SOME)
         while kept:
             yield self._without(some, by_size[kept:])
             kept //= 2
-        yield self._without(some, by_size)
+        yield self._least()
+
+    def _each(self, keeping: Keeping) -> list[Keeping]:
+        """Keep so much to each tool's schema, but all to those that must be kept to."""
+        strict = self._strict
+        return [Keeping.ALL if tool["name"] in strict else keeping for tool in self._tools]
+
+    def _least(self) -> list[Keeping]:
+        return self._each(Keeping.NOTHING)
 
     def _without(self, keeping: Sequence[Keeping], tools: list[int]) -> list[Keeping]:
         """Keep to nothing of these tools' schemas, but for those that must be kept to."""
@@ -95,8 +106,8 @@ class _ToolGrammar:
         return less
 
     def _arguments_of(self, keeping: list[Keeping]) -> list[tuple[list[str], list[str]]] | None:
-        """Return each tool's rules, and in words what they do not keep to; None where a schema is to
-        be kept to that has no rules."""
+        """Return each tool's rules and, in words, the parts of its schema that they do not keep to.
+        None where a schema has no rules that keep to all of it, and must have."""
         made = list[tuple[list[str], list[str]]]()
         for at, one in enumerate(keeping):
             try:
@@ -111,10 +122,24 @@ class _ToolGrammar:
         return made
 
     def _tool(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
+        """Return a tool's rules, and in words what they do not keep to. Raises SchemaFault."""
         if (at, keeping) not in self._made:
-            rules, ignored = self._given(at, self._tools[at], keeping)
+            rules, ignored = self._given(at, keeping)
             self._made[at, keeping] = [*rules, *self._call(at)], ignored
         return self._made[at, keeping]
+
+    def _given(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
+        """Return the rules of a tool's arguments, and in words what they do not keep to."""
+        name = f"given{at}"
+        try:
+            return self._kept(name, self._tools[at].get("parameters") or {}, keeping)
+        except SchemaFault as fault:
+            why = str(fault)
+        except _UNREADABLE as error:
+            why = f"its schema cannot be read: {error}"
+        if keeping in (Keeping.ALL, Keeping.UNTRIED):
+            raise SchemaFault(why)
+        return self._any(name), [why]
 
     def _call(self, at: int) -> Iterator[str]:
         """Yield the rules of a call from the tool's name on."""
@@ -122,8 +147,8 @@ class _ToolGrammar:
         yield f"call{at}: {_literal(begin)} args{at}"
         yield f"args{at}: given{at} {_literal(form.end)}"
         if form.bare and self._schema is not None:
-            parts = [*_JSON_PART.findall(form.head + begin), f"given{at}", form.end]
-            yield f"bare{at}: {' '.join(one if one.startswith('given') else _quoted(one) for one in parts)}"
+            parts = " ".join(map(_quoted, _JSON_PART.findall(form.head + begin)))
+            yield f"bare{at}: {parts} given{at} {_quoted(form.end)}"
         elif form.bare and self._choice == "auto":
             # lazy to the end of the name: another object with one is text
             yield f"bare{at}: name{at} args{at}"
@@ -131,16 +156,14 @@ class _ToolGrammar:
         elif form.bare:
             yield f"bare{at}: {_quoted(form.head)} call{at}"
 
-    def _given(
-        self, at: int, tool: Mapping[str, Any], keeping: Keeping
+    def _kept(
+        self, name: str, given: dict[str, Any], keeping: Keeping
     ) -> tuple[list[str], list[str]]:
-        """Return the rules of a tool's arguments, the first named `given`, and what they ignore."""
-        name, form = f"given{at}", self._form
-        schema, why = _object_schema(tool.get("parameters") or {})
-        if schema is None and keeping is Keeping.ALL:
-            raise SchemaFault(why)
-        if schema is None or keeping is Keeping.NOTHING:
-            return self._any(name), [why or "all of its schema: the tools are too large together"]
+        """Return rules that keep to a schema, the first of this name, and what they ignore."""
+        form = self._form
+        if keeping is Keeping.NOTHING:
+            raise SchemaFault("the tools are too large together")
+        schema = _object_schema(given)
         if form.syntax is not None or form.tag:
             return self._in_syntax(name, schema, keeping)
         if form.parameter:
@@ -148,14 +171,14 @@ class _ToolGrammar:
             return list(marked.rules()), marked.ignored
         made = json_rule(keeping, schema)
         if made is None:
-            return self._any(name), ["all of its schema"]
+            raise SchemaFault("all of its schema")
         return [f"{name}: {made.rule}"], list(made.ignored)
 
     def _any(self, name: str) -> list[str]:
         """Return rules of any arguments."""
         form = self._form
         if form.syntax is not None or form.tag:
-            return list(argument_rules(form, name, _ANY))
+            return argument_rules(form, name, _ANY, Keeping.NOTHING)[0]
         if form.parameter:
             return list(MarkedParameters(form, name, _ANY, Keeping.NOTHING).rules())
         return [f"{name}: any_object"]
@@ -164,19 +187,11 @@ class _ToolGrammar:
         self, name: str, schema: dict[str, Any], keeping: Keeping
     ) -> tuple[list[str], list[str]]:
         """Return rules in the family's own syntax."""
-        ignored = [f"{key} in this model's form of calls" for key in unkept_keywords(schema)]
-        if ignored and keeping is Keeping.ALL:
-            raise SchemaFault(ignored[0])
-        try:
-            rules = list(argument_rules(self._form, name, schema))
-        except (RequestError, KeyError, TypeError, AttributeError, ValueError) as error:
-            if keeping is not Keeping.SOME:
-                raise SchemaFault(str(error)) from None
-            return self._any(name), [str(error)]
-        if keeping is Keeping.SOME:
+        rules, ignored = argument_rules(self._form, name, schema, keeping)
+        if keeping is not Keeping.UNTRIED:
             tried = matcher_of("\n".join([f"start: {name}", *rules, TEXT]))
             if tried.is_error():
-                return self._any(name), [describe(tried.get_error())]
+                raise SchemaFault(describe(tried.get_error()))
         return rules, ignored
 
     def _head(self) -> Iterator[str]:
@@ -195,7 +210,7 @@ class _ToolGrammar:
             yield f"content: {_answer(self._schema)}"
         else:
             yield f"body: {_literal(form.start)} calls{calls}"
-        several = self._parallel and form.between is not None and not isinstance(choice, dict)
+        several = self._parallel and form.between is not None and not is_object(choice)
         more = f" ({_literal((form.between or '') + form.head)} call)*" * several
         yield f"calls: call{more} {_quoted(form.closing)}"
         yield "call: " + " | ".join(f"call{at}" for at in numbers)
@@ -226,7 +241,7 @@ def _chosen(tools: Any, choice: Any) -> list[Mapping[str, Any]]:
             )
     if len(set(names)) < len(names):
         raise RequestError("two tools have the same name")
-    if isinstance(choice, dict):
+    if is_object(choice):
         tools = [tool for tool in tools if tool["name"] == choice["name"]]
         if not tools:
             raise RequestError(f"no tool is named {choice['name']!r}")
@@ -240,11 +255,12 @@ def _chosen(tools: Any, choice: Any) -> list[Mapping[str, Any]]:
     return list(tools)
 
 
-def _object_schema(given: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the schema of a tool's arguments, None for one that no object fits, and why."""
+def _object_schema(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments. Raise SchemaFault for one that no object fits."""
     if "object" not in types_of(given):
-        return None, f"its parameters are of type {str(given.get('type'))[:100]}, not object"
-    return {"type": "object", "properties": {}} | given | {"type": "object"}, ""
+        raise SchemaFault(f"its parameters are of type {str(given.get('type'))[:100]}, not object")
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return schema | given | {"type": "object"}
 
 
 def _size(schema: Any) -> int:
@@ -252,10 +268,10 @@ def _size(schema: Any) -> int:
     count, ahead = 0, [schema]
     while ahead:
         value = ahead.pop()
-        if isinstance(value, dict):
+        if is_object(value):
             count += 1
             ahead += value.values()
-        elif isinstance(value, list):
+        elif is_list(value):
             ahead += value
     return count
 

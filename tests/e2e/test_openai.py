@@ -1,6 +1,7 @@
 """The API as the `openai` client uses it, over TCP, at a verifier and at a drafter; calls of tools, in streams too."""
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -142,6 +143,82 @@ def test_odd_calls_of_history(client: openai.OpenAI, arguments: str):
     assert len(answer.choices[0].message.content) == 5
 
 
+ODD = {
+    "type": "object",
+    "properties": {
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "by_hour": {"type": "object", "propertyNames": {"not": {"const": "x"}}},
+        "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "place": {"type": "string", "pattern": "^(?!sea)"},
+    },
+    "required": ["days"],
+}
+ODD_TOOL = {"type": "function", "function": {"name": "forecast", "parameters": ODD}}
+
+
+def test_a_tools_schema_refuses_nothing(client: openai.OpenAI):
+    """What can be kept to is; with `strict` it is all or a refusal that names the tool."""
+    asked = ASKED | {"tools": [ODD_TOOL], "messages": CHAT, "max_tokens": 120}
+    answer = client.chat.completions.create(**asked, tool_choice="required", seed=3)
+    [call, *_] = answer.choices[0].message.tool_calls
+    assert re.match(r'\{"days": [1-9][,}]', call.function.arguments)
+    strict = {"type": "function", "function": ODD_TOOL["function"] | {"strict": True}}
+    with pytest.raises(openai.BadRequestError, match=r"forecast has strict.*properties\.by_hour"):
+        client.chat.completions.create(**asked | {"tools": [*TOOLS, strict]})
+
+
+MOOD = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}},
+    "required": ["mood"],
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_a_schema_a_text_is_calls_or_json(client: openai.OpenAI, seed: int):
+    form = {"type": "json_schema", "json_schema": {"name": "mood", "schema": MOOD}}
+    asked = ASKED | {"messages": CHAT, "temperature": 1.5, "seed": seed}
+    message = client.chat.completions.create(**asked, response_format=form).choices[0].message
+    calls = [json.loads(one.function.arguments) for one in message.tool_calls or []]
+    assert calls or set(json.loads(message.content)) == {"mood"}
+
+
+def test_a_response_with_tools_and_a_schema(client: openai.OpenAI):
+    flat = [{"type": "function", **TOOLS[0]["function"]}]
+    form = {"format": {"type": "json_schema", "name": "mood", "schema": MOOD}}
+    asked = {"model": "any", "tools": flat, "text": form, "temperature": 0}
+    answer = client.responses.create(input="How will it be?", **asked)
+    assert answer.output[0].type in ("function_call", "message")
+    assert set(json.loads(answer.output_text or '{"mood": 0}')) == {"mood"}
+
+
+def test_a_schemas_fault_is_told_by_its_field_and_place(client: openai.OpenAI):
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"not": MOOD}}}}
+    form = {"type": "json_schema", "json_schema": {"name": "mood", "schema": schema}}
+    place = r"response_format\.json_schema\.schema: properties\.a\.items: .*not"
+    for tools in ({}, {"tools": TOOLS}):
+        with pytest.raises(openai.BadRequestError, match=place):
+            client.chat.completions.create(
+                model="any", messages=CHAT, response_format=form, **tools
+            )
+    text = {"format": {"type": "json_schema", "name": "mood", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match=r"text\.format\.schema: properties\.a\.items"):
+        client.responses.create(model="any", input="Hi", text=text)
+
+
+def test_tools_are_bounded_by_the_context_alone(client: openai.OpenAI):
+    """Of both numbers it says which."""
+    many = [
+        {"type": "function", "function": {"name": f"f{number}", "description": "x" * 1000}}
+        for number in range(300)
+    ]
+    with pytest.raises(
+        openai.BadRequestError, match="context length is 8000 tokens, and your prompt has"
+    ) as told:
+        client.chat.completions.create(**ASKED | {"tools": many, "messages": CHAT})
+    assert told.value.code == "context_length_exceeded"
+
+
 def test_responses_call_too(client: openai.OpenAI):
     """`/v1/responses`, whole and streamed: a call, what came of it, and the next one."""
     flat = [{"type": "function", **TOOLS[0]["function"]}]
@@ -255,6 +332,30 @@ def test_thoughts_are_apart(mesh: Mesh):
         "choices"
     ]
     assert joined["message"]["content"].strip() == apart["message"]["reasoning_content"] != ""
+
+
+def test_a_schema_binds_what_follows_the_thought(mesh: Mesh):
+    """One that the template has begun, or ended."""
+    thought = "{% if think %}<think>{% else %}<think></think>{% endif %}"
+    verifier = with_template(mesh, TEMPLATE + thought)
+    form = {"type": "json_schema", "json_schema": {"name": "mood", "schema": MOOD}}
+    body = {"messages": CHAT, "max_tokens": 40, "temperature": 0, "response_format": form}
+    thinks = body | {"chat_template_kwargs": {"think": True}}
+    [inside] = verifier.client.get("/v1/chat/completions", thinks)["choices"]
+    assert inside["message"]["content"] == ""
+    assert len(inside["message"]["reasoning_content"]) > 10
+    [over] = verifier.client.get("/v1/chat/completions", body)["choices"]
+    assert over["message"]["content"].startswith('{"mood": "')
+
+
+def test_what_of_a_tools_schema_is_ignored_is_logged_once(mesh: Mesh):
+    verifier = with_template(mesh, TEMPLATE)
+    for tools in ([ODD_TOOL], [ODD_TOOL, TOOLS[1]], [ODD_TOOL]):
+        body = {"messages": CHAT, "tools": tools, "max_tokens": 1}
+        verifier.client.get("/v1/chat/completions", body)
+    [line] = verifier.events("tool_schema_ignored")
+    assert line["tool"] == "forecast"
+    assert any("propertyNames" in one for one in line["ignored"])
 
 
 @pytest.mark.models

@@ -13,6 +13,7 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.session_context import SessionContext
+from specmesh.core.session_params import opened_options
 from specmesh.core.statistics import milliseconds
 from specmesh.wire import messages as m
 
@@ -119,7 +120,8 @@ class DrafterPool:
         if drafter.id != live.owner:  # that one has just got OPENED
             effects.append(
                 vev.ToDrafter(
-                    drafter.id, m.Opened(live.id, 0, session.n_prompt, session.params.named())
+                    drafter.id,
+                    m.Opened(live.id, 0, session.n_prompt, opened_options(session.params)),
                 )
             )
         for said in session.attach(drafter.arrivals, drafter.acceptance):

@@ -18,10 +18,8 @@ from specmesh.core.prefix import common_length
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.errors import RequestError
 
-MAX_GRAMMAR, MAX_TOOLS = (
-    2**16,
-    2**17,
-)  # bytes of the longest grammar or schema, and of all that describes tools
+MAX_GRAMMAR = 2**16  # bytes of the longest grammar or schema
+MAX_TOOLS = 2**21  # bytes of all that describes tools, as many as a request may have
 SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
 # in the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number to filters
 _BARRED = np.float32(-1e30)
@@ -37,16 +35,29 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a client wants a text to be. A schema is the text of a JSON object, and so is what tells of tools: `tools`
-    (`name`, `description`, `parameters` of each), `choice` ("auto", "required", {"name": ...}), `parallel`, and the
-    names of a model's `format` of calls and its `thinking`."""
+    """The language of a client's text.
+
+    text: GBNF, or a JSON object: a schema, or a description of tools. That has `tools` (`name`,
+        `description`, `parameters` of each), `choice` ("auto", "required", {"name": ...}),
+        `parallel`, and the names of a model's `format` of calls and its `thinking`; perhaps
+        `strict`, names of tools whose schemas must be kept to, and `schema`, that of a text
+        without calls.
+    thinking: marks of a thought that may come before, as core.reasoning.before_answer names them.
+        For tools they stand in the text.
+    """
 
     kind: GrammarKind
     text: str
+    thinking: str = ""
 
     @property
     def field(self) -> str:
         return "grammar" if self.kind is GrammarKind.GBNF else self.kind.value
+
+
+def compact(value: object) -> str:
+    """Return a description of tools as the wire has it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def check_grammar(grammar: Grammar) -> Grammar:

@@ -20,7 +20,7 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import Busy
+from specmesh.errors import Busy, RequestError
 
 BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
 EURO = tuple("€".encode())
@@ -257,6 +257,35 @@ def test_one_that_fails_in_the_stream_ends_all(count: int):
     error = json.loads(answer.events()[-1])["error"]
     assert (error["message"], error["code"]) == ("full", "server_busy")
     assert daemon.left == set(range(count - 1))
+
+
+FAULT = "properties.a: Unknown format: x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "param"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            f"response_format.json_schema.schema: {FAULT}",
+            "response_format",
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": {}}},
+            f"response_format.schema: {FAULT}",
+            "response_format",
+        ),
+        ({"json_schema": {}}, f"json_schema: {FAULT}", "json_schema"),
+        ({}, f"json_schema cannot be used: {FAULT}", "json_schema"),
+    ],
+)
+def test_a_schemas_fault_has_the_name_of_the_field(
+    fields: dict[str, object], message: str, param: str
+):
+    """A verifier knows only that there is a schema."""
+    failed = Failed(RequestError(f"json_schema cannot be used: {FAULT}", "json_schema"))
+    error = post(FakeDaemon(failed), **fields).json()["error"]
+    assert (error["message"], error["param"]) == (message, param)
 
 
 def likely(chosen: float, *top: tuple[int, float]) -> Logprob:

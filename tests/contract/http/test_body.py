@@ -278,10 +278,7 @@ NO_CHATS: list[tuple[str, dict[str, object]]] = [
     ("continue_final_message", {"messages": [USER, BEGUN], "continue_final_message": "yes"}),
     ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": True}),
     *(("tools", {"tools": tools}) for tools in ({}, [{"type": "function"}])),
-    (
-        "tools",
-        {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
-    ),
+    ("grammar", {"tools": [TOOL], "grammar": 'root ::= "a"'}),
     *(
         ("tool_choice", {"tools": [TOOL], "tool_choice": choice})
         for choice in (
@@ -501,3 +498,78 @@ def test_a_grammar_that_is_refused(fields: dict[str, object], field: str, why: s
     with pytest.raises(RequestError, match=why) as told:
         grammar(**fields)
     assert told.value.param == field
+
+
+# --- tools and a schema
+
+
+def described(**fields: object) -> dict[str, object]:
+    """What a chat's grammar of tools says."""
+    [request] = parse_chat({"messages": [MESSAGE], **fields}).requests
+    assert request.params.grammar is not None
+    assert request.params.grammar.kind is GrammarKind.TOOLS
+    return dict(json.loads(request.params.grammar.text))
+
+
+JSON_OBJECT = {"type": "json_object"}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "schema"),
+    [
+        ({"response_format": JSON_SCHEMA}, SCHEMA),
+        ({"response_format": JSON_OBJECT}, ANY),
+        ({"json_schema": SCHEMA}, SCHEMA),
+        ({"response_format": JSON_SCHEMA, "tool_choice": "auto"}, SCHEMA),
+        ({"response_format": JSON_SCHEMA, "tool_choice": "required"}, None),
+        ({"response_format": {"type": "text"}}, None),
+    ],
+)
+def test_a_schema_binds_the_text_of_a_chat_that_calls_no_tool(
+    fields: dict[str, object], schema: object
+):
+    assert described(tools=[TOOL], **fields).get("schema") == schema
+
+
+def test_without_a_choice_the_schema_alone_counts():
+    assert grammar_of_chat(tools=[TOOL], tool_choice="none", json_schema=SCHEMA) == Grammar(
+        GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)
+    )
+
+
+def grammar_of_chat(**fields: object) -> Grammar | None:
+    return parse_chat({"messages": [MESSAGE], **fields}).requests[0].params.grammar
+
+
+def test_a_schema_beside_tools_is_as_short_as_one_alone():
+    with pytest.raises(RequestError, match=r"json_schema has 7\d* bytes"):
+        described(tools=[TOOL], json_schema={"title": "x" * 70_000})
+
+
+@pytest.mark.parametrize(
+    ("strict", "names"), [(True, ["f"]), (False, None), (None, None), ("yes", None)]
+)
+def test_strict_names_the_tools_whose_schemas_must_be_kept_to(strict: object, names: object):
+    function = {"name": "f", "strict": strict}
+    assert described(tools=[{"type": "function", "function": function}]).get("strict") == names
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"response_format": JSON_SCHEMA}, "response_format.json_schema.schema"),
+        ({"response_format": JSON_OBJECT}, "response_format.schema"),
+        ({"json_schema": SCHEMA}, "json_schema"),
+        ({"response_format": JSON_SCHEMA, "tools": [TOOL]}, "response_format.json_schema.schema"),
+        ({}, ""),
+    ],
+)
+def test_where_the_schema_is(fields: dict[str, object], name: str):
+    assert parse_chat({"messages": [MESSAGE], **fields}).schema_field == name
+
+
+def test_tools_are_as_long_as_a_body_may_be():
+    """The prompt's length is what bounds them."""
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 1_500_000}}
+    assert len(str(described(tools=[tool]))) > 1_500_000

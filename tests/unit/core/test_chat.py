@@ -179,15 +179,33 @@ def test_the_first_refusal_is_the_one_that_is_raised():
 
 
 def test_the_form_of_an_answer():
-    """As the template has it, once; in a JSON answer no thought can end."""
+    """As the template has it, once; a grammar binds what follows the thought."""
     traits = replace(HERMES, thinking="think")
     made = with_format(TOOLED, traits, "assistant: <think>\n")
     assert made.grammar is not None
     assert (made.thinking, json.loads(made.grammar.text)["format"]) == ("think!", "hermes")
     assert with_format(made, TemplateTraits(tool_format="glm"), "") == made
-    schema = params(Grammar(GrammarKind.JSON_SCHEMA, "{}"))
-    assert with_format(schema, traits, "<think>").thinking == ""
     assert with_format(params(), traits, "Hi").thinking == "think"
+
+
+@pytest.mark.parametrize("kind", [GrammarKind.JSON_SCHEMA, GrammarKind.GBNF])
+@pytest.mark.parametrize(
+    ("thinking", "tail", "before"),
+    [
+        ("think", "assistant: <think>\n", "think!"),
+        ("think", "assistant: ", "think"),
+        ("think", "assistant: <think>\n\n</think>\n\n", "think."),
+        ("harmony", "<|end|><|start|>assistant", "harmony"),
+        ("", "assistant: <think>", ""),
+    ],
+)
+def test_a_grammar_knows_which_thought_may_come_first(
+    kind: GrammarKind, thinking: str, tail: str, before: str
+):
+    asked = params(Grammar(kind, "{}"))
+    made = with_format(asked, TemplateTraits(thinking=thinking), tail)
+    assert made.grammar == Grammar(kind, "{}", before)
+    assert made.thinking == before.removesuffix(".")
 
 
 CHAT = (ChatMessage("user", "Hi"),)

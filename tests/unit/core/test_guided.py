@@ -25,10 +25,17 @@ from specmesh.core.sampling.constraint import (
     masked,
 )
 from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.session_params import (
+    SessionParams,
+    TargetLimits,
+    opened_options,
+    wire_params,
+)
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
+from specmesh.wire.codec import encode
+from specmesh.wire.messages import Opened
 
 FEW = settings(max_examples=settings().max_examples // 4)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
@@ -242,3 +249,30 @@ def test_nothing_makes_a_barred_id_win(params: SamplingParams):
             for position, row in enumerate(rows)
         }
     assert chosen <= {3, 7}
+
+
+# --- what a drafter gets of it
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"), [("x" * 300_000, True), ('"' * 300_000, False), ("ü" * 300_000, False)]
+)
+def test_a_grammar_that_no_frame_holds_is_left_out(text: str, fits: bool):
+    """Escapes and bytes count; all else of the session is the same."""
+    grammar = Grammar(GrammarKind.TOOLS, text)
+    params = SessionParams(SamplingParams(), 9, stop=("x",), grammar=grammar)
+    options = opened_options(params)
+    assert (options["grammar"] is not None, options["grammar_kind"] is not None) == (fits, fits)
+    assert options | params.named() == params.named()
+    encode(Opened(1, 0, 5, options))
+
+
+@pytest.mark.parametrize("kind", GrammarKind)
+def test_the_wire_has_the_thought_that_comes_before_a_grammar(kind: GrammarKind):
+    text = "{}" if kind != GrammarKind.GBNF else 'root ::= "a"'
+    inside = "" if kind == GrammarKind.TOOLS else "think!"
+    params = SessionParams(
+        SamplingParams(), 9, grammar=Grammar(kind, text, inside), thinking="think!"
+    )
+    read = wire_params(params.named())
+    assert (read.grammar, read.thinking) == (params.grammar, "think!")

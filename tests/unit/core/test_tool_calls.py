@@ -233,6 +233,7 @@ ROOT = {"$defs": {"Colour": {"enum": ["red", "1"]}, "Loop": {"$ref": "#/$defs/Lo
         ('"a"', {"type": ["string", "null"]}, '"\\"a\\""'),
         ('[1, {"a": "é"}]', {"type": "array"}, '[1, {"a": "é"}]'),
         ("NaN", {"type": "number"}, '"NaN"'),
+        ("-1e9999", {"type": "number"}, "-1e9999"),
         ("[" * 100_000, None, f'"{"[" * 100_000}"'),
     ],
 )
@@ -240,6 +241,37 @@ def test_an_argument_between_marks_becomes_json_as_its_schema_says(
     text: str, schema: Any, written: str
 ):
     assert tool_calls.as_json(text, schema, ROOT) == written
+
+
+JSON_ENDS = {
+    "properties": {
+        "a": {"type": "object"},
+        "b": {"type": "array"},
+        "c": {"type": "string"},
+        "n": {"type": "number"},
+    }
+}
+
+
+@pytest.mark.parametrize("name", ["glm47", "kimi_k3", "deepseek32"])
+def test_json_between_marks_may_have_the_mark_in_a_string(name: str):
+    """A text may not: there the mark ends it."""
+    form = FORMATS[name]
+    end = form.param_end
+    arguments = {"a": {"x": f"{end}, {end}"}, "b": [end], "c": "t", "n": 1}
+    text = spelt(form, ("f", arguments))
+    parser = CallParser(form, [{"name": "f", "parameters": JSON_ENDS}])
+    events = parser.feed(text, over=True)
+    written = "".join(one.text for one in events if isinstance(one, ArgumentsPart))
+    assert json.loads(written) == arguments
+    assert parser.whole
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": 5}, {"anyOf": 3}, {"type": [1]}, {"enum": 1}, {"$ref": 1}]
+)
+def test_types_of_what_is_no_schema(schema: Any):
+    assert tool_calls.types_of(schema, {}) == set()
 
 
 @pytest.mark.parametrize(

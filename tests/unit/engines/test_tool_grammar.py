@@ -1,13 +1,14 @@
 """Texts with calls of tools that each family's grammar allows, and refuses."""
 
 import json
+import re
 from contextlib import closing
 from functools import cache
 from typing import Any
 
 import pytest
 from called import Call, spelt
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -312,16 +313,236 @@ def test_a_parameters_name_stays_a_name(form: ToolFormat):
         (request("hermes", thinking="much"), "does not describe tools: KeyError: 'much'"),
         (request("hermes", tools={"name": "x"}), "does not describe tools"),
         (request("hermes", tools=[{"name": "x", "parameters": [1]}]), "does not describe tools"),
-        (request("hermes", tools=one(type="string")), "those of a JSON object"),
-        (request("glm", tools=one(properties={"a</b>": {}})), "parameter's name must"),
-        (request("glm", tools=one(properties=1)), "does not describe tools"),
-        (request("hermes", tools=one(properties={"a": {"type": "int"}})), "int"),
-        (request("glm", tools=one(properties={"a": {"type": "int"}})), "int"),
         ("{}", "does not describe tools: KeyError: 'format'"),
     ],
 )
 def test_what_cannot_be_called_says_why(grammar: str, why: str):
     assert why in str(answer({"kind": "tools", "text": grammar}).get("refused"))
+
+
+# --- a schema never refuses a request
+
+UNKEPT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"propertyNames": {"minLength": 2, "pattern": "x"}}, {}, "propertyNames"),
+    ({"not": {"type": "integer"}}, {}, "not"),
+    ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, {}, "uniqueItems"),
+    ({"dependencies": {"a": ["b"]}}, {}, "dependencies"),
+    ({"type": "integer", "if": {"minimum": 1}, "then": {"maximum": 9}}, {}, "if"),
+    ({"type": "object", "properties": {"a": {"format": "iri", "type": "string"}}}, {}, "iri"),
+    ({"type": "array", "items": {"pattern": "^(?!x)", "type": "string"}}, {}, "look-around"),
+    ({"type": "array", "items": {"pattern": r"^(a)\1$", "type": "string"}}, {}, "backreferences"),
+    ({"type": "int"}, {}, "int"),
+    ({"type": "array", "items": 3}, {}, "object or boolean"),
+    ({"type": "array", "items": {"enum": [1, 2**53 + 1]}}, {}, "digits"),
+    ({"$ref": "#/$defs/none"}, {}, "none"),
+    ({"$ref": "https://example.com/x.json"}, {}, "example.com"),
+    ({"type": "object", "properties": {"q": {"$ref": "#/$defs/p"}}}, {"p": {"type": 5}}, "type"),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 3}]}, {}, "oneOf"),
+    ({"type": "integer", "multipleOf": 10**12}, {}, "multipleOf"),
+]
+"""Of a parameter: a schema that cannot be kept to, its definitions, and what is told of it."""
+
+IN_JSON = ("hermes", "llama3", "generic", "qwen3_coder", "glm47", "deepseek32", "kimi_k3")
+
+
+@pytest.mark.parametrize("form", IN_JSON)
+@pytest.mark.parametrize(("schema", "definitions", "why"), UNKEPT)
+def test_what_cannot_be_kept_to_is_told_and_the_rest_is_kept(
+    form: str, schema: dict[str, Any], definitions: dict[str, Any], why: str
+):
+    bad = {"properties": {"m": schema, "n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"name": "bad", "parameters": bad | {"$defs": definitions}}, *TOOLS]
+    grammar = request(form, "required", tools=tools)
+    answered: Any = answer({"kind": "tools", "text": grammar})
+    assert list(answered["ignored"]) == ["bad"]
+    told = str(answered["ignored"])
+    assert why in told or "its type is not known" in told
+    assert Text(grammar, spelt(FORMATS[form], ("bad", {"n": 1}))).may_end
+    assert Text(grammar, spelt(FORMATS[form], ("bad", {"n": "x"}))).rest
+    assert Text(grammar, spelt(FORMATS[form], ("get_weather", {"city": "Ulm"}))).rest
+
+
+ANY_ARGUMENTS: dict[str, Any] = {"x": "y", "z": {"w": [1, None]}}
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [({"type": "string"}, "not object"), ({"type": ["array", "null"]}, "not object")],
+)
+def test_a_schema_of_no_object_is_any_object(form: ToolFormat, parameters: Any, why: str):
+    grammar = request(form.name, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
+    answered: Any = answer({"kind": "tools", "text": grammar})
+    assert why in str(answered["ignored"]["bad"])
+    assert Text(grammar, spelt(form, ("bad", ANY_ARGUMENTS))).may_end
+    assert Text(grammar, spelt(form, ("get_weather", {"city": "Ulm"}))).rest
+
+
+KEYWORDS = [
+    *(
+        "type",
+        "properties",
+        "required",
+        "items",
+        "enum",
+        "const",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "$ref",
+    ),
+    *("pattern", "format", "minLength", "maxLength", "minItems", "minimum", "not", "if", "then"),
+    *("additionalProperties", "propertyNames", "patternProperties", "minProperties", "$defs"),
+    *("dependencies", "x", "a<b>", "a\nb"),
+]
+JSON_SCHEMAS = st.recursive(
+    st.sampled_from([None, True, 0, -1, 1.5, "x", "object", "a<b>", "^(", [], {}]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(
+            st.sampled_from(KEYWORDS),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(sorted(FORMATS)),
+    st.dictionaries(st.sampled_from(["properties", "required", "anyOf", "$defs"]), JSON_SCHEMAS),
+)
+def test_no_schema_refuses(form: str, parameters: Any):
+    grammar = request(form, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
+    answered = answer({"kind": "tools", "text": grammar})
+    assert "lark" in answered, answered
+    assert Text(grammar, spelt(FORMATS[form], TIME)).may_end
+
+
+def test_a_name_that_the_marks_cannot_hold_is_left_out():
+    """Only the mark that would end it: a bracket alone is no trouble."""
+    names = {"a</arg_key><arg_value>b": {"type": "integer"}, "c<d>": {"type": "integer"}}
+    grammar = request("glm47", tools=one(properties=names))
+    answered: Any = answer({"kind": "tools", "text": grammar})
+    assert "has no place" in str(answered["ignored"]["x.y-z_1"])
+    assert Text(grammar, spelt(FORMATS["glm47"], ("x.y-z_1", {"c<d>": 1}))).may_end
+
+
+STRICT = [
+    ({"type": "object", "properties": {"a": {"pattern": "^(?!x)"}}}, "properties.a: regex parse"),
+    ({"type": "object", "properties": {"a": {"not": {"const": 1}}}}, 'properties.a: .*"not"'),
+    ({"type": "string"}, "its parameters are of type string, not object"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "why"), STRICT)
+def test_strict_that_cannot_be_kept_is_refused_by_the_tools_name(parameters: Any, why: str):
+    tools = [*TOOLS, {"name": "bad", "parameters": parameters}]
+    asked = json.loads(request("hermes", tools=tools))
+    loose = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["get_time"]})})
+    refused = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["bad"]})})
+    assert "lark" in loose
+    assert re.search(f"bad has strict, which cannot be kept: {why}", str(refused["refused"]))
+
+
+@pytest.mark.parametrize("form", ["gemma4", "qwen3_coder"])
+def test_strict_is_refused_where_the_form_of_calls_has_no_place_for_it(form: str):
+    pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x|(a^)"}}}
+    asked = json.loads(request(form, tools=[{"name": "bad", "parameters": pattern}]))
+    refused = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["bad"]})})
+    assert "bad has strict" in str(refused.get("refused"))
+
+
+TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"maxLength": 3}, ["", "abc", "ü\n"], ["abcd"]),
+    ({"minLength": 1}, ["a", "<p>", "x" * 300], ["", "\n</parameter>"]),
+    ({"pattern": "^[a-z]+$"}, ["abc"], ["", "A", "a\n</parameter>\n"]),
+    ({"pattern": "b$"}, ["ab"], ["a", "a\n</parameter>\nb"]),
+    ({"pattern": "b|^c"}, ["abc", "cde", "\nb"], ["", "ac"]),
+    ({"format": "date"}, ["2024-02-29"], ["2023-02-29", "today"]),
+    ({"format": "uuid", "minLength": 3}, ["12345678-1234-1234-1234-123456789abc"], ["1234"]),
+    ({"enum": ["a", "b</parameter>"]}, ["a", "b</parameter>"], ["c"]),
+    ({"anyOf": [{"const": "x"}, {"maxLength": 1}, {"type": "null"}]}, ["x", "y", "null"], ["yy"]),
+    ({"anyOf": [{"enum": ["on", "off"]}, {"type": "integer"}]}, ["on", "17"], ["so", "1.5"]),
+]
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), TEXTS)
+def test_a_text_between_marks_keeps_to_its_schema(
+    schema: dict[str, Any], good: list[str], bad: list[str]
+):
+    known = {"type": "string"} if "anyOf" not in schema else {}
+    if known == {}:
+        schema = {"anyOf": [{"type": "string"} | one for one in schema["anyOf"]]}
+    tools = one(properties={"a": known | schema}, required=["a"])
+    grammar = request("qwen3_coder", tools=tools)
+    form = FORMATS["qwen3_coder"]
+    taken = [
+        text for text in good + bad if Text(grammar, spelt(form, ("x.y-z_1", {"a": text}))).may_end
+    ]
+    assert taken == good
+
+
+def test_tools_that_are_too_many_keep_to_as_many_schemas_as_fit():
+    """The smallest ones; the others' arguments are any object."""
+    small, large = (
+        {f"{name}{n}": {"type": "integer"} for n in range(size)}
+        for name, size in (("s", 5), ("l", 4000))
+    )
+    tools = [
+        *({"name": f"large{n}", "parameters": {"properties": large}} for n in range(3)),
+        {"name": "small", "parameters": {"properties": small}},
+    ]
+    grammar = request("hermes", tools=tools)
+    answered: Any = answer({"kind": "tools", "text": grammar})
+    assert list(answered["ignored"]) == ["large2"]
+    assert Text(grammar, spelt(FORMATS["hermes"], ("small", {"s1": "x"}))).rest
+    assert Text(grammar, spelt(FORMATS["hermes"], ("large2", {"x": "x"}))).may_end
+
+
+# --- a schema for the text that calls none
+
+ANSWER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def with_schema(form: str, choice: Any = "auto", thinking: str = "") -> str:
+    return json.dumps(json.loads(request(form, choice, thinking=thinking)) | {"schema": ANSWER})
+
+
+@FORMS
+def test_a_text_is_calls_or_of_the_schema(form: ToolFormat):
+    grammar = with_schema(form.name)
+    assert Text(grammar, '{"name": "get_time"}').may_end
+    assert Text(grammar, spelt(form, TIME)).may_end
+    assert Text(grammar, "Well").rest
+    assert Text(grammar, '{"name": 1}').rest
+    assert Text(grammar, spelt(form, ("get_weather", {"city": "Ulm"}))).rest
+    if form.bare:
+        assert Text(grammar, spelt(form, TIME).removeprefix(form.opening)).may_end
+
+
+def test_what_must_call_has_no_other_text():
+    assert Text(with_schema("hermes", "required"), '{"name": "x"}').rest
+    assert Text(with_schema("hermes", {"name": "get_time"}), '{"name": "x"}').rest
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_a_thought_comes_before_the_schema_and_before_calls(style: Thinking):
+    inside, maybe, over = (
+        with_schema("hermes", thinking=style.name + mark) for mark in ("!", "", ".")
+    )
+    called, said = spelt(FORMATS["hermes"], TIME), '{"name": "x"}'
+    for text in (called, said):
+        assert Text(inside, f"Hm{style.end}{text}").may_end
+        assert Text(maybe, f"{style.begin}Hm{style.end}\n\n{text}").may_end
+        assert Text(maybe, text).may_end
+        assert Text(over, text).may_end
+        assert not Text(inside, f"{text}").may_end
+    assert not Text(inside, f"Hm{style.end}").may_end
+    assert Text(inside, f"Hm{style.end}Then").rest.startswith("Then")
+    assert Text(over, f"{style.begin}Hm").rest
 
 
 def test_a_constraint_forces_a_call():
