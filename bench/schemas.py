@@ -58,7 +58,8 @@ def grammar_of(schema: Any) -> Grammar:
 
 
 def kind_of(refusal: str) -> str:
-    """Return the kind of a refusal: names, numbers and texts are left out."""
+    """Return the kind of a refusal: places, names, numbers and texts are left out."""
+    refusal = re.sub(r"(cannot be used): [^ ]+: ", r"\1: ", refusal)
     return re.sub(r"'[^']*'|\b\d+\b", "_", refusal)[:110]
 
 
