@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -63,9 +64,13 @@ def shown(path: Path) -> str:
     return "".join(steps).removeprefix(".")
 
 
+_bytes = cache(partial(LLTokenizer, "byte"))
+"""A vocabulary of all bytes, which takes longer to make than many a matcher."""
+
+
 def matcher_of(lark: str) -> LLMatcher:
     """Return a matcher of bytes that has taken its first step."""
-    matcher = LLMatcher(LLTokenizer("byte"), lark, log_level=0, limits=LIMITS)
+    matcher = LLMatcher(_bytes(), lark, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
     return matcher

@@ -130,16 +130,27 @@ class _ToolGrammar:
 
     def _given(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
         """Return the rules of a tool's arguments, and in words what they do not keep to."""
-        name = f"given{at}"
+        name, schema = f"given{at}", self._tools[at].get("parameters") or {}
+        if keeping is not Keeping.SOME:
+            return self._kept(name, schema, keeping)
         try:
-            return self._kept(name, self._tools[at].get("parameters") or {}, keeping)
+            return self._tried(name, schema, Keeping.UNTRIED)
+        except SchemaFault:
+            pass  # as most schemas are kept to whole, that is tried first
+        try:
+            return self._tried(name, schema, Keeping.SOME)
         except SchemaFault as fault:
-            why = str(fault)
-        except _UNREADABLE as error:
-            why = f"its schema cannot be read: {error}"
-        if keeping in (Keeping.ALL, Keeping.UNTRIED):
-            raise SchemaFault(why)
-        return self._any(name), [why]
+            return self._any(name), [str(fault)]
+
+    def _tried(
+        self, name: str, schema: dict[str, Any], keeping: Keeping
+    ) -> tuple[list[str], list[str]]:
+        """Return the rules of a tool's arguments that the library takes. Raises SchemaFault."""
+        rules, ignored = self._kept(name, schema, keeping)
+        tried = matcher_of("\n".join([f"start: {name}", *rules, *self._shared()]))
+        if tried.is_error():
+            raise SchemaFault(describe(tried.get_error()))
+        return rules, ignored
 
     def _call(self, at: int) -> Iterator[str]:
         """Yield the rules of a call from the tool's name on."""
@@ -160,12 +171,21 @@ class _ToolGrammar:
         self, name: str, given: dict[str, Any], keeping: Keeping
     ) -> tuple[list[str], list[str]]:
         """Return rules that keep to a schema, the first of this name, and what they ignore."""
-        form = self._form
         if keeping is Keeping.NOTHING:
-            raise SchemaFault("the tools are too large together")
-        schema = _object_schema(given)
+            return self._any(name), ["all of its schema: the tools are too large together"]
+        try:
+            return self._rules(name, _object_schema(given), keeping)
+        except _UNREADABLE as error:
+            raise SchemaFault(f"its schema cannot be read: {error}") from None
+
+    def _rules(
+        self, name: str, schema: dict[str, Any], keeping: Keeping
+    ) -> tuple[list[str], list[str]]:
+        """Return rules by the model's form of calls. Raises SchemaFault, and what schemas that are
+        none lead to."""
+        form = self._form
         if form.syntax is not None or form.tag:
-            return self._in_syntax(name, schema, keeping)
+            return argument_rules(form, name, schema, keeping)
         if form.parameter:
             marked = MarkedParameters(form, name, schema, keeping)
             return list(marked.rules()), marked.ignored
@@ -182,17 +202,6 @@ class _ToolGrammar:
         if form.parameter:
             return list(MarkedParameters(form, name, _ANY, Keeping.NOTHING).rules())
         return [f"{name}: any_object"]
-
-    def _in_syntax(
-        self, name: str, schema: dict[str, Any], keeping: Keeping
-    ) -> tuple[list[str], list[str]]:
-        """Return rules in the family's own syntax."""
-        rules, ignored = argument_rules(self._form, name, schema, keeping)
-        if keeping is not Keeping.UNTRIED:
-            tried = matcher_of("\n".join([f"start: {name}", *rules, TEXT]))
-            if tried.is_error():
-                raise SchemaFault(describe(tried.get_error()))
-        return rules, ignored
 
     def _head(self) -> Iterator[str]:
         """Yield the rules of all but the arguments."""
@@ -216,6 +225,11 @@ class _ToolGrammar:
         yield "call: " + " | ".join(f"call{at}" for at in numbers)
         if form.ids:
             yield f"ID: /{form.ids}/"
+        yield from self._shared()
+
+    def _shared(self) -> Iterator[str]:
+        """Yield the rules that those of arguments may need."""
+        form = self._form
         if form.parameter and not form.tag:
             yield any_text_rule(form)
         yield f"any_object: {rule_of({'type': 'object'})}"
