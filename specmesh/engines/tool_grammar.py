@@ -130,7 +130,8 @@ class _ToolGrammar:
 
     def _given(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
         """Return the rules of a tool's arguments, and in words what they do not keep to."""
-        name, schema = f"given{at}", self._tools[at].get("parameters") or {}
+        name = f"given{at}"
+        schema: dict[str, Any] = self._tools[at].get("parameters") or {}
         if keeping is not Keeping.SOME:
             return self._kept(name, schema, keeping)
         try:
