@@ -27,15 +27,14 @@ from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, Starting
+from specmesh.models import parts
 from specmesh.security.curve import ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
-HASHED_BLOCKS, BLOCK = (
-    64,
-    2**16,
-)  # of a model file, and bytes of each: 18 ms where they were cached, else 250
+HASHED_BLOCKS = 64  # of each file of a model: 18 ms where they were cached, else 250
+BLOCK = 2**16  # bytes
 
 Loop = VerifierLoop | DrafterLoop
 En = TypeVar("En", VerifyEngine, DraftEngine)
@@ -181,21 +180,28 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
 
 
 def model_hash(model: ModelSettings) -> str:
-    """SHA-256 over the size of the model file and evenly spread blocks of it, the first and the last too; of a
-    simulated model's settings, which are all of it; empty where there is no file. By it drafters know verifiers that
-    run the same file. Of files that were quantised or trained apart nearly every block differs; only where somebody
-    edits a few tensors in place, and serves both files, may it say the same of both. A verifier that lies needs no such
-    file: it may send any hash."""
+    """Return the SHA-256 over a model's files, all parts in their order: the size of each and evenly spread blocks of
+    it, the first and the last too; of a simulated model's settings, which are all of it; empty where there is no file.
+    By it drafters know verifiers that run the same model. Of files that were quantised or trained apart nearly every
+    block differs; only of a few tensors that somebody edited in place may the hash be the same. A verifier that lies
+    needs no such file: it may send any hash."""
     path, digest = Path(model.model or ""), hashlib.sha256()
     if model.engine == "sim":
         digest.update(str(model.model).encode())
-    elif path.is_file():
-        size = path.stat().st_size
-        digest.update(size.to_bytes(8, "little"))
-        with path.open("rb") as file:
-            for number in range(HASHED_BLOCKS):
-                file.seek(max(size - BLOCK, 0) * number // (HASHED_BLOCKS - 1))
-                digest.update(file.read(BLOCK))
-    else:
+        return digest.hexdigest()
+    if not path.is_file():
         return ""
+    for part in parts(path):
+        _sample(part, digest.update)
     return digest.hexdigest()
+
+
+def _sample(path: Path, take: Callable[[bytes], object]) -> None:
+    """Give `take` a file's size and blocks."""
+    size = path.stat().st_size
+    take(size.to_bytes(8, "little"))
+    last = max(size - BLOCK, 0)
+    with path.open("rb") as file:
+        for number in range(HASHED_BLOCKS):
+            file.seek(last * number // (HASHED_BLOCKS - 1))
+            take(file.read(BLOCK))

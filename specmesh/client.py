@@ -13,8 +13,15 @@ from pathlib import Path
 
 from specmesh import errors
 from specmesh.core.fields import Json, at, ids_at, object_at, objects_at
-from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting, WentAway
-from specmesh.paths import candidate_sockets, lock_of
+from specmesh.errors import (
+    Busy,
+    DaemonUnreachable,
+    RequestError,
+    SpecmeshError,
+    Starting,
+    WentAway,
+)
+from specmesh.paths import candidate_sockets, expanded, lock_of
 
 START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
@@ -41,7 +48,11 @@ class Client:
 
     def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
         named = os.environ.get("SPECMESH_SOCKET")
-        self.tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
+        self.tried = candidate_sockets()
+        if path is not None:
+            self.tried = [path]
+        elif named:
+            self.tried = [Path(expanded(named))]
         self._timeout = timeout
 
     def get(self, resource: str, body: Json | None = None) -> Json:
@@ -67,16 +78,16 @@ class Client:
     ) -> Generator[http.client.HTTPResponse]:
         """Ask once, on a connection of its own. Raises WentAway where the response ends while it is read, too."""
         connection, trouble = self._connect(waits=method == "POST"), "does not answer"
-        headers = {"Connection": "close"} | (
-            {} if body is None else {"Content-Type": "application/json"}
-        )
+        headers = {"Connection": "close"}
+        raw = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            raw = written(body)
         try:
             with contextlib.suppress(
                 ConnectionError
             ):  # a body that is too long is refused before all of it is read
-                connection.request(
-                    method, resource, None if body is None else json.dumps(body), headers
-                )
+                connection.request(method, resource, raw, headers)
             with connection.getresponse() as response:
                 trouble = "went away while answering"
                 yield response
@@ -230,6 +241,18 @@ def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
             raise _error(chunk)
         yield chunk
     raise WentAway("the daemon went away while answering")
+
+
+def written(body: Json) -> bytes:
+    """Return a body as JSON. Texts of a command line come as the bytes that were typed: in a locale without UTF-8
+    Python keeps those that it cannot read as half surrogate pairs. Raises RequestError where they are no UTF-8."""
+    try:
+        raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogateescape")
+        raw.decode()
+    except (UnicodeEncodeError, UnicodeDecodeError) as error:
+        what = f"a text that was given is not UTF-8 ({error.reason})"
+        raise RequestError(what, remedy="convert it, for example with iconv") from None
+    return raw
 
 
 def _json(raw: bytes) -> Json:

@@ -57,11 +57,16 @@ def bundled(name: str) -> str:
     return str(Path(__file__).parent / "models" / name)
 
 
+def expanded(path: str | os.PathLike[str]) -> str:
+    """Return a path with its user's home in the place of ~: no shell has read a file of settings, or a variable."""
+    return os.path.expanduser(path)  # noqa: PTH111 - Path's own raises where nobody knows the user
+
+
 def models_dir() -> Path:
     """Where downloaded models lie: SPECMESH_MODELS_DIR, else in the platform's cache folder."""
     chosen = os.environ.get("SPECMESH_MODELS_DIR")
     if chosen:
-        return Path(chosen)
+        return Path(expanded(chosen))
     from platformdirs import user_cache_path
 
     return user_cache_path("specmesh") / "models"

@@ -158,8 +158,9 @@ def facts(
 
 class DaemonProcess:
     """This process as a daemon, while the context is open. drain: seconds that its sessions get after SIGTERM or
-    SIGINT, the first of which asks for a clean end; the second ends at once. stopping: it was asked. ends: what ends
-    with it. idle: False where a step still runs at the end, under which no library is taken down."""
+    SIGINT, the first of which asks for a clean end; the second ends at once. The end of its terminal (SIGHUP) asks for
+    a clean end too. stopping: it was asked. ends: what ends with it. idle: False where a step still runs at the end,
+    under which no library is taken down."""
 
     def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -168,10 +169,11 @@ class DaemonProcess:
         # write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)
         self.notifier, self._drain = Notifier(), drain
-        self.stopping = False
+        self.stopping = self._asked = False
         self._stop: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._asked_to_stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
+                signal.signal(number, self._asked_to_stop)
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.ends, self.idle = ExitStack(), True
 
@@ -193,8 +195,12 @@ class DaemonProcess:
             stop()
 
     def _asked_to_stop(self, number: int, _: FrameType | None) -> None:
-        if self.stopping:
+        hung_up = number == signal.SIGHUP  # a shell repeats it, and the end of a login adds SIGTERM
+        if self._asked and not hung_up:
             os._exit(128 + number)
+        self._asked = self._asked or not hung_up
+        if self.stopping:
+            return
         self.stopping = True
         self.notifier.stopping(self._drain + MARGIN)
         if self._stop is not None:

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+from io import TextIOWrapper
 from typing import NoReturn
 
 import click
@@ -32,6 +33,8 @@ class _Commands(click.Group):
         ):  # the next file opened would take its descriptor
             click.echo("specmesh: a standard stream is closed: give /dev/null instead", err=True)
             raise SystemExit(NOT_WRITTEN)
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # what a locale's encoding lacks is a ?
         try:
             try:
                 return super().main(*args, **options)  # type: ignore[call-overload]

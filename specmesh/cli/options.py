@@ -1,6 +1,7 @@
 """Options that several commands share, each declared once, and how results are printed."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -11,13 +12,26 @@ from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import is_object
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.paths import read_text
+from specmesh.paths import expanded, read_text
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Callback = Callable[[click.Context, click.Parameter, str], object]
 
-FILE = click.Path(path_type=Path)
+
+class HomePath(click.Path):
+    """A path whose ~ is a home."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        return super().convert(expanded(value), param, ctx)
+
+
+FILE = HomePath(path_type=Path)
 SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = (
     click.IntRange(1),
@@ -167,7 +181,7 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
         text = (
             schema
             if schema.lstrip().startswith("{")
-            else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+            else read_text(Path(expanded(schema)), MAX_FILE_BYTES, "a schema")
         )
         try:
             body["json_schema"] = json.loads(text)

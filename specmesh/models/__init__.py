@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specmesh.errors import ConfigError
+from specmesh.paths import expanded
 
 SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """How llama.cpp names the files of one model in parts; it loads them all from the first."""
@@ -75,7 +76,7 @@ def check_files(path: Path) -> None:
 def resolve(value: str, root: Path) -> str:
     """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name. Raise
     ConfigError otherwise, with what was tried."""
-    found = entries(root)
+    value, found = expanded(value), entries(root)
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
         return value

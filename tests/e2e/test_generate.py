@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 import pytest
-from processes import Daemon, Done, Json, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, Json, command, generate, sim_ids, sim_text, until
 
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
@@ -36,7 +36,20 @@ def test_text_is_the_targets_own(daemon: Daemon, prompt: str):
 
 @pytest.mark.fault("E7.83")
 def test_a_prompt_that_is_no_text(pair: dict[str, Daemon]):
-    generate(pair["verifier"], os.fsdecode(b"caf\xe9")).refused(2)
+    generate(pair["verifier"], os.fsdecode(b"caf\xe9")).refused(2, "is not UTF-8", "iconv")
+    stop = "--stop", os.fsdecode(b"\xff")
+    generate(pair["verifier"], "x", *stop).refused(2, "is not UTF-8")
+
+
+def test_a_locale_without_utf_8(pair: dict[str, Daemon]):
+    """What is typed comes as it was typed; of what is shown, what the locale lacks is a question mark."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    told = ("--socket", pair["verifier"].socket, "--max-tokens", N)
+    for env in (ascii_only, {"PYTHONIOENCODING": "ascii:strict"}):
+        done = command("generate", "Grüße", *told, env=env, shell='exec "$@"')  # noqa: S604
+        assert (done.code, done.err) == (0, "")
+        expected = sim_text("Grüße", N).encode("ascii", "replace").decode()
+        assert done.out == expected + "\n"
 
 
 def test_json_has_sane_values(daemon: Daemon, role: str):

@@ -16,6 +16,7 @@ from processes import (
     body,
     command,
     complete,
+    edited,
     generate,
     generating,
     sim_text,
@@ -169,6 +170,29 @@ def test_signal_when_idle(mesh: Mesh, first: str):
             assert [
                 event["reason"] for event in until(lambda: other.events(gone), "it is noted")
             ] == ["stopped"]
+
+
+@pytest.mark.fault("E8.86")
+def test_the_end_of_its_terminal(mesh: Mesh, role: str):
+    """SIGHUP, which a shell repeats and the end of a login follows up with SIGTERM: texts end in their drain."""
+    daemons = {
+        "verifier": mesh.verifier("step_ms=20", "--drain", 3600),
+        "drafter": mesh.drafter("", "--drain", 3600),
+    }
+    asked = daemons[role]
+    running = generating(asked, PROMPT, "--max-tokens", 300, "--draft-n", 2).read(3)
+    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        asked.signal(number)
+    assert running.end() == Done(0, sim_text(PROMPT, 300) + "\n", "")
+    assert asked.wait() == 0
+    assert not asked.socket.exists()
+
+
+def test_a_daemon_under_nohup_outlives_its_terminal(mesh: Mesh):
+    ignored = edited("import signal", "signal.signal(signal.SIGHUP, signal.SIG_IGN)")
+    verifier = mesh.verifier("step_ms=1", program=ignored)
+    verifier.process.send_signal(signal.SIGHUP)
+    assert generate(verifier, PROMPT, "--max-tokens", 5).code == 0
 
 
 @pytest.mark.fault("E8.87")

@@ -153,6 +153,7 @@ def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logit
 
 
 MOST = 100.0  # largest temperature, penalty and (of either sign) bias of a request
+LEAST_TEMPERATURE = 1e-5  # below it a temperature counts as 0: logits divided by it overflow
 HEAD = 64  # largest logits whose noise is looked at first, where nothing filters a row
 
 
@@ -161,7 +162,7 @@ class SamplingParams:
     """How to choose: biases, penalties, top-k, top-p, min-p and temperature, in this order, llama.cpp's. The defaults
     filter nothing."""
 
-    temperature: float = 0.0  # 0 is greedy
+    temperature: float = 0.0  # 0 is greedy, and so is any below LEAST_TEMPERATURE
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0  # 64-bit
@@ -170,6 +171,10 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added)
     strategy: str = Strategy.DETERMINISTIC
     threshold: float = THRESHOLD  # of that strategy
+
+    def __post_init__(self) -> None:
+        if self.temperature < LEAST_TEMPERATURE:
+            object.__setattr__(self, "temperature", 0.0)
 
     @property
     def argmax(self) -> bool:

@@ -54,6 +54,7 @@ def compare(
     moved = sum(v != d for v, d in fed.items())
     if 2 * moved < len(fed):  # most keep their ids, so those without text do too
         without = [i for i, (a, b) in enumerate(zip(theirs, mine, strict=False)) if not a and not b]
+        without += _ends_on_one_side(verifier, draft, fed, said)
         fed |= zip(without, without, strict=True)
         said |= zip(without, without, strict=True)
     for v, d in zip(_ends(verifier, fed), _ends(draft, said), strict=False):
@@ -92,6 +93,19 @@ def _counterparts(pieces: tuple[bytes, ...], others: tuple[bytes, ...]) -> dict[
 
 def _first_ids(pieces: tuple[bytes, ...]) -> dict[bytes, int]:
     return {piece: i for i, piece in reversed(list(enumerate(pieces))) if piece}
+
+
+def _ends_on_one_side(
+    verifier: Vocabulary, draft: Vocabulary, fed: dict[int, int], said: dict[int, int]
+) -> list[int]:
+    """Return the ids that end a text on one side, without text there, and have text on the other: two libraries read
+    one file so."""
+    found = list[int]()
+    for i in sorted(verifier.end_ids | draft.end_ids):
+        there = i < min(len(verifier), len(draft)) and i not in fed and i not in said
+        if there and bool(verifier.pieces[i]) != bool(draft.pieces[i]):
+            found.append(i)
+    return found
 
 
 def _ends(vocabulary: Vocabulary, table: dict[int, int]) -> list[int]:

@@ -179,7 +179,7 @@ def _context_size(settings: ModelSettings, trained: int) -> int:
         raise ConfigError(
             f"{n_ctx} ids x {settings.max_sessions} sequences", "choose a smaller context"
         )
-    if n_ctx > trained:
+    if 0 < trained < n_ctx:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
 

@@ -64,6 +64,7 @@ class LlamaModel:
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = path.stem
+        self._no_template = f"{self.name} has no chat template"
         layers: int = self.lib.llama_model_n_layer(self.handle) + 1
         taken = layers if settings.gpu_layers < 0 else min(settings.gpu_layers, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"  # where it is on a GPU
@@ -121,6 +122,7 @@ class LlamaModel:
             if chosen is not None:
                 raise
             log.warning("chat_template_unusable", error=str(error))
+            self._no_template = f"{self.name}: {error}"
         if self._template is not None:
             self.texts["chat_template"] = source
             self.traits = self._template.traits
@@ -133,8 +135,7 @@ class LlamaModel:
         template = self._template
         if template is None:
             raise RequestError(
-                f"{self.name} has no chat template: give the verifier --chat-template FILE",
-                "messages",
+                self._no_template, "messages", "give the verifier --chat-template FILE"
             )
         text = template.render(messages, variables, continued=continued)
         # The tokenizer begins with it anyway.

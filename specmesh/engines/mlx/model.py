@@ -36,7 +36,7 @@ class MlxModel:
 
     def __init__(self, settings: ModelSettings) -> None:
         """Load it on this thread, which must make all further calls. Raises ConfigError."""
-        where = Path(settings.model or "").expanduser()
+        where = Path(settings.model or "")
         if where.is_file():
             raise ConfigError(
                 f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)"

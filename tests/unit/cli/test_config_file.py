@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import paths
 from specmesh.cli import main
+from specmesh.client import Client
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
@@ -84,6 +85,26 @@ def test_several_verifiers(
     assert started[0].connect == tuple(addresses)
     if not options:
         assert shown("drafter", "--config", file, env=variables)["connect"]["value"] == addresses
+
+
+def test_paths_in_a_home(tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch):
+    """~ in a file, a variable and a flag that no shell has read: of every path, the client's socket too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "api-keys").touch(0o600)
+    (tmp_path / "api-keys").write_text("k")
+    (tmp_path / "target.gguf").touch()
+    file = tmp_path / "verifier.toml"
+    file.write_text('model = "~/target.gguf"\nchat-template = "~/t.jinja"\nhttp = "127.0.0.1:1"\n')
+    env = {"SPECMESH_VERIFIER_API_KEY_FILE": "~/api-keys", "SPECMESH_VERIFIER_KEYS": "~/keys"}
+    done = specmesh("verifier", "--config", "~/verifier.toml", "--socket", "~/v.sock", env=env)
+    assert done.exit_code == 0, done.output
+    [found] = started
+    assert found.model.model == str(tmp_path / "target.gguf")
+    assert found.model.chat_template == tmp_path / "t.jinja"
+    assert (found.keys, found.socket) == (tmp_path / "keys", tmp_path / "v.sock")
+    assert found.port.keys == ("k",)
+    monkeypatch.setenv("SPECMESH_SOCKET", "~/v.sock")
+    assert Client().tried == [tmp_path / "v.sock"]
 
 
 def test_which_file(folders: list[Path], tmp_path: Path):

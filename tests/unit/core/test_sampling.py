@@ -77,6 +77,22 @@ def draw(logits, positions, **params):
 # --- what is chosen
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-310, 1e-307, 1e-45, 9.9e-6])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
+    """Whatever filters there are, and whoever asks: `Number.MIN_VALUE` is some client's "almost 0"."""
+    logits = wide(3, 1000, "spread")
+    params = SamplingParams(temperature=temperature, seed=1, **filters)
+    sampler = Sampler(params)
+    assert {sampler.choose(logits, position) for position in range(20)} == {int(logits.argmax())}
+    assert sampler.distribution(logits).argmax() == logits.argmax()
+    assert params == SamplingParams(seed=1, **filters)
+
+
+def test_the_least_temperature_is_one():
+    assert SamplingParams(temperature=1e-5).temperature == 1e-5
+
+
 @pytest.mark.parametrize("seed", [1, M64])
 @pytest.mark.parametrize("draws", [8000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

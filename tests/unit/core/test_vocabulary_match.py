@@ -60,6 +60,20 @@ def test_end_ids_may_differ_between_the_same_tokens():
     assert found.remap.identity
 
 
+@pytest.mark.parametrize("of", ["draft", "verifier"])
+def test_an_end_id_that_is_text_on_the_other_side(of):
+    """One library makes an end of `</s>`, the other reads it as text: the same token of the same file all the same."""
+    without = Vocabulary(changed(BASE, {300: b""}).pieces, frozenset({500, 300}))
+    draft, verifier = (without, BASE) if of == "draft" else (BASE, without)
+    found = compare(draft, verifier)
+    assert found.verdict is MatchKind.SAME
+    assert found.remap.identity
+
+
+def test_an_id_without_text_on_one_side_that_ends_nothing_is_foreign():
+    assert compare(changed(BASE, {300: b""}), BASE).verdict is MatchKind.PARTIAL
+
+
 @pytest.mark.parametrize(
     "extra", [(b"",), (b"",) * 300, (b"<unused7>", b"[PAD99]", b"<|reserved_3|>")]
 )

@@ -12,6 +12,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from specmesh import logs, paths
 from specmesh.api.metrics import exposition
 from specmesh.config import ModelSettings
+from specmesh.daemons import serve
 from specmesh.daemons.runtime.loops import DaemonLoop, Mailbox
 from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
 from specmesh.daemons.serve import model_hash
@@ -154,6 +156,50 @@ def test_the_hash_of_a_model_file(tmp_path: Path, size: int):
     assert hashes[0] == hashes[1]
     assert hashes[0] not in hashes[2:]
     assert model_hash(ModelSettings("llama", str(tmp_path))) == ""
+
+
+@pytest.mark.parametrize("part", [1, 2, 3])
+@pytest.mark.parametrize("at", [0, 2**20 - 1])
+def test_the_hash_of_a_model_in_parts(tmp_path: Path, part: int, at: int):
+    """It covers each part, beginning and end, and a part's length: the first may hold no weights at all."""
+    hashes = set[str]()
+    for folder, byte, more in (("a", b"\0", b""), ("b", b"x", b""), ("c", b"\0", b"\0")):
+        (tmp_path / folder).mkdir()
+        for number in (1, 2, 3):
+            content = bytearray(2**20)
+            if number == part:
+                content[at : at + 1] = byte
+                content += more
+            (tmp_path / folder / f"m-0000{number}-of-00003.gguf").write_bytes(content)
+        first = tmp_path / folder / "m-00001-of-00003.gguf"
+        hashes.add(model_hash(ModelSettings("llama", str(first))))
+    assert len(hashes) == 3
+
+
+def test_the_hash_of_a_large_model_reads_little_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two parts of 20 GB, of which a file system keeps nothing: 64 blocks of each are read."""
+    for number in (1, 2):
+        with (tmp_path / f"m-0000{number}-of-00002.gguf").open("wb") as file:
+            file.truncate(20 * 10**9)
+    taken = list[int]()
+    monkeypatch.setattr(serve, "hashlib", SimpleNamespace(sha256=lambda: Counted(taken)))
+    model_hash(ModelSettings("llama", str(tmp_path / "m-00001-of-00002.gguf")))
+    assert sum(taken) == 2 * (8 + 64 * 2**16)
+
+
+class Counted:
+    """A digest that counts what it is given."""
+
+    def __init__(self, taken: list[int]) -> None:
+        self._taken = taken
+
+    def update(self, raw: bytes) -> None:
+        self._taken.append(len(raw))
+
+    def hexdigest(self) -> str:
+        return ""
 
 
 # --- what the daemons log, and what libraries do

@@ -12,6 +12,7 @@ import pytest
 from harness import PATIENCE
 from harness.engine_contract import GREEDY, predict
 from numpy.typing import NDArray
+from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
@@ -47,6 +48,16 @@ class TestEngine:
     def test_refused(self, tiny_gguf: Path) -> None:
         with pytest.raises(ConfigError, match="fewer sequences"):
             LlamaVerifier(settings(tiny_gguf, max_sessions=257))
+
+    @pytest.mark.parametrize(("trained", "warned"), [(0, 0), (64, 0), (32, 1)])
+    def test_a_context_beyond_training(
+        self, make_gguf: Callable[..., Path], trained: int, warned: int
+    ) -> None:
+        """It is warned of where the file says what it was trained with."""
+        path = make_gguf(f"trained-{trained}", n_ctx=trained)
+        with capture_logs() as told:
+            LlamaVerifier(settings(path)).close()
+        assert [one["event"] for one in told].count("context_beyond_training") == warned
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")

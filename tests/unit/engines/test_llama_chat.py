@@ -45,6 +45,20 @@ def test_own_template(make_gguf: Callable[..., Path]):
         assert set(told.texts.values()) >= {PLAIN, "<|end|>"}
 
 
+@pytest.mark.parametrize("template", ["{% for", "{{ x | nosuchfilter }}", "{% if %}"])
+def test_own_template_that_cannot_be_read(make_gguf: Callable[..., Path], template: str):
+    """A chat is refused with what is wrong with it, a model without one in other words."""
+    with opened(make_gguf, template) as engine:
+        with pytest.raises(RequestError, match=r"cannot be used: .+--chat-template") as refused:
+            engine.tokenizer.chat_text(SAID, {})
+        assert "no chat template" not in str(refused.value)
+    with (
+        opened(make_gguf, "") as engine,
+        pytest.raises(RequestError, match="has no chat template: give"),
+    ):
+        engine.tokenizer.chat_text(SAID, {})
+
+
 @pytest.mark.parametrize(
     "template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"]
 )

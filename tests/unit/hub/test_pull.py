@@ -18,6 +18,7 @@ from hub_server import HubServer, Models, Repo
 from specmesh.errors import ConfigError
 from specmesh.models import pull as model_transfer
 from specmesh.models import resolve
+from specmesh.paths import models_dir
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 RAW = bytes(range(256)) * 1200
@@ -299,3 +300,13 @@ class TestResolve:
             ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"
         ):
             resolve("tiny-F32", filled)
+
+    def test_a_home(self, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No shell expands ~ in a file of settings, in a variable or behind an equals sign."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / "x.gguf").touch()
+        assert resolve("~/x.gguf", filled) == str(tmp_path / "x.gguf")
+        monkeypatch.setenv("SPECMESH_MODELS_DIR", "~/models")
+        assert models_dir() == tmp_path / "models"
+        with pytest.raises(ConfigError, match=f"{tmp_path}/none.gguf"):
+            resolve("~/none.gguf", filled)
