@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 import sys
-from io import TextIOWrapper
+from collections.abc import Callable
 from typing import NoReturn
 
 import click
@@ -33,8 +33,7 @@ class _Commands(click.Group):
         ):  # the next file opened would take its descriptor
             click.echo("specmesh: a standard stream is closed: give /dev/null instead", err=True)
             raise SystemExit(NOT_WRITTEN)
-        if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # what a locale's encoding lacks is a ?
+        _forgive(sys.stdout)
         try:
             try:
                 return super().main(*args, **options)  # type: ignore[call-overload]
@@ -64,6 +63,13 @@ class _Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError as error:
             _end(error)  # before click does
+
+
+def _forgive(stream: object) -> None:
+    """Have what a locale's encoding lacks shown as a question mark."""
+    reconfigure: Callable[..., object] | None = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
 
 
 def _end(error: Exception) -> NoReturn:
