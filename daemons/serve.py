@@ -19,7 +19,7 @@ from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import LoadingSnapshot, Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop
-from specmesh.daemons.link.dealer import Route, close_dealer
+from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
@@ -123,7 +123,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
             Route(process.context, address, settings.insecure, keys) for address in settings.connect
         ]
         for route in routes:
-            close_dealer(route.open())  # a bad address, or bad keys, end it before loading
+            route.check()  # a bad address, or bad keys, end it before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)

@@ -28,6 +28,7 @@ from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, WireSection
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
+from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import DraftEngine, OffloadEngine, run_draft_step
@@ -36,7 +37,7 @@ from specmesh.errors import ConfigError, NotOffered, RemoteProtocolError, WentAw
 log = structlog.get_logger("specmesh.drafter")
 
 
-DraftOrder = ClientOrder | list[ev.CoreEffect] | BaseException
+DraftOrder = ClientOrder | list[ev.CoreEffect] | LookedUp | BaseException
 
 
 class DrafterLoop(DaemonLoop[DraftOrder]):
@@ -68,7 +69,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
         self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())
-        shared = engine, self._cores, self.stats, self._traffic, speaking, self._core
+        lookups = NameLookups(self.mailbox.put)
+        shared = engine, self._cores, self.stats, self._traffic, speaking, self._core, lookups
         self._links = tuple(
             UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes)
         )
@@ -113,6 +115,9 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                     else:
                         self.stats.worked(effect)
                 return
+            case LookedUp():
+                for one in self._active:
+                    one.looked_up(order, now)
             case BaseException():
                 raise order
             case Submit(request, client) if self._stopping is None:

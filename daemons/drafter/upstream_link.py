@@ -21,6 +21,7 @@ from specmesh.core.snapshot import WireSection
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
+from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -41,7 +42,7 @@ CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
 class UpstreamLink:
     """The verifier at `route`, over a socket of its own, in place `number` of `count`. speaking: where the draft engine
-    that speaks this verifier's ids is put. core: the way into it."""
+    that speaks this verifier's ids is put. core: the way into it. lookups: of the names of verifiers' hosts."""
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class UpstreamLink:
         traffic: WireSection,
         speaking: dict[int, DraftEngine],
         core: CoreLoop,
+        lookups: NameLookups,
     ) -> None:
         now = time.monotonic()
+        self.numbers, self._lookups = route.numbers, lookups
         self.dealer, self.link = Dealer(route, traffic), Link(now)
         self.introduction = VocabularyHandshake(engine, route.address, cores, self.dealer.send)
         self.upstream = Upstream(route.address, place, stats)
@@ -191,6 +194,7 @@ class UpstreamLink:
             now
         ):  # silence is judged with the socket just emptied
             self._lost("disconnected" if self.dealer.cut else "silent", now)
+        self._find(now)
         if self._core.stuck:  # silence is what shows it
             return
         if self.upstream.info is None:
@@ -199,6 +203,25 @@ class UpstreamLink:
             self.dealer.send(m.Ping(self.link.ping(now), self._stats.busy.share(now)))
         self.introduction.look(now, there=self.upstream.info is not None)
         self._tell_vocabulary(now)
+
+    def looked_up(self, found: LookedUp, now: float) -> None:
+        """Take what a look-up found, where it was of this verifier's host."""
+        if found.host != self.numbers.host:
+            return
+        if found.numbers:
+            self.numbers.answered(found.numbers, now)
+        else:
+            self.numbers.failed(found.trouble, now)
+        self._find(now)
+
+    def _find(self, now: float) -> None:
+        """Do what is due so that a verifier that is away is found behind its name."""
+        there = self.upstream.info is not None
+        if self.numbers.due(now, there=there):
+            self._lookups.begin(self.numbers.host)
+        if self.numbers.moves(now, there=there):
+            self.dealer.reconnect()
+            self._greeting.begins(now)
 
     def ping_for(self, order: PingPeers, peer: Peer, now: float) -> None:
         self.dealer.send(
@@ -221,7 +244,7 @@ class UpstreamLink:
         if not self._greeting.due(now, random.uniform(0.5, 1)):  # noqa: S311  (a pause is no secret)
             return
         if self.dealer.refusal is None and self._greeting.doubtful(now):
-            meaning = "trying on over a fresh connection; is it running there?"
+            meaning = f"{self.upstream.trouble} It is tried on over a fresh connection"
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
         if self.dealer.send(self.introduction.hello(self._name)):
@@ -278,6 +301,7 @@ class UpstreamLink:
         """Do what the upstream has decided, and tell it what kept that from being done; return whether a request is to
         be placed anew."""
         unsent, self.upstream.kept_out = False, self.dealer.refusal
+        self.upstream.unknown = self.numbers.trouble
         for effect in self.upstream.take_effects():
             match effect:
                 case m.Open():

@@ -6,6 +6,7 @@ from enum import Enum
 
 import zmq
 
+from specmesh.core.names import HostNumbers
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import (
     MAX_FRAMES_PER_TURN,
@@ -16,7 +17,7 @@ from specmesh.daemons.link.sockets import (
     zmq_errors,
 )
 from specmesh.errors import ConfigError, FrameError, InvalidTransition
-from specmesh.security import check_connect
+from specmesh.security import bracketed, check_connect, endpoint
 from specmesh.security.curve import (
     Context,
     Handshake,
@@ -26,7 +27,7 @@ from specmesh.security.curve import (
     unwatch,
     watch,
 )
-from specmesh.security.keys import KeyFolder, Listing
+from specmesh.security.keys import Identity, KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
@@ -51,7 +52,8 @@ _MEANINGS = {
 
 
 class Route:
-    """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used."""
+    """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used. libzmq
+    gets numbers only: names it would look up on the thread that all its connections share."""
 
     def __init__(
         self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None
@@ -60,17 +62,24 @@ class Route:
         self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
         self._known: bytes | None = None
+        host, self._port = endpoint(address)
+        self.numbers = HostNumbers(host)
 
-    def open(self) -> Socket:
-        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched until `close_dealer`.
-        Raises ConfigError for a missing key, OSError where there are too many sockets."""
+    def check(self) -> Identity | None:
+        """Return this machine's key, where keys are used. Raises ConfigError for a missing key, an address that is
+        none, or one that needs a key."""
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
-            self._stamp, self._known = (
-                self._keys.stamp(Listing.VERIFIERS),
-                self._keys.verifier_at(self.address),
-            )
+            self._stamp = self._keys.stamp(Listing.VERIFIERS)
+            self._known = self._keys.verifier_at(self.address)
         check_connect(self.address, keyed=self._known is not None, insecure=self._insecure)
+        return identity
+
+    def open(self) -> Socket:
+        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched until `close_dealer`;
+        one without a connection while the verifier's number is not known. Raises ConfigError as `check` does, OSError
+        where there are too many sockets."""
+        identity = self.check()
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
             protect_client(socket, identity, self._known)
@@ -80,9 +89,12 @@ class Route:
         except OSError:
             socket.close(linger=0)
             raise
+        number = self.numbers.number
+        if number is None:
+            return socket
         try:
             with zmq_errors():
-                socket.connect(self.address)
+                socket.connect(f"tcp://{bracketed(number)}:{self._port}")
         except OSError as error:
             close_dealer(socket)
             raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None

@@ -219,8 +219,9 @@ class Mailbox(Generic[T]):
 
     def put(self, item: T, *, urgent: bool = True) -> None:
         self._items.append(item)
-        if self._late is not None:
+        if self._late is not None:  # nobody is to be woken any more, and the pipe may be closed
             self.end(self._late)
+            return
         if (
             urgent or not self.dozing
         ):  # asked after the item is there: who stops dozing looks afterwards

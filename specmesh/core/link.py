@@ -125,6 +125,10 @@ class Greeting:
     def answered(self) -> None:
         self._pause = HELLO_INTERVAL
 
+    def begins(self, now: float) -> None:
+        """Note that another way to it is tried: a HELLO is due."""
+        self._next, self._pause = now, HELLO_INTERVAL
+
     def lost(self, now: float) -> None:
         """Note that a verifier that was there is gone."""
         self._doubtful = now + UNANSWERED

@@ -43,7 +43,8 @@ UpstreamEffect = (
 class Upstream:
     """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
     many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
-    own, once known. kept_out: why it or our own keys keep this drafter out; given_up: why nothing more is tried. live:
+    own, once known. kept_out: why it or our own keys keep this drafter out; given_up: why nothing more is tried.
+    unknown: why the name of its host is not known, empty where it is. live:
     sessions by its ids; sessions: by key, also those that are ending. opening: by ref, requests that have no session
     yet."""
 
@@ -53,6 +54,7 @@ class Upstream:
         self.known: m.Welcome | None = None
         self.vocabulary: Vocabulary | None = None
         self.kept_out: str | None = None
+        self.unknown = ""
         self.given_up: SpecmeshError | None = None
         self.round_trip = 0.0
         self.load: m.Ping | m.Pong = m.Pong(0)
@@ -77,8 +79,11 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
-        return self.refusal or silent
+        """Why it is away."""
+        why = "is it running, and reachable from here?"
+        if self.unknown:
+            why = f"the name of its host is not known here ({self.unknown})."
+        return self.refusal or f"the verifier at {self.address} does not answer: {why}"
 
     # --- whether it is there
 

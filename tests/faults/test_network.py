@@ -16,6 +16,7 @@ from processes import (
     body,
     complete,
     drafted,
+    edited,
     sim_text,
     until,
 )
@@ -161,6 +162,25 @@ def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
         file.write("127.0.0.1 bigbox.test\n")
     mesh.attached(drafter)
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@fault("E4.50")
+@fault("E8.86")
+def test_a_resolver_that_never_answers(mesh: Mesh):
+    """The other verifier is drafted for as if it was the only one, and the end does not wait for the resolver."""
+    hangs = edited(
+        "import socket, time",
+        "real = socket.getaddrinfo",
+        "def hangs(host, *more, **options):",
+        "    return time.sleep(10**6) if host.endswith('.test') else real(host, *more, **options)",
+        "socket.getaddrinfo = hangs",
+    )
+    verifier = mesh.verifier("step_ms=4")
+    asleep = ("--connect", f"tcp://asleep.test:{mesh.port}", "--insecure-no-auth")
+    drafter = mesh.drafter("draft_ms=0.5", *asleep, program=hangs)
+    assert drafted(verifier, body(PROMPT, 200)).text == sim_text(PROMPT, 200)
+    assert [bool(one["name"]) for one in drafter.stats()["verifiers"]] == [True, False]
+    assert drafter.stop() == 0
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])

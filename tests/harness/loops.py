@@ -138,11 +138,17 @@ class Bench:
         return self._run(loop, lambda: router.close(linger=100))
 
     def drafter(
-        self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()
+        self,
+        engine: DraftEngine | None = None,
+        addresses: Sequence[str] = (),
+        *,
+        insecure: bool = False,
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        routes = [Route(self.context, address) for address in addresses or (self.address,)]
+        routes = [
+            Route(self.context, address, insecure) for address in addresses or (self.address,)
+        ]
         connect = tuple(route.address for route in routes)
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
         return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
@@ -233,11 +239,16 @@ class Running:
 
     @property
     def welcome(self) -> bool:
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        """Why it serves nobody now."""
         try:
             self._loop.served("")
-        except SpecmeshError:
-            return False
-        return True
+        except SpecmeshError as error:
+            return str(error)
+        return ""
 
     def stop(self) -> None:
         self._loop.stop()
@@ -324,10 +335,16 @@ def welcome(**changes: object) -> m.Welcome:
 
 
 def welcomed(
-    bench: Bench, engine: DraftEngine | None = None, **changes: object
+    bench: Bench,
+    engine: DraftEngine | None = None,
+    *,
+    addresses: Sequence[str] = (),
+    insecure: bool = False,
+    **changes: object,
 ) -> tuple[Scripted, Running]:
     """A scripted verifier and a drafter it has welcomed."""
-    router, drafter = bench.router(), bench.drafter(engine)
+    router = bench.router()
+    drafter = bench.drafter(engine, addresses, insecure=insecure)
     router.expect(m.Hello)
     router.say(welcome(**changes))
     until(lambda: drafter.welcome, "it is welcome")

@@ -1,0 +1,71 @@
+"""Names of hosts, looked up on threads of their own: a resolver that hangs holds up nothing else, not even the end of
+the process."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The numbers of a host, the best first; or none, and why."""
+
+    host: str
+    numbers: tuple[str, ...]
+    trouble: str = ""
+
+
+class NameLookups:
+    """At most one look-up for each host at a time. deliver: gets what each found, on its thread; it must not block."""
+
+    def __init__(self, deliver: Callable[[LookedUp], object]) -> None:
+        self._deliver = deliver
+        self._running = set[str]()
+
+    def begin(self, host: str) -> None:
+        """Look a host up, unless that is being done."""
+        if host in self._running:
+            return
+        self._running.add(host)
+        try:
+            on_thread(lambda: self._look_up(host))
+        except RuntimeError as error:  # there are too many threads
+            self._found(LookedUp(host, (), str(error)))
+
+    def _look_up(self, host: str) -> None:
+        self._found(look_up(host))
+
+    def _found(self, found: LookedUp) -> None:
+        self._running.discard(found.host)
+        self._deliver(found)
+
+
+def look_up(host: str) -> LookedUp:
+    """Ask the system's resolver for a host's numbers; this takes as long as it takes."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return LookedUp(host, (), error.strerror or str(error))
+    except UnicodeError as error:
+        return LookedUp(host, (), str(error))
+    numbers = [str(one[4][0]) for one in found]
+    return LookedUp(host, tuple(dict.fromkeys(numbers)))
+
+
+def on_thread(work: Callable[[], T]) -> "Future[T]":
+    """Have `work` done on a thread that does not keep the process from ending."""
+    done: Future[T] = Future()
+
+    def settle() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (who waits for it hears it)
+            done.set_exception(error)
+
+    threading.Thread(target=settle, name="names", daemon=True).start()
+    return done

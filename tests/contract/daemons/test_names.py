@@ -1,0 +1,158 @@
+"""Drafters that know their verifiers by name: a resolver that is slow, that fails, or that says something else now."""
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+from harness import until
+from harness.loops import Bench, Running, request, welcomed
+from harness.ports import free_port
+
+from specmesh.daemons.link.names import NameLookups
+from specmesh.wire import messages as m
+
+Numbers = Callable[[], tuple[str, ...]]
+
+
+class Names:
+    """What the resolver makes of names; `asked` counts by name. Others it looks up as ever."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Numbers] = {}
+        self.asked: dict[str, int] = {}
+        self.running = self.most = 0
+        self._real = socket.getaddrinfo
+
+    def __call__(self, host: str, port: object, *more: int, **options: int) -> list[object]:
+        if host not in self.known:
+            return [*self._real(host, port, *more, **options)]  # type: ignore[call-overload]
+        self.asked[host] = self.asked.get(host, 0) + 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            numbers = self.known[host]()
+        finally:
+            self.running -= 1
+        if not numbers:
+            raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port or 0)) for one in numbers]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    made = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", made)
+    return made
+
+
+def at(bench: Bench, host: str) -> str:
+    return f"tcp://{host}:{bench.address.rpartition(':')[2]}"
+
+
+def named(bench: Bench, *hosts: str) -> Running:
+    """A drafter without keys for these hosts, all at this bench's port."""
+    return bench.drafter(addresses=[at(bench, host) for host in hosts], insecure=True)
+
+
+@pytest.mark.fault("E4.50")
+def test_a_name_that_hangs_holds_up_nobody_else(bench: Bench, names: Names):
+    """Neither another verifier's link nor the end; and it is looked up once, not again and again."""
+    never = threading.Event()
+
+    def hangs() -> tuple[str, ...]:
+        never.wait()
+        return ()
+
+    names.known["asleep.test"] = hangs
+    verifier = bench.verifier()
+    drafter = named(bench, "127.0.0.1", "asleep.test")
+    until(lambda: verifier.stats()["peers"], "the verifier has its drafter")
+    verifier.ask(request(200)).whole(200)
+    drafter.ask(request(50)).whole(50)
+    assert drafter.stats()["totals"]["draft_tokens"] > 0
+    assert names.asked == {"asleep.test": 1}
+    bench.end(drafter)
+    never.set()
+
+
+@pytest.mark.fault("E4.50")
+def test_a_name_of_several_numbers(bench: Bench, names: Names):
+    """Nobody is at the first ones: all are tried."""
+    names.known["big.test"] = lambda: ("127.0.0.3", "127.0.0.2", "127.0.0.1")
+    bench.verifier()
+    drafter = named(bench, "big.test")
+    until(lambda: drafter.welcome, "it is found")
+    drafter.ask(request()).whole(20)
+
+
+@pytest.mark.fault("E4.50")
+def test_a_name_that_comes_to_mean_another_machine(bench: Bench, names: Names):
+    """It is looked up anew when the link is lost, and its verifier is found where it is now."""
+    names.known["big.test"] = lambda: ("127.0.0.1",)
+    first = bench.verifier()
+    drafter = named(bench, "big.test")
+    until(lambda: drafter.welcome, "it is found")
+    asked = names.asked["big.test"]
+    bench.end(first)
+    bench.address = at(bench, "127.0.0.2")
+    bench.verifier()
+    names.known["big.test"] = lambda: ("127.0.0.2",)
+    until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
+    drafter.ask(request()).whole(20)
+    assert names.asked["big.test"] > asked
+
+
+@pytest.mark.fault("E4.50")
+def test_a_resolver_that_goes_away(bench: Bench, names: Names):
+    """The last good answer is kept; while there is none, the trouble says that the name is not known."""
+    names.known["big.test"] = tuple
+    drafter = named(bench, "big.test")
+    until(lambda: "big.test" in names.asked, "it is looked up")
+    until(lambda: "nobody knows it" in drafter.trouble, "the name is not known")
+    names.known["big.test"] = lambda: ("127.0.0.1",)
+    first = bench.verifier()
+    until(lambda: drafter.welcome, "it is found")
+    names.known["big.test"] = tuple
+    bench.end(first)
+    bench.verifier()
+    until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
+
+
+def test_two_verifiers_behind_one_name(bench: Bench, names: Names):
+    """It is looked up once for both at a time."""
+    names.known["big.test"] = lambda: ("127.0.0.1",)
+    other = free_port()
+    addresses = [at(bench, "big.test"), f"tcp://big.test:{other}"]
+    bench.verifier()
+    drafter = bench.drafter(addresses=addresses, insecure=True)
+    until(lambda: drafter.welcome, "the one that is there is found")
+    until(lambda: names.asked["big.test"] > 2, "the other one's name is looked up on")
+    assert names.most == 1
+
+
+def test_a_link_that_stands_is_not_looked_up(bench: Bench, names: Names):
+    """Nor moved, whatever the name means by now: the verifier says so by going away."""
+    names.known["big.test"] = lambda: ("127.0.0.1",)
+    router, drafter = welcomed(bench, addresses=[at(bench, "big.test")], insecure=True)
+    asked = names.asked["big.test"]
+    names.known["big.test"] = lambda: ("127.0.0.9",)
+    for number in range(4):
+        router.say(m.Ping(number))
+        router.expect(m.Pong)
+    assert names.asked["big.test"] == asked
+    assert drafter.welcome
+
+
+def test_no_thread_for_a_look_up(monkeypatch: pytest.MonkeyPatch):
+    """It is as if nothing was found: the next time there may be one."""
+
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    found = list[object]()
+    lookups = NameLookups(found.append)
+    for _ in range(2):
+        lookups.begin("big.test")
+    assert [getattr(one, "trouble", "") for one in found] == ["can't start new thread"] * 2

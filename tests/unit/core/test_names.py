@@ -1,0 +1,94 @@
+"""The numbers behind a name, in virtual time: one look-up at a time, every number tried, the last good answer kept."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmesh.core.names import LOOK_UP_INTERVAL, TRY_SECONDS, HostNumbers
+
+TICK = 0.1
+
+
+def tried(host, seconds, *, there=False, start=0.0):
+    """The numbers that are tried in so many seconds, in order, each once as it is turned to."""
+    times = [start + tick * TICK for tick in range(round(seconds / TICK))]
+    return [host.number for now in times if host.moves(now, there=there)]
+
+
+@pytest.mark.parametrize("literal", ["127.0.0.1", "192.0.2.7", "::1", "fe80::1%eth0"])
+def test_a_number_is_never_looked_up(literal):
+    host = HostNumbers(literal)
+    assert host.number == literal
+    assert not any(host.due(now, there=False) for now in range(100))
+    assert tried(host, 60) == []
+
+
+def test_this_host_is_tried_by_both_its_numbers():
+    host = HostNumbers("localhost")
+    assert host.number == "127.0.0.1"
+    assert not host.due(9.0, there=False)
+    assert tried(host, 2.5 * TRY_SECONDS) == ["::1", "127.0.0.1"]
+
+
+def test_one_look_up_at_a_time():
+    """However long it takes, the next comes after it; and none while the verifier is there."""
+    host = HostNumbers("big.test")
+    assert host.due(0.0, there=False)
+    assert not any(host.due(now, there=False) for now in range(1000))
+    host.failed("no such name", 1000.0)
+    assert not host.due(1000.0 + LOOK_UP_INTERVAL - TICK, there=False)
+    assert not host.due(2000.0, there=True)
+    assert host.due(2000.0 + TICK, there=False), "at once when it is lost"
+
+
+@given(st.lists(st.ip_addresses().map(str), min_size=1, max_size=6, unique=True))
+def test_every_number_is_tried(numbers):
+    host = HostNumbers("big.test")
+    host.due(0.0, there=False)
+    host.answered(tuple(numbers), 1.0)
+    expected = numbers * 2 if len(numbers) > 1 else numbers
+    seconds = (len(expected) - 0.5) * TRY_SECONDS
+    assert tried(host, seconds, start=1.0) == expected
+
+
+def test_the_same_numbers_in_another_order_change_nothing():
+    """Resolvers shuffle: each is tried in its turn all the same."""
+    host = HostNumbers("big.test")
+    host.answered(("10.0.0.1", "10.0.0.2", "10.0.0.3"), 0.0)
+    seen = []
+    for turn in range(3):
+        seen += tried(host, TRY_SECONDS, start=turn * TRY_SECONDS)
+        host.answered(("10.0.0.3", "10.0.0.1", "10.0.0.2"), 0.0)
+    assert sorted(seen) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+def test_another_answer_is_taken_at_once_where_the_verifier_is_away():
+    host = HostNumbers("big.test")
+    host.answered(("10.0.0.1",), 0.0)
+    assert host.moves(0.0, there=False)
+    host.answered(("10.0.0.2",), 1.0)
+    assert not host.moves(1.0, there=True), "a connection that stands is left alone"
+    assert host.number == "10.0.0.1"
+    assert host.moves(1.1, there=False)
+    assert host.number == "10.0.0.2"
+
+
+def test_the_last_good_answer_is_kept():
+    host = HostNumbers("big.test")
+    host.answered(("10.0.0.1",), 0.0)
+    assert host.moves(0.0, there=False)
+    host.failed("no such name", 3.0)
+    assert (host.number, host.trouble) == ("10.0.0.1", "no such name")
+    assert tried(host, 60, start=3.0) == []
+    host.answered(("10.0.0.1",), 9.0)
+    assert host.trouble == ""
+
+
+def test_a_number_that_has_served_gets_its_time_again():
+    """After a loss the same number comes first: most verifiers come back where they were."""
+    host = HostNumbers("big.test")
+    host.answered(("10.0.0.1", "10.0.0.2"), 0.0)
+    assert host.moves(0.0, there=False)
+    assert tried(host, 100, there=True) == []
+    assert tried(host, TRY_SECONDS - TICK, start=100.0) == []
+    assert tried(host, 2 * TICK, start=100.0 + TRY_SECONDS) == ["10.0.0.2"]
