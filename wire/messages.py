@@ -199,10 +199,12 @@ class _Heartbeat:
     queued: int = 0
     max_sessions: int = 0
     step_ms: float = 0.0
+    no_drafts: str = ""
 
 
 class Ping(_Heartbeat):
-    """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's."""
+    """Answer with PONG and the same `number`. From `sessions` to `step_ms` the fields are a verifier's, `no_drafts` is
+    a drafter's: why it drafts nothing here."""
 
     __slots__ = ()
 

@@ -1,11 +1,9 @@
 """The drafter's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
-
-import structlog
 
 from specmesh.api.requests import (
     AskStats,
@@ -32,10 +30,7 @@ from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import DraftEngine, OffloadEngine, run_draft_step
-from specmesh.errors import ConfigError, NotOffered, RemoteProtocolError, WentAway
-
-log = structlog.get_logger("specmesh.drafter")
-
+from specmesh.errors import NotOffered, WentAway
 
 DraftOrder = ClientOrder | list[ev.CoreEffect] | LookedUp | BaseException
 
@@ -75,7 +70,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes)
         )
         self._router = RequestRouter([one.upstream for one in self._links], time.monotonic())
-        self._active = list(self._links)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -98,10 +92,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _begin(self) -> None:
         self._core.start()
         for one in self._links:
-            one.dealer.listen(partial(self._turn, partial(self._attempt, one, one.receive)))
+            one.dealer.listen(partial(self._turn, partial(self._receive, one)))
+
+    def _receive(self, one: UpstreamLink) -> None:
+        self._due |= one.receive()
 
     def _settle(self) -> None:
-        for one in self._active:
+        for one in self._links:
             one.dealer.inlet.check()
 
     def _take(self, order: DraftOrder, now: float) -> None:
@@ -116,7 +113,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                         self.stats.worked(effect)
                 return
             case LookedUp():
-                for one in self._active:
+                for one in self._links:
                     one.looked_up(order, now)
             case BaseException():
                 raise order
@@ -142,8 +139,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def _tick(self, now: float) -> None:
         self.progress += not self._core.stuck
-        for one in list(self._active):
-            self._attempt(one, partial(one.tick, now))
+        for one in self._links:
+            one.tick(now)
         self._router.look(now)
         while self._carry_out(now):
             self._router.look(now)
@@ -157,7 +154,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._core.put(ev.UseThreads(self._cores.threads), now)
 
     def _drained(self) -> bool:
-        return not any(one.upstream.own for one in self._active)
+        return not any(one.upstream.own for one in self._links)
 
     def _leave(self) -> None:
         self._router.stop(self._refusal)
@@ -174,18 +171,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             reply.client.on_event(reply.event)
         return sum(one.carry_out(now) for one in self._links) > 0
 
-    def _attempt(self, one: UpstreamLink, act: Callable[[], bool | None]) -> None:
-        """Let a verifier act; give up an unusable one, and raise its error where it was the last."""
-        try:
-            self._due |= bool(act())
-        except (ConfigError, RemoteProtocolError) as error:
-            if len(self._active) == 1:
-                raise
-            log.error("verifier_given_up", connect=one.upstream.address, error=str(error))
-            self._active.remove(one)
-            one.leave(error, time.monotonic())
-            self._due = True
-
     def snapshot(self, now: float) -> DrafterSnapshot:
         first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
@@ -195,6 +180,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             now,
             [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
+            first.upstream.no_drafts,
             **facts(
                 self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted
             ),

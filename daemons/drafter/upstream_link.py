@@ -13,6 +13,7 @@ from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.fields import Json
 from specmesh.core.link import Greeting, Link
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import Reply, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.scheduling.batch import ThreadShare
@@ -28,7 +29,7 @@ from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, ConfigError, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -61,11 +62,12 @@ class UpstreamLink:
         self.numbers, self._lookups = route.numbers, lookups
         self.dealer, self.link = Dealer(route, traffic), Link(now)
         self.introduction = VocabularyHandshake(engine, route.address, cores, self.dealer.send)
-        self.upstream = Upstream(route.address, place, stats)
+        self.upstream = Upstream(route.address, place, stats, engine.info.n_ctx)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
         self._greeting = Greeting(now)
+        self._outdated: str | None = None  # why it cannot be spoken with
 
     @property
     def peer(self) -> Peer | None:
@@ -82,7 +84,8 @@ class UpstreamLink:
             "name": info.verifier if info is not None else None,
             "model": info.model if info is not None else None,
             "refusal": upstream.refusal,
-            "encrypted": upstream.given_up is None and self.dealer.encrypted,
+            "no_drafts": upstream.no_drafts,
+            "encrypted": self.dealer.encrypted,
             "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)}
             if match
             else None,
@@ -99,8 +102,7 @@ class UpstreamLink:
     # --- frames that come
 
     def receive(self) -> bool:
-        """Handle what has come; return whether any was more than ids. Raises ConfigError or RemoteProtocolError where
-        this verifier is unusable."""
+        """Handle what has come; return whether any was more than ids."""
         more = False
         for message, size in self.dealer.receive():
             self.link.last_heard = now = time.monotonic()
@@ -148,7 +150,9 @@ class UpstreamLink:
                 self.link.heard_busy(busy)
                 upstream.load = message
                 if not self._core.stuck:
-                    self.dealer.send(m.Pong(number, self._stats.busy.share(now)))
+                    self.dealer.send(
+                        m.Pong(number, self._stats.busy.share(now), no_drafts=self._no_drafts)
+                    )
             case m.Pong(number, busy):
                 upstream.load = message
                 round_trip = self.link.pong(number, busy, now)
@@ -162,6 +166,7 @@ class UpstreamLink:
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         self._greeting.answered()
+        self._outdated = None
         if self.upstream.welcomed(welcome, now):
             self.carry_out(now)
             self.dealer.next_look = (
@@ -185,7 +190,7 @@ class UpstreamLink:
     # --- what is due
 
     def tick(self, now: float) -> None:
-        """Send what is due. Raises as `receive` does."""
+        """Send what is due."""
         refused = self.dealer.look(now)
         if refused is not None:
             log.warning("refused", error=refused)
@@ -200,7 +205,7 @@ class UpstreamLink:
         if self.upstream.info is None:
             self._greet(now)
         elif now >= self.link.next_ping:
-            self.dealer.send(m.Ping(self.link.ping(now), self._stats.busy.share(now)))
+            self._ping(self.link.ping(now), now)
         self.introduction.look(now, there=self.upstream.info is not None)
         self._tell_vocabulary(now)
 
@@ -224,26 +229,28 @@ class UpstreamLink:
             self._greeting.begins(now)
 
     def ping_for(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(
-            m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now))
-        )
+        self._ping(self.link.ping(now, partial(order.answered, peer)), now)
 
-    def leave(self, error: SpecmeshError, now: float) -> None:
-        self.dealer.send(m.Bye())
-        self.upstream.give_up(error, now)
-        self.carry_out(now)
-        self.dealer.close()
+    def _ping(self, number: int, now: float) -> None:
+        busy = self._stats.busy.share(now)
+        self.dealer.send(m.Ping(number, busy, no_drafts=self._no_drafts))
+
+    @property
+    def _no_drafts(self) -> str:
+        """Why this drafter drafts nothing here; PING and PONG have it."""
+        suits = not (self.introduction.foreign or self.introduction.unusable)
+        return "" if suits else NoDrafts.VOCABULARY
 
     def stop(self) -> None:
         self._grammars.close()
-        if self.upstream.given_up is None:
-            self.dealer.send(m.Bye())
-            self.dealer.close()
+        self.dealer.send(m.Bye())
+        self.dealer.close()
 
     def _greet(self, now: float) -> None:
-        if not self._greeting.due(now, random.uniform(0.5, 1)):  # noqa: S311  (a pause is no secret)
+        if not self._greeting.due(now, _share()):
             return
-        if self.dealer.refusal is None and self._greeting.doubtful(now):
+        refused = self.dealer.refusal or self._outdated
+        if refused is None and self._greeting.doubtful(now):
             meaning = f"{self.upstream.trouble} It is tried on over a fresh connection"
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
@@ -259,7 +266,7 @@ class UpstreamLink:
             self.carry_out(now)
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
-        """Handle an ERROR. Raises ConfigError where the verifier speaks another version."""
+        """Handle an ERROR; a verifier of another version may be updated, so it is greeted on."""
         if self.upstream.request_failed(ref, error):
             return
         if code == "hello":
@@ -267,14 +274,23 @@ class UpstreamLink:
         elif code != "version":
             log.warning("verifier_error", code=code, message=str(error))
         elif self.upstream.info is None:
-            address = self.upstream.address
-            raise ConfigError(f"the verifier at {address} refused this drafter: {error}", UPDATE)
+            self._greeting.refused(now, _share())
+            before, address = self._outdated, self.upstream.address
+            self._outdated = f"the verifier at {address} refused this drafter: {error}: {UPDATE}"
+            if self._outdated != before:
+                log.error("verifier_of_another_version", error=self._outdated)
+            self.carry_out(now)
 
     def _tell_vocabulary(self, now: float) -> None:
-        engine = self.introduction.engine
+        """Tell the core and the verifier what is known of its vocabulary."""
+        introduction, upstream = self.introduction, self.upstream
+        if introduction.foreign != upstream.foreign or introduction.unusable != upstream.unusable:
+            self.link.next_ping = now  # it says so
+        upstream.foreign, upstream.unusable = introduction.foreign, introduction.unusable
+        engine = introduction.engine
         if engine is not None:
             self._speaking[self._number] = engine
-        self.upstream.speaks(self.introduction.vocabulary, ready=engine is not None)
+        upstream.speaks(introduction.vocabulary, ready=engine is not None)
         self.carry_out(now)
 
     # --- what is decided
@@ -300,7 +316,7 @@ class UpstreamLink:
     def carry_out(self, now: float) -> bool:
         """Do what the upstream has decided, and tell it what kept that from being done; return whether a request is to
         be placed anew."""
-        unsent, self.upstream.kept_out = False, self.dealer.refusal
+        unsent, self.upstream.kept_out = False, self.dealer.refusal or self._outdated
         self.upstream.unknown = self.numbers.trouble
         for effect in self.upstream.take_effects():
             match effect:
@@ -331,6 +347,11 @@ class UpstreamLink:
                 f"the request is longer than what a drafter can pass on ({wrong}): ask the verifier"
             )
         return self.upstream.request_failed(order.ref, error)
+
+
+def _share() -> float:
+    """Return which part of a pause this one is: drafters must not speak in chorus."""
+    return random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
 
 
 class DraftGrammars:

@@ -10,18 +10,19 @@ from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyExchange, VocabularyState
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.load import RemappedDrafter
-from specmesh.errors import ConfigError
 from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
-Compared = tuple[Vocabulary, DraftEngine, VocabularyMatch | None]
+Compared = tuple[Vocabulary, DraftEngine | None, VocabularyMatch | None]
+
+_LEVELS = {MatchKind.PARTIAL: "warning", MatchKind.DIFFERENT: "error"}
 
 
 class VocabularyHandshake:
-    """A drafter getting to know its verifier. `vocabulary` is the verifier's and `engine` the draft engine in its ids;
-    None until they are known. Comparing takes seconds for large ones: a thread does it, and `look` takes over what that
-    found. ask: sends a VOCAB."""
+    """A drafter getting to know its verifier. `vocabulary` is the verifier's, None until it is known; `engine` the
+    draft engine in its ids, None until then, and where the two have too little in common. Comparing takes seconds for
+    large ones: a thread does it, and `look` takes over what that found. ask: sends a VOCAB."""
 
     def __init__(
         self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]
@@ -34,6 +35,22 @@ class VocabularyHandshake:
         self._model = ""  # the verifier's
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._comparing: Future[Compared] = Future()
+
+    @property
+    def unusable(self) -> str:
+        """Why the verifier's vocabulary cannot be used; empty where it can."""
+        return self._exchange.trouble
+
+    @property
+    def foreign(self) -> str:
+        """Why nothing can be drafted in the verifier's vocabulary; empty where something can."""
+        found = self.comparison
+        if found is None or found.remap is not None:
+            return ""
+        return (
+            f"the vocabulary of the draft model {self._own.info.model} does not suit that of {self._model}, the model "
+            f"of the verifier at {self._address}: {found.meaning}. Draft with a model of the same family"
+        )
 
     def hello(self, drafter: str) -> Hello:
         info, n_vocab = self._own.info, len(self._own.vocabulary or ())
@@ -51,27 +68,35 @@ class VocabularyHandshake:
         )
 
     def welcomed(self, welcome: Welcome, now: float) -> None:
-        """Begin with a verifier. Raises RemoteProtocolError for a vocabulary nobody can have."""
-        self._model = welcome.model
+        """Begin with a verifier, or go on with the one that was there."""
+        self._model, before = welcome.model, self.unusable
         follows = self._exchange.welcomed(welcome, now)
-        if follows is not None:
+        self._note(before)
+        if self._exchange.state is not VocabularyState.KNOWN:
             self.vocabulary = self.engine = self.comparison = None
-            self._follow(follows)
+        self._follow(follows)
 
     def answered(self, answer: Vocab, now: float) -> None:
-        """Take the next part of the vocabulary. Raises RemoteProtocolError where it is not what WELCOME promised."""
+        """Take the next part of the vocabulary."""
+        before = self.unusable
         follows = self._exchange.answered(answer, now)
+        self._note(before)
         if isinstance(follows, Vocabulary):
             log.info("vocabulary_fetched", tokens=len(follows))
         self._follow(follows)
 
     def look(self, now: float, *, there: bool) -> None:
         """Take over what the comparison found, once it has; ask a verifier that is there again where an answer does not
-        come. Raises ConfigError where the vocabularies do not suit."""
+        come."""
         if self._exchange.state is VocabularyState.COMPARING and self._comparing.done():
             self._know(*self._comparing.result())
         if there:
             self._follow(self._exchange.late(now))
+
+    def _note(self, before: str) -> None:
+        """Log that the vocabulary is unusable, unless it was so before."""
+        if self.unusable and self.unusable != before:
+            log.error("vocabulary_unusable", connect=self._address, error=self.unusable)
 
     def _follow(self, what: Vocab | Vocabulary | None) -> None:
         own = self._own.vocabulary
@@ -80,29 +105,26 @@ class VocabularyHandshake:
         elif what is not None and own is None:
             self._know(what, self._own, None)
         elif what is not None and own is not None:
-            self._comparing = self._executor.submit(self._translated, own, what, self._model)
+            self._comparing = self._executor.submit(self._compared, own, what, self._model)
 
     def _know(
-        self, vocabulary: Vocabulary, engine: DraftEngine, comparison: VocabularyMatch | None
+        self,
+        vocabulary: Vocabulary,
+        engine: DraftEngine | None,
+        comparison: VocabularyMatch | None,
     ) -> None:
         self._exchange.move(VocabularyState.KNOWN)
         self.vocabulary, self.engine, self.comparison = vocabulary, engine, comparison
 
-    def _translated(self, own: Vocabulary, vocabulary: Vocabulary, theirs: str) -> Compared:
-        """The engine in the verifier's ids; raises ConfigError where too few have a counterpart. Runs on the thread."""
+    def _compared(self, own: Vocabulary, vocabulary: Vocabulary, theirs: str) -> Compared:
+        """Return the engine in the verifier's ids, none where too few have a counterpart. Runs on the thread."""
         found, model = compare(own, vocabulary), self._own.info.model
-        if found.remap is None:
-            raise ConfigError(
-                f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
-                f"at {self._address}: {found.meaning}. Draft with a model of the same family"
-            )
-        say = log.warning if found.verdict is MatchKind.PARTIAL else log.info
+        say = getattr(log, _LEVELS.get(found.verdict, "info"))
         say(
             f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning
         )
-        engine = (
-            self._own
-            if found.remap.identity
-            else RemappedDrafter(self._own, found.remap, vocabulary)
-        )
-        return vocabulary, engine, found
+        if found.remap is None:
+            return vocabulary, None, found
+        if found.remap.identity:
+            return vocabulary, self._own, found
+        return vocabulary, RemappedDrafter(self._own, found.remap, vocabulary), found

@@ -15,6 +15,7 @@ from specmesh.core.clients import Clients, ClientsEffect
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
     ClientEvent,
     Failed,
@@ -70,6 +71,7 @@ class DrafterPeer:
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trips.percentiles_ms(50, 99),
             "busy": round(self.link.busy, 3),
+            "no_drafts": NoDrafts.VOCABULARY if self.link.mute else None,
         }
 
 
@@ -192,9 +194,11 @@ class Drafters:
                 peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
             case m.Ping(number, busy):
                 peer.link.heard_busy(busy)
+                self._heard_mute(peer, message, now)
                 if not self._core.stuck:
                     self._router.send(peer.identity, m.Pong(number, *self._state(now)))
             case m.Pong(number, busy):
+                self._heard_mute(peer, message, now)
                 round_trip = peer.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
@@ -214,6 +218,13 @@ class Drafters:
                 self._router.bad(peer.identity, now)
             case _:
                 assert_never(message)
+
+    def _heard_mute(self, peer: DrafterPeer, beat: m.Ping | m.Pong, now: float) -> None:
+        """Take whether a drafter drafts, which it tells with each PING and PONG."""
+        muted = beat.no_drafts == NoDrafts.VOCABULARY
+        if muted != peer.link.mute:
+            peer.link.mute = muted
+            self._core.put(vev.DrafterMuted(peer.identity, muted), now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
         if self._core.stuck:
@@ -241,6 +252,11 @@ class Drafters:
         self._router.send(identity, self._welcome(hello))
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
+        if hello.n_ctx < self._limits.n_ctx:
+            meaning = (
+                f"texts of more tokens get no drafts from it: give it --ctx {self._limits.n_ctx}"
+            )
+            log.warning("drafter_context_is_smaller", n_ctx=hello.n_ctx, meaning=meaning)
         self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:

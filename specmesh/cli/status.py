@@ -52,6 +52,7 @@ _SESSION = (
     "draft_n",
     "lead",
     "tokens_per_second",
+    "no_drafts",
 )
 
 
@@ -115,12 +116,17 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
         )
     )
     found += [("verifier", _verifier_of(one)) for one in objects_at(snapshot, "verifiers")]
-    found += [("drafter", _filled(_PEER, one)) for one in objects_at(snapshot, "peers")]
-    return (
-        found
-        if "verifiers" in snapshot or snapshot.get("peers")
-        else [*found, ("drafter", "none attached")]
-    )
+    found += [("drafter", _drafter_of(one)) for one in objects_at(snapshot, "peers")]
+    if "verifiers" not in snapshot and not snapshot.get("peers"):
+        return [*found, ("drafter", "none attached")]
+    if snapshot.get("no_drafts"):
+        found.append(("no drafts", printable(str(snapshot["no_drafts"]))))
+    return found
+
+
+def _drafter_of(one: Json) -> str:
+    mute = f", drafts nothing: {one['no_drafts']}" if one.get("no_drafts") else ""
+    return _filled(_PEER, one) + printable(mute)
 
 
 def _verifier_of(one: Json) -> str:
@@ -190,6 +196,7 @@ class Found:
             "uptime_s": at(self.stats, "uptime_s"),
             "version": at(self.stats, "version"),
             "socket": str(self.socket),
+            "no_drafts": at(self.stats, "no_drafts"),
         }
 
 

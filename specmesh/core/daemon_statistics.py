@@ -10,6 +10,7 @@ from specmesh.core import events as ev
 from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
 from specmesh.core.fields import Json
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.statistics import (
     LONG,
     SERVED,
@@ -138,6 +139,7 @@ class VerifierStats(DaemonStats):
                 "mean_length": round(totals.mean_acceptance_length, 4),
             },
             totals=totals,
+            no_drafts=_no_drafts(core, list(peers.values())),
             draft_n=core.draft_n,
             tokens_per_second=round(self.throughput.per_second(), 2),
             pause_ms=self.throughput.pauses.percentiles_ms(50, 90, 99),
@@ -152,6 +154,16 @@ class VerifierStats(DaemonStats):
             wire=wire,
             prefix_cache=core.prefix_cache,
         )
+
+
+def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
+    """Return why nothing is drafted for the newest session, or, where there is none, for any that may come."""
+    if core.sessions:
+        why = core.sessions[-1].get("no_drafts")
+        return str(why) if why else None
+    if not peers:
+        return NoDrafts.NONE_ATTACHED
+    return NoDrafts.VOCABULARY if all(peer["no_drafts"] for peer in peers) else None
 
 
 class DrafterStats(DaemonStats):
@@ -182,10 +194,11 @@ class DrafterStats(DaemonStats):
         now: float,
         verifiers: list[Json],
         interrupted: int = 0,
+        no_drafts: str | None = None,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
         """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait
-        for a verifier."""
+        for a verifier; no_drafts: why nothing is drafted for the first of these."""
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -193,6 +206,7 @@ class DrafterStats(DaemonStats):
             histograms=deepcopy(self._histograms),
             **facts,
             role="drafter",
+            no_drafts=no_drafts,
             verifiers=verifiers,
             sessions=snapshot.SessionsSection(
                 opened=self.opened,

@@ -46,6 +46,7 @@ class Link:
     round_trips: RecentSamples = field(default_factory=RecentSamples)
     busy: float = 0.0
     next_ping: float = 0.0
+    mute: bool = False  # it drafts nothing here, as it says
     unread: int = 0  # bytes sent since the newest PONG
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
@@ -93,6 +94,7 @@ class Link:
 
 
 HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
+REFUSED_INTERVAL = 15.0  # the same of a verifier that speaks another version: it may be updated
 UNANSWERED = 3.0  # seconds without an answer after which a connection is in doubt
 RENEW = 30.0  # seconds until it is again
 
@@ -124,6 +126,10 @@ class Greeting:
 
     def answered(self) -> None:
         self._pause = HELLO_INTERVAL
+
+    def refused(self, now: float, share: float) -> None:
+        """Note that the verifier cannot be spoken with: the next HELLO comes after this share of a long pause."""
+        self._next = now + REFUSED_INTERVAL * share
 
     def begins(self, now: float) -> None:
         """Note that another way to it is tried: a HELLO is due."""

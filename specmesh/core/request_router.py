@@ -55,9 +55,9 @@ class RequestRouter:
 
     @property
     def first(self) -> Upstream:
-        """The first verifier that is there, else the first that was not given up."""
+        """The first verifier that is there, else the first."""
         there = (one for one in self.upstreams if one.info is not None)
-        return next(there, None) or next(one for one in self.upstreams if one.given_up is None)
+        return next(there, self.upstreams[0])
 
     @property
     def trouble(self) -> str:
@@ -70,16 +70,19 @@ class RequestRouter:
         )
 
     def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
-        """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
+        """Return a verifier with the model of this name, or any; a lone one answers to any name. One that is drafted
+        for comes first. Raises why none is."""
         there = [one for one in self.upstreams if one.info is not None]
         wanted = [
             one
             for one in there
             if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)
         ]
-        for one in wanted:
+        for one in sorted(wanted, key=lambda one: bool(one.foreign)):
             if one.info is not None and one.vocabulary is not None:
                 return one.info, one.vocabulary
+        if wanted and all(one.unusable for one in wanted):
+            raise DaemonUnreachable("; ".join(one.trouble for one in wanted))
         if wanted:
             raise Starting(
                 "the vocabulary is still being fetched from the verifier", "try again in a moment"
@@ -222,7 +225,7 @@ class RequestRouter:
 
     def _candidates(self, one: DrafterRequest) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,
-        then by how soon they would tell its next token."""
+        those that are drafted for, then by how soon they would tell its next token."""
         fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
         if len(fit) < 2:
             return fit
@@ -232,7 +235,12 @@ class RequestRouter:
             address: 0.0 if expected <= near else expected for address, expected in seconds.items()
         }
         return sorted(
-            fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address])
+            fit,
+            key=lambda upstream: (
+                upstream.address != one.home,
+                bool(upstream.foreign),
+                rank[upstream.address],
+            ),
         )
 
     def _fits(self, one: DrafterRequest, upstream: Upstream) -> bool:

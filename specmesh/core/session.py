@@ -25,6 +25,7 @@ from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import DraftBid
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
@@ -197,6 +198,25 @@ class VerifierSession:
     def draft_n(self) -> int:
         """Most drafts of its next step."""
         return 0 if self.draft_length.probing else self.draft_length.draft_n
+
+    @property
+    def no_drafts(self) -> NoDrafts | None:
+        """Why nothing is drafted for it by a drafter that could; None where something is, or its prompt is read."""
+        if self.state is SessionState.PREFILLING:
+            return None
+        if self.constraint is not None and self.constraint.exhausted is not None:
+            return NoDrafts.GRAMMAR
+        if self.draft_n == 0:
+            return NoDrafts.GATE
+        if not (self.draft_length.estimate.drafting or self.draft_buffer.tokens):
+            return NoDrafts.BEHIND
+        return None
+
+    @property
+    def was_not_drafted(self) -> NoDrafts:
+        """Why none of its drafts was verified, where one drafted for it to the end."""
+        forbidden = self.constraint is not None and self.counts.stale_drafts
+        return NoDrafts.GRAMMAR if forbidden else NoDrafts.BEHIND
 
     # --- what to run next
 

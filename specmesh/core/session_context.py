@@ -8,6 +8,7 @@ from enum import Enum
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.fields import Json
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
@@ -39,8 +40,9 @@ over, its client has closed it or was here, or its sequence was needed."""
 class SessionContext:
     """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
     verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client got at
-    the end. The drafter pool's: whether its drafter has heard of it, for how many rounds it has had that, and whether
-    drafts were asked for when drafters' loads were last counted."""
+    the end. The drafter pool's: whether its drafter has heard of it, for how many rounds it has had that, whether
+    drafts were asked for when drafters' loads were last counted, and why nothing was drafted when that was last logged,
+    and when that was."""
 
     session: VerifierSession
     seq: int  # of the target's memory
@@ -54,6 +56,8 @@ class SessionContext:
     announced: bool = False
     rounds: int = 0
     in_load: bool = False
+    no_drafts: NoDrafts | None = None
+    noted: float = float("-inf")
     state: ContextState = ContextState.CONNECTED  # changed by `move` only
 
     def move(self, to: ContextState) -> None:
@@ -100,7 +104,11 @@ class SessionContext:
 
 
 def session_report(
-    session: VerifierSession, costs: StepCosts, drafter: str | None, now: float
+    session: VerifierSession,
+    costs: StepCosts,
+    drafter: str | None,
+    now: float,
+    no_drafts: NoDrafts | None = None,
 ) -> Json:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
@@ -137,6 +145,7 @@ def session_report(
         "exact": is_exact(session.params.sampling.strategy),
         "draft_ms": None,  # what only a drafter knows: its own time
         "drafter": drafter,
+        "no_drafts": no_drafts,
     }
 
 
@@ -146,7 +155,9 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
     return session.counts.generated_tokens / seconds if seconds > 0 else 0.0
 
 
-def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
+def session_row(
+    live: SessionContext, drafter: str | None, now: float, no_drafts: NoDrafts | None = None
+) -> Json:
     """Return a running session's row of `stats --json`."""
     session, counts = live.session, live.session.counts
     return {
@@ -154,6 +165,7 @@ def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
         "prompt_tokens": session.n_prompt,
         "generated_tokens": counts.generated_tokens,
         "drafter": drafter,
+        "no_drafts": no_drafts,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": len(session.draft_buffer.tokens),

@@ -139,11 +139,13 @@ class PrefixCacheSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
-    """What both daemons tell."""
+    """What both daemons tell. no_drafts: why nothing is drafted now, for the newest session or for any; for people at a
+    drafter, else of NoDrafts."""
 
     address: str
     encrypted: bool
     model: Json
+    no_drafts: str | None
     sessions: SessionsSection
     histograms: HistogramsSection
     draft_n: Annotated[

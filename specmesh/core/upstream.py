@@ -9,6 +9,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.client_session import ClientSession
 from specmesh.core.daemon_statistics import DrafterStats
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import DrafterRequest, Reply, RequestState, open_of
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -22,6 +23,7 @@ from specmesh.errors import (
 )
 from specmesh.wire import messages as m
 
+ANY_LENGTH = 2**32  # no text has so many
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
@@ -43,19 +45,26 @@ UpstreamEffect = (
 class Upstream:
     """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
     many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
-    own, once known. kept_out: why it or our own keys keep this drafter out; given_up: why nothing more is tried.
-    unknown: why the name of its host is not known, empty where it is. live:
+    own, once known. kept_out: why it or our own keys keep this drafter out. unknown: why the name of its host is not
+    known; unusable: why its vocabulary cannot be used; foreign: why nothing can be drafted in it; each empty where it
+    is not so. n_ctx: ids that the draft model can hold of a text. live:
     sessions by its ids; sessions: by key, also those that are ending. opening: by ref, requests that have no session
     yet."""
 
-    def __init__(self, address: str, place: tuple[int, int], stats: DrafterStats) -> None:
+    def __init__(
+        self,
+        address: str,
+        place: tuple[int, int],
+        stats: DrafterStats,
+        n_ctx: int = ANY_LENGTH,
+    ) -> None:
         self.address, self.number = address, place[0]
+        self._n_ctx = n_ctx
         self.info: m.Welcome | None = None
         self.known: m.Welcome | None = None
         self.vocabulary: Vocabulary | None = None
         self.kept_out: str | None = None
-        self.unknown = ""
-        self.given_up: SpecmeshError | None = None
+        self.unknown = self.unusable = self.foreign = ""
         self.round_trip = 0.0
         self.load: m.Ping | m.Pong = m.Pong(0)
         self.live: dict[int, ClientSession] = {}
@@ -74,8 +83,18 @@ class Upstream:
 
     @property
     def refusal(self) -> str | None:
-        """Why the verifier or our own keys keep this drafter out, or why it was given up."""
-        return str(self.given_up) if self.given_up is not None else self.kept_out
+        """Why it serves no client here, although it may answer."""
+        return self.kept_out or self.unusable or None
+
+    @property
+    def no_drafts(self) -> str | None:
+        """Why nothing is drafted for it now, if so; for people."""
+        if self.info is None:
+            return self.trouble
+        newest = next(reversed(self.live.values()), None)
+        if newest is not None and newest.n_prompt >= self._n_ctx:
+            return NoDrafts.CONTEXT
+        return self.refusal or self.foreign or None
 
     @property
     def trouble(self) -> str:
@@ -99,6 +118,11 @@ class Upstream:
         self.info = self.known = info
         self._stats.reconnects += known is not None
         self._note("verifier_found", verifier=info.verifier, model=info.model)
+        if info.n_ctx > self._n_ctx:
+            meaning = (
+                f"texts of more tokens than {self._n_ctx} get no drafts: give --ctx {info.n_ctx}"
+            )
+            self._note("context_is_smaller", "warning", verifier=info.n_ctx, meaning=meaning)
         return True
 
     def speaks(self, vocabulary: Vocabulary | None, *, ready: bool) -> None:
@@ -111,18 +135,9 @@ class Upstream:
 
     def lost(self, reason: str, now: float) -> None:
         self._note("verifier_lost", "warning", reason=reason)
-        self._away(
-            DaemonUnreachable(f"the verifier at {self.address} went away", address=self.address),
-            now,
-        )
-
-    def give_up(self, error: SpecmeshError, now: float) -> None:
-        self.given_up = error
-        self._away(error, now)
-
-    def _away(self, error: SpecmeshError, now: float) -> None:
         self.info, self.load = None, m.Pong(0)
-        self._interrupt_all(error, now)
+        what = f"the verifier at {self.address} went away"
+        self._interrupt_all(DaemonUnreachable(what, address=self.address), now)
 
     @property
     def own(self) -> int:

@@ -119,6 +119,8 @@ class VerifierCore:
                 self._effects += self.drafters.join(event, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
+            case vev.DrafterMuted(drafter, muted):
+                self._effects += self.drafters.mute(drafter, now, muted=muted)
             case vev.ThreadsShared():
                 self._threads.shared(event)
             case vev.Signal.STOPPING:  # nobody can come back for what is kept
@@ -144,10 +146,14 @@ class VerifierCore:
 
     def _report(self, now: float) -> vev.CoreReport:
         lives, totals, costs = list(self.sessions.values()), RoundCounts(), self._costs.alone
+        for live in lives:
+            changed = self.drafters.changed(live, now)
+            if changed is not None:
+                self._tell(changed)
         for counts in (self._over, *(live.session.counts for live in lives)):
             totals.add(counts)
         return vev.CoreReport(
-            sessions=[session_row(live, self.drafters.name(live.drafter), now) for live in lives],
+            sessions=[self._row(live, now) for live in lives],
             drafters=self.drafters.reports(),
             kept=len(self.kept),
             stray_frames=self._stray_frames,
@@ -157,6 +163,10 @@ class VerifierCore:
             step_s=costs.seconds(1),
             steps=costs.tables(),
         )
+
+    def _row(self, live: SessionContext, now: float) -> dict[str, object]:
+        drafter, no_drafts = self.drafters.name(live.drafter), self.drafters.no_drafts(live)
+        return session_row(live, drafter, now, no_drafts)
 
     # --- steps
 
@@ -485,7 +495,8 @@ class VerifierCore:
         )
         self._over.add(session.counts)
         self.drafters.weigh()
-        report = session_report(session, self._costs, self.drafters.name(drafter), now)
+        no_drafts = self.drafters.verdict(live)
+        report = session_report(session, self._costs, self.drafters.name(drafter), now, no_drafts)
         whole = live.prompt_ids, report, now - session.times.opened
         live.end = vev.SessionEnded(live.id, live.client, reason, error, *whole)
         self._tell(live.end)
@@ -494,6 +505,8 @@ class VerifierCore:
             counts["grammar_spent"] = (
                 session.constraint.exhausted
             )  # none of its drafts was verified from then on
+        if no_drafts is not None:
+            counts["no_drafts"] = no_drafts
         self._note("session_finished", live, reason=reason, tokens=session.generated, **counts)
         if drafter is not None and live.announced:
             done = m.Done(

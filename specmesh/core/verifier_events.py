@@ -84,6 +84,14 @@ class DrafterLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterMuted:
+    """A drafter says that it drafts nothing here, or that it does again."""
+
+    drafter: DrafterId
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RoundTrip:
     drafter: DrafterId
     seconds: float
@@ -232,6 +240,7 @@ Change = (
     | SessionClosed
     | DrafterJoined
     | DrafterLeft
+    | DrafterMuted
     | RoundTrip
     | Solved
     | ThreadsShared

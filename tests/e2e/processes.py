@@ -124,6 +124,17 @@ def cache(folder: Path) -> dict[str, str]:
     return home | {"XDG_CACHE_HOME": str(folder / "cache")}
 
 
+def runtime(folder: Path) -> dict[str, str]:
+    """Variables by which a command finds the sockets in this folder as this user's."""
+    if sys.platform == "darwin":
+        where = folder / "Library/Application Support/specmesh"
+        where.mkdir(parents=True)
+        (where / "run").symlink_to(folder)
+        return {"HOME": str(folder)}
+    (folder / "specmesh").symlink_to(folder)
+    return {"XDG_RUNTIME_DIR": str(folder)}
+
+
 class Daemon:
     """A running verifier or drafter; its stderr goes to `log`. program: what runs it; None forks it."""
 

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import Daemon, Mesh, Stream, body, complete, drafted, generate, sim_text, until
+from processes import (
+    Daemon,
+    Mesh,
+    Stream,
+    body,
+    command,
+    complete,
+    drafted,
+    generate,
+    runtime,
+    sim_text,
+    until,
+)
 
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 PROMPTS = ["def fibonacci(n):\n    ", "hello the theory", "Grüße 😀 "]
@@ -92,22 +104,71 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
 def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    daemon = beside.drafter(
-        make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False
-    )
-    assert daemon.wait() == 78
-    assert not daemon.socket.exists()
-    last = daemon.text().splitlines()[-1]
-    for words in (
-        "vocabulary",
-        "stranger",
-        "target-words",
-        "81.81 %",
-        "90 % are needed",
-        "same family",
+    """Nothing is drafted, and everybody says why; clients of both are served."""
+    stranger = make_gguf("stranger", words=58, foreign=58)
+    daemon = beside.drafter(stranger, *SMALL, engine="llama")
+    [why] = [one["no_drafts"] for one in rows(daemon)]
+    words = ("stranger", "target-words", "81.81 %", "90 % are needed", "same family")
+    assert [word for word in words if word not in str(why)] == []
+    assert rows(daemon)[0]["vocabulary"]["verdict"] == "different"
+    assert daemon.events("vocabulary_different")[0]["level"] == "error"
+    until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "the verifier knows")
+    shown = command("ps", "--json", env=runtime(beside.folder)).json["daemons"]
+    assert {one["role"]: one["no_drafts"] for one in shown if one["state"] == "running"} == {
+        "verifier": "vocabulary",
+        "drafter": why,
+    }
+    for asked in (verifier, daemon):
+        told = generate(asked, PROMPTS[0], "--max-tokens", 20, "--draft-n", 4, "--json").json
+        assert (told["drafted"], told["no_drafts"]) == (0, "vocabulary")
+        assert told["generated_tokens"] == 20
+    for asked, word in ((verifier, "vocabulary"), (daemon, "same family")):
+        text = command("stats", "--socket", asked.socket).out
+        assert word in text
+
+
+@pytest.mark.models
+@pytest.mark.fault("E7.78")
+def test_a_verifier_changes_its_model_and_back(make_gguf: Make, target: Path, mesh: Mesh):
+    """The drafter's process stays; it drafts again once the first model is back, and fetches no vocabulary twice."""
+    stranger = make_gguf("stranger", words=58, foreign=58)
+    drafter = mesh.drafter(target, *SMALL, engine="llama", ready=False)
+    for number, (model, suits) in enumerate(
+        ((target, True), (stranger, False), (target, True), (stranger, False))
     ):
-        assert words in last
-    assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
+        verifier = mesh.verifier(model, *SMALL, engine="llama", name=f"{number}")
+        mesh.attached(drafter)
+        request = body(PROMPTS[0], N, draft_n=3, rounds=True)
+        if suits:
+            drafted(drafter, request)
+            assert rows(drafter)[0]["no_drafts"] is None
+        else:
+            assert complete(drafter, request).result["report"]["no_drafts"] == "vocabulary"
+        verifier.stop()
+    assert len(drafter.events("vocabulary_fetched")) == 1
+    assert drafter.process.poll() is None
+
+
+def test_a_text_beyond_the_drafters_context(mesh: Mesh):
+    """Whole, and by its own words without drafts: in its report, in stats and in both logs."""
+    verifier = mesh.verifier("step_ms=2,n_ctx=4096")
+    drafter = mesh.drafter("draft_ms=0.5,n_ctx=256")
+    for daemon in (verifier, drafter):
+        told = generate(daemon, "z" * 300, "--max-tokens", 30, "--draft-n", 4, "--json").json
+        assert (told["text"], told["drafted"]) == (sim_text("z" * 300, 30), 0)
+        assert told["no_drafts"] == "context"
+        events = verifier.events("session_finished")
+        assert events[-1]["no_drafts"] == "context"
+    with Stream(verifier, body("z" * 300, 3000, draft_n=4)) as stream:
+        stream.read(10)
+        [row] = verifier.stats()["sessions"]["rows"]
+        assert (row["no_drafts"], verifier.stats()["no_drafts"]) == ("context", "context")
+        until(lambda: verifier.events("no_drafts"), "it is logged while it runs")
+    assert verifier.events("no_drafts")[-1]["why"] == "context"
+    [warned] = verifier.events("drafter_context_is_smaller")
+    assert "--ctx 4096" in str(warned["meaning"])
+    [warned] = drafter.events("context_is_smaller")
+    assert "--ctx 4096" in str(warned["meaning"])
 
 
 PROMPT = "the mesh goes on"

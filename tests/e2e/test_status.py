@@ -11,21 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, SPECMESH, Daemon, Mesh, Running, command, environment, until
+from processes import (
+    PATIENCE,
+    SPECMESH,
+    Daemon,
+    Mesh,
+    Running,
+    command,
+    environment,
+    runtime,
+    until,
+)
 from proxy import Proxy
 
 DELAY = 0.03
-
-
-def runtime(folder: Path) -> dict[str, str]:
-    """Variables by which a command finds the sockets in this folder as this user's."""
-    if sys.platform == "darwin":
-        where = folder / "Library/Application Support/specmesh"
-        where.mkdir(parents=True)
-        (where / "run").symlink_to(folder)
-        return {"HOME": str(folder)}
-    (folder / "specmesh").symlink_to(folder)
-    return {"XDG_RUNTIME_DIR": str(folder)}
 
 
 @pytest.fixture(scope="module")

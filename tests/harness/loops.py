@@ -294,12 +294,13 @@ class Scripted:
 
 class ScriptedDrafter(Scripted):
     """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included. Where `answers`,
-    it answers each PING."""
+    it answers each PING; `no_drafts`: why it drafts nothing, as it says then."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         super().__init__(socket)
         self.truth: list[int] = []
         self.answers = True
+        self.no_drafts = ""
 
     def connected(self) -> None:
         assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
@@ -311,7 +312,7 @@ class ScriptedDrafter(Scripted):
         message = super().on_event(seconds)
         match message:
             case m.Ping(number) if self.answers:
-                self.say(m.Pong(number))
+                self.say(m.Pong(number, no_drafts=self.no_drafts))
             case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
                 self.truth[base:] = ids
         return message

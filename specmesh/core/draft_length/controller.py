@@ -54,6 +54,7 @@ class DraftLengthController:
         self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._news = False  # of acceptance, since it was last looked whether estimates have moved
         self._asked_at = 0  # the frontier when the drafter was last asked for drafts
+        self._muted = False  # the drafter has said that it drafts nothing
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
@@ -67,6 +68,13 @@ class DraftLengthController:
 
     def detach(self) -> None:
         self.arrivals, self.estimate.drafting = None, False
+        self._muted = False
+
+    def mute(self, *, muted: bool) -> None:
+        """Note that the drafter drafts nothing, so it is asked for nothing; or that it does."""
+        if muted != self._muted:
+            self._muted = muted
+            self._ask()
 
     def share(self, sessions: int) -> None:
         """Note that so many sessions will have the next steps."""
@@ -277,6 +285,7 @@ class DraftLengthController:
         elif (
             self._frontier - self._asked_at >= self.arrivals.probe_interval
             and not self.withheld
+            and not self._muted
             and self._fixed is None
         ):
             self.draft_n, self.probing, self._asked_at = FIRST_DRAFT_N, True, self._frontier
@@ -287,6 +296,8 @@ class DraftLengthController:
     def _wanted_drafts(self) -> int:
         """What to ask for: a client's own number; nothing behind a closed gate; a share where steps are shared, for
         which no policy is solved; else the policy's, and a first number while that is being solved."""
+        if self._muted:
+            return 0
         if self._fixed is not None:
             return self._fixed
         if self.withheld:

@@ -12,6 +12,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.draft_length.policy import PolicyInputs
+from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_context import SessionContext
 from specmesh.core.session_params import opened_options
 from specmesh.core.statistics import milliseconds
@@ -23,6 +24,7 @@ LOOK_ROUNDS = 16
 SWITCH_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
+NOTE_INTERVAL = 10.0  # seconds between two lines of the log about what comes and goes
 CERTAIN = 0.999  # no chain of drafts is accepted more surely than this
 
 
@@ -32,6 +34,7 @@ class RemoteDrafter:
     def __init__(self, joined: vev.DrafterJoined, others: RollingAcceptance | None = None) -> None:
         self.id, self.n_ctx, self.name = joined.drafter, joined.n_ctx, joined.name
         self.silent = False  # a session has waited for its drafts in vain
+        self.muted = False  # it says that it drafts nothing here
         self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
         self.arrivals = Arrivals()
         self.rate: float | None = None  # tokens per second to expect, when it was last compared
@@ -76,6 +79,19 @@ class DrafterPool:
             if live.drafter == identity:
                 self.detach(live)
 
+    def mute(self, identity: vev.DrafterId, now: float, *, muted: bool) -> list[vev.Effect]:
+        """Note that a drafter drafts nothing, or again: its own clients' sessions stay with it, others find another."""
+        drafter, effects = self.drafters.get(identity), list[vev.Effect]()
+        if drafter is None:
+            return effects  # it has just gone
+        drafter.muted = muted
+        for live in [one for one in self._sessions.values() if one.drafter == identity]:
+            live.session.draft_length.mute(muted=muted)
+            if live.owner != identity:
+                effects += self.release(live, identity)
+                self.detach(live)
+        return effects + self.find_all(now)
+
     def round_trip(self, identity: vev.DrafterId, seconds: float) -> None:
         """Note how long a PING and its answer took."""
         if identity in self.drafters:
@@ -117,6 +133,7 @@ class DrafterPool:
         if session.draft_length.refuses(drafter.arrivals) and drafter.id != live.owner:
             return []
         live.announced, effects = True, list[vev.Effect]()
+        session.draft_length.mute(muted=drafter.muted)
         if drafter.id != live.owner:  # that one has just got OPENED
             effects.append(
                 vev.ToDrafter(
@@ -149,6 +166,42 @@ class DrafterPool:
     def release(self, live: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
         moved = m.Done(live.id, m.FinishReason.MOVED, len(live.session.prefix))
         return [vev.ToDrafter(identity, moved)] if live.announced else []
+
+    def no_drafts(self, live: SessionContext) -> NoDrafts | None:
+        """Return why nothing is drafted for a session now; None where something is."""
+        session = live.session
+        if not session.may_draft:
+            return NoDrafts.CLIENT
+        whose = live.drafter or live.owner
+        could = [one for one in self.drafters.values() if whose in (None, one.id)]
+        if not could:
+            return NoDrafts.NONE_ATTACHED
+        speaking = [one for one in could if not one.muted]
+        if not speaking:
+            return NoDrafts.VOCABULARY
+        if all(one.n_ctx <= len(session.prefix) for one in speaking):
+            return NoDrafts.CONTEXT
+        if not live.announced:
+            return NoDrafts.GATE  # its drafter is refused drafts, or it has none yet
+        return session.no_drafts
+
+    def verdict(self, live: SessionContext) -> NoDrafts | None:
+        """Return why nothing was drafted for a session that has ended, or no more at its end; None where that was not
+        so."""
+        why = self.no_drafts(live)
+        if live.session.counts.drafted == 0:
+            return why or live.session.was_not_drafted
+        return why if why in LASTING else None
+
+    def changed(self, live: SessionContext, now: float) -> vev.Noted | None:
+        """Return a line for the log where it has changed why nothing is drafted for a session; seldom where that comes
+        and goes."""
+        why = self.no_drafts(live)
+        fleeting = why not in LASTING and now < live.noted + NOTE_INTERVAL
+        if why == live.no_drafts or fleeting:
+            return None
+        live.no_drafts, live.noted = why, now
+        return vev.Noted("no_drafts", {"session": live.id, "why": why})
 
     def reconsider(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Have the policy of a session solved where what it comes of has moved."""
@@ -229,7 +282,7 @@ class DrafterPool:
 
     def _fitting(self, live: SessionContext) -> list[RemoteDrafter]:
         length = len(live.session.prefix)
-        return [one for one in self.drafters.values() if one.n_ctx > length]
+        return [one for one in self.drafters.values() if one.n_ctx > length and not one.muted]
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
         """Return one that was not measured of late, and is not being measured."""

@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.errors import InvalidTransition, RemoteProtocolError
+from specmesh.errors import InvalidTransition
 from specmesh.wire.messages import Vocab, Welcome
 
 MAX_VOCAB = 2**20  # tokens of a vocabulary that is believed
@@ -49,6 +49,7 @@ def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
 
 
 RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
+MOST_KEPT = 2  # vocabularies of verifiers that are kept: one may change its model back and forth
 
 
 class VocabularyState(Enum):
@@ -57,35 +58,38 @@ class VocabularyState(Enum):
     NEW = "new"  # no WELCOME has come
     FETCHING = "fetching"  # its parts are asked for, one after the other
     COMPARING = "comparing"  # it is whole, and compared with that of the draft model
-    KNOWN = "known"
+    KNOWN = "known"  # it is compared: it may suit or not
+    UNUSABLE = "unusable"  # what came is no vocabulary, or not the one that was announced
 
 
+_BEGUN = {VocabularyState.FETCHING, VocabularyState.COMPARING, VocabularyState.UNUSABLE}
 VOCABULARY_STATES: Mapping[VocabularyState, set[VocabularyState]] = {
-    VocabularyState.NEW: {VocabularyState.FETCHING, VocabularyState.COMPARING},
-    VocabularyState.FETCHING: {VocabularyState.FETCHING, VocabularyState.COMPARING},
-    VocabularyState.COMPARING: {
-        VocabularyState.FETCHING,
-        VocabularyState.COMPARING,
-        VocabularyState.KNOWN,
-    },
-    VocabularyState.KNOWN: {VocabularyState.FETCHING, VocabularyState.COMPARING},
+    VocabularyState.NEW: _BEGUN,
+    VocabularyState.FETCHING: _BEGUN,
+    VocabularyState.COMPARING: _BEGUN | {VocabularyState.KNOWN},
+    VocabularyState.KNOWN: _BEGUN,
+    VocabularyState.UNUSABLE: _BEGUN,
 }
-"""What each may become. Every WELCOME begins anew, unless the vocabulary is known and still the same; one that is the
-draft model's own need not be fetched."""
+"""What each may become. Every WELCOME begins anew, unless the vocabulary is known, or unusable, and still the same; one
+that is the draft model's own, or was here of late, need not be fetched."""
+
+Claim = tuple[str, int]  # fingerprint and size of a vocabulary
 
 
 class VocabularyExchange:
     """A drafter's part in getting to know a verifier; own: the draft model's vocabulary, None where that knows ids
-    only. What a call returns is to be done: VOCAB is to be sent, or a vocabulary to be compared until it is known."""
+    only. What a call returns is to be done: VOCAB is to be sent, or a vocabulary to be compared until it is known.
+    trouble: why the verifier's is unusable, empty where it is not."""
 
     def __init__(self, own: Vocabulary | None) -> None:
         self._own = own
         self.fingerprint = own.fingerprint() if own is not None else ""
         self.state = VocabularyState.NEW  # changed by `move` only
-        self._theirs = (
-            ("", 0),
-            frozenset[int](),
-        )  # what of a verifier decides how its ids are translated
+        self.trouble = ""
+        # what of a verifier decides how its ids are translated
+        self._theirs: tuple[Claim, frozenset[int]] = ("", 0), frozenset()
+        self._whose = ""  # verifier it is
+        self._kept = dict[Claim, tuple[bytes, ...]]()
         self._pieces = list[bytes]()  # that came
         self._size = 0  # in base64
         self._sent_at = 0.0
@@ -97,23 +101,29 @@ class VocabularyExchange:
         self.state = to
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | Vocabulary | None:
-        """Begin with a verifier. Raises RemoteProtocolError for a vocabulary that nobody can have."""
-        own, n_vocab = self._own, welcome.n_vocab
-        claimed, end_ids = theirs = (welcome.vocab_fingerprint, n_vocab), frozenset(welcome.end_ids)
-        if self.state is VocabularyState.KNOWN and self._theirs == theirs:
+        """Begin with a verifier."""
+        claim, end_ids = (welcome.vocab_fingerprint, welcome.n_vocab), frozenset(welcome.end_ids)
+        same = self._theirs == (claim, end_ids)
+        if same and self.state is VocabularyState.KNOWN:
             return None
-        if own is not None and (self.fingerprint, len(own)) == claimed:
-            self._theirs = theirs
+        if same and self.state is VocabularyState.UNUSABLE and self._whose == welcome.verifier:
+            return None  # it was asked once
+        self._theirs, self._whose, self.trouble = (claim, end_ids), welcome.verifier, ""
+        self._pieces, self._size = [], 0
+        pieces = self._kept.get(claim)
+        if self._own is not None and claim == (self.fingerprint, len(self._own)):
+            pieces = self._own.pieces
+        if pieces is not None:
             self.move(VocabularyState.COMPARING)
-            return Vocabulary(own.pieces, end_ids)
-        if n_vocab > MAX_VOCAB:
-            raise RemoteProtocolError(f"the verifier claims a vocabulary of {n_vocab} tokens")
-        self._theirs, self._pieces, self._size = theirs, [], 0
+            return Vocabulary(pieces, end_ids)
+        if welcome.n_vocab > MAX_VOCAB:
+            self._unusable(f"the verifier claims a vocabulary of {welcome.n_vocab} tokens")
+            return None
         self.move(VocabularyState.FETCHING)
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | Vocabulary | None:
-        """Take the next part. Raises RemoteProtocolError where it is not what WELCOME promised."""
+        """Take the next part."""
         if (
             self.state is not VocabularyState.FETCHING
             or not answer.pieces
@@ -123,20 +133,33 @@ class VocabularyExchange:
         try:
             self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
         except ValueError:  # binascii.Error is one, and what is not ASCII raises another
-            raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
-        (fingerprint, n_vocab), end_ids = self._theirs
+            self._unusable("the verifier's vocabulary is not base64")
+            return None
+        claim, end_ids = self._theirs
+        fingerprint, n_vocab = claim
         self._size += sum(map(len, answer.pieces))
         if len(self._pieces) > n_vocab or self._size > MAX_VOCAB_BYTES:
-            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
+            self._unusable("the verifier sends more vocabulary than it has")
+            return None
         if len(self._pieces) < n_vocab:
             return self._ask(now)
         vocabulary = Vocabulary(tuple(self._pieces), end_ids)
         if vocabulary.fingerprint() != fingerprint:
-            raise RemoteProtocolError(
-                "the verifier's vocabulary does not match its own fingerprint"
-            )
+            self._unusable("the verifier's vocabulary does not match its own fingerprint")
+            return None
+        self._keep(claim, vocabulary.pieces)
         self.move(VocabularyState.COMPARING)
         return vocabulary
+
+    def _keep(self, claim: Claim, pieces: tuple[bytes, ...]) -> None:
+        """Keep a vocabulary that was fetched, and drop the oldest where there are many."""
+        self._kept[claim] = pieces
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def _unusable(self, trouble: str) -> None:
+        self.trouble, self._pieces = trouble, []
+        self.move(VocabularyState.UNUSABLE)
 
     def late(self, now: float) -> Vocab | None:
         """Ask again where an answer does not come."""

@@ -6,13 +6,15 @@ from dataclasses import replace
 from zlib import crc32
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welcomed
+from harness.loops import PROMPT, Bench, request, until, welcome, welcomed
 from named_texts import NAME, TEXT, Told, asked, back, wanted
 
 from specmesh import errors
 from specmesh.core.requests import Failed, Finished, Request, Started
+from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
 from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -31,14 +33,21 @@ def of_version(version: int, frame: bytes) -> bytes:
     ids=["version told", "version seen"],
 )
 @pytest.mark.fault("E8.98")
-def test_refusals_end_the_drafter(bench: Bench, answer: bytes, words: list[str]):
-    """A refusal ends the drafter with a ConfigError that says why."""
-    router, _ = bench.router(), bench.drafter()
+def test_a_verifier_of_another_version(bench: Bench, answer: bytes, words: list[str]):
+    """The drafter stays, says why it serves nobody, and serves once the verifier was updated."""
+    router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.raw(answer)
-    error = bench.errors.get(timeout=PATIENCE)
-    assert isinstance(error, errors.ConfigError)
-    assert [word for word in (*words, bench.address) if word not in str(error)] == []
+    words = [*words, bench.address]
+    until(lambda: all(word in drafter.trouble for word in words), "it says why")
+    [shown] = drafter.stats()["verifiers"]
+    assert shown["refusal"] == shown["no_drafts"] == drafter.trouble
+    error = drafter.ask(request()).error()
+    assert (type(error), str(error)) == (errors.DaemonUnreachable, drafter.trouble)
+    router.say(welcome())
+    until(lambda: drafter.welcome, "it is welcome")
+    assert drafter.stats()["verifiers"][0]["refusal"] is None
+    assert bench.errors.empty()
 
 
 def with_version(version: int, message: m.Message) -> bytes:
@@ -66,18 +75,29 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])],
     ids=["not base64", "not ASCII", "not as told"],
 )
-def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
-    """Its clients hear why: those who have asked, and those who ask while it ends."""
+@pytest.mark.fault("E7.78")
+def test_a_lying_vocabulary(bench: Bench, answer: m.Vocab):
+    """No client is served by it, and each hears why; it is asked for once, and another verifier's is taken."""
     router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))
     router.expect(m.Vocab)
-    client = drafter.ask(request())
-    router.expect(m.Open)
     router.say(answer)
-    assert isinstance(bench.errors.get(timeout=PATIENCE), errors.RemoteProtocolError)
-    assert isinstance(client.error(), errors.WentAway)
-    assert isinstance(drafter.ask(request()).error(), errors.WentAway)
+    until(lambda: "the verifier's vocabulary" in drafter.trouble, "it says why")
+    assert drafter.stats()["verifiers"][0]["refusal"] in drafter.trouble
+    router.say(m.Bye())
+    router.expect(m.Hello)
+    router.say(welcome(n_vocab=1))
+    while not isinstance(said := router.on_event(), m.Ping):
+        assert not isinstance(said, m.Vocab), "it is asked for again"
+    assert said.no_drafts == "vocabulary"
+    router.say(m.Bye())
+    router.expect(m.Hello)
+    router.say(welcome(verifier="w"))
+    asked = router.expect(m.Vocab)
+    router.say(m.Vocab(asked.start, chunk(SimVerifier(SimSettings()).vocabulary, 0)))
+    until(lambda: drafter.welcome, "it is served by")
+    assert bench.errors.empty()
 
 
 def test_drafter_survives_a_hostile_verifier(bench: Bench):

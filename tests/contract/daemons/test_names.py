@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from harness import until
-from harness.loops import Bench, Running, request, welcomed
+from harness.loops import Bench, Running, request, welcome, welcomed
 from harness.ports import free_port
+from named_texts import back
 
 from specmesh.daemons.link.names import NameLookups
 from specmesh.wire import messages as m
@@ -111,11 +112,12 @@ def test_a_resolver_that_goes_away(bench: Bench, names: Names):
     until(lambda: "big.test" in names.asked, "it is looked up")
     until(lambda: "nobody knows it" in drafter.trouble, "the name is not known")
     names.known["big.test"] = lambda: ("127.0.0.1",)
-    first = bench.verifier()
+    router = bench.router()
+    router.expect(m.Hello)
+    router.say(welcome())
     until(lambda: drafter.welcome, "it is found")
     names.known["big.test"] = tuple
-    bench.end(first)
-    bench.verifier()
+    back(router)
     until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
 
 

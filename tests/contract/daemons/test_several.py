@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 from harness.loops import (
-    PATIENCE,
+    PROMPT,
     Bench,
     Flaky,
     Hearing,
     Running,
     Scripted,
+    ask_for,
     request,
     truth,
     until,
@@ -20,7 +21,7 @@ from named_texts import Told, asked, back, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
-from specmesh.errors import Busy, ConfigError, NoSuchText, RequestError
+from specmesh.errors import Busy, NoSuchText, RequestError
 from specmesh.wire import messages as m
 
 FILE = "f" * 64
@@ -159,30 +160,110 @@ class Foreign(SimDrafter):
         )
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
-    """The others are served all the same; where none is left the drafter ends."""
+THEIRS = SimVerifier(SimSettings()).vocabulary
+ODD = Foreign(SimSettings()).vocabulary
+SUITS = {"vocab_fingerprint": ODD.fingerprint(), "end_ids": []}
+
+
+def foreign(router: Scripted, **changes: object) -> None:
+    """A verifier welcomes a drafter that cannot draft in its vocabulary, and tells it that."""
+    router.expect(m.Hello)
+    router.say(welcome(**({"verifier": "v"} | changes)))
+    router.expect(m.Vocab)
+    router.say(m.Vocab(0, chunk(THEIRS, 0)))
+
+
+@pytest.mark.fault("E7.78")
+def test_a_verifier_that_does_not_suit(bench: Bench):
+    """Nothing is drafted for it, which it is told; clients are served by it all the same, and stats say why."""
+    router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
+    foreign(router)
+    until(lambda: drafter.welcome, "it serves")
+    assert "Draft with a model of the same family" in drafter.stats()["verifiers"][0]["no_drafts"]
+    assert drafter.stats()["verifiers"][0]["refusal"] is None
+    while router.expect(m.Ping).no_drafts != "vocabulary":
+        pass
+    client = drafter.ask(request())
+    Told(router, router.expect(m.Open), said=0).rest()
+    client.whole(20)
+
+
+@pytest.mark.fault("E7.78")
+def test_a_verifier_comes_to_suit(bench: Bench):
+    """It comes back with another model, then with the first, and again: each time it is looked at, and asked once."""
+    router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
+    foreign(router)
+    for number in range(2):
+        until(lambda: drafter.stats()["verifiers"][0]["no_drafts"], "it does not suit")
+        back(router, verifier=f"good {number}", **SUITS)
+        until(lambda: not drafter.stats()["verifiers"][0]["no_drafts"], "it suits")
+        router.say(m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4))
+        assert router.expect(m.Draft).session == 5
+        back(router, verifier=f"bad {number}")
+    until(lambda: drafter.stats()["verifiers"][0]["no_drafts"], "it does not suit again")
+    while not isinstance(said := router.on_event(), m.Ping):
+        assert not isinstance(said, m.Vocab), "it is asked for again"
+    assert bench.errors.empty()
+
+
+def test_one_of_two_does_not_suit(bench: Bench):
+    """Requests go to the one that is drafted for, although it is the second."""
     addresses = (bench.address, free_address())
-    odd = Foreign(SimSettings()).vocabulary
-    fitting = {"vocab_fingerprint": odd.fingerprint(), "end_ids": []}
-    routers = [bench.router(address) for address in addresses]
+    first, second = [bench.router(address) for address in addresses]
     drafter = bench.drafter(Foreign(SimSettings()), addresses=addresses)
-    for router, said in zip(routers, ({}, fitting if count == 1 else {}), strict=True):
-        router.expect(m.Hello)
-        router.say(welcome(**({"verifier": "v"} | said)))
-        if not said:
-            router.expect(m.Vocab)
-            router.say(m.Vocab(0, chunk(SimVerifier(SimSettings()).vocabulary, 0)))
-    if count == 2:
-        assert isinstance(bench.errors.get(timeout=PATIENCE), ConfigError)
-        return
-    until(lambda: drafter.stats()["verifiers"][0]["refusal"], "it is given up")
-    routers[0].expect(m.Bye)
-    until(lambda: drafter.welcome, "the other is there")
+    foreign(first)
+    second.expect(m.Hello)
+    second.say(welcome(verifier="w", **SUITS))
+
+    def shown(name: str) -> list[object]:
+        return [one[name] for one in drafter.stats()["verifiers"]]
+
+    until(lambda: None not in shown("vocabulary"), "both are known")
+    assert [bool(why) for why in shown("no_drafts")] == [True, False]
     client = drafter.ask(request(20, None))
-    assert routers[1].expect(m.Open).options["max_tokens"] == 20
+    assert second.expect(m.Open).options["max_tokens"] == 20
     drafter.cancel(client)
-    routers[1].expect(m.Close)
+    second.expect(m.Close)
+
+
+@pytest.mark.parametrize("owner", ["verifier", "drafter"])
+def test_a_drafter_that_drafts_nothing(bench: Bench, owner: str):
+    """Sessions of others do not go to it; its own client's has no drafts, and none are asked for."""
+    verifier, mute = bench.verifier(), bench.dealer()
+    mute.no_drafts = "vocabulary"
+    mute.say(m.Ping(1, no_drafts=mute.no_drafts))
+    until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "it is known")
+    if owner == "verifier":
+        verifier.ask(request(50)).whole(50)
+        mute.say(m.Ping(2, no_drafts=mute.no_drafts))
+        while not (isinstance(said := mute.on_event(), m.Pong) and said.number == 2):
+            assert not isinstance(said, m.Opened)
+    else:
+        mute.say(replace(ask_for(1, ids=PROMPT, max_tokens=50), options={"max_tokens": 50}))
+        asked = {mute.expect(m.Truth).draft_n for _ in range(20)}
+        assert asked == {0}
+    mute.no_drafts = ""
+    mute.say(m.Ping(3))
+    until(lambda: verifier.stats()["peers"][0]["no_drafts"] is None, "it drafts again")
+    client = verifier.ask(request(2000, 4))
+    session = mute.expect(m.Opened).session
+    while (truth := mute.expect(m.Truth)).session != session:
+        pass
+    assert truth.draft_n == 4
+    verifier.cancel(client)
+
+
+def test_a_session_leaves_a_drafter_that_drafts_no_more(bench: Bench):
+    """It is told so, and another one drafts."""
+    verifier, first = bench.verifier(), bench.dealer()
+    client = verifier.ask(LONG)
+    session = first.expect(m.Opened).session
+    second = bench.dealer()
+    first.say(m.Ping(1, no_drafts="vocabulary"))
+    done = first.expect(m.Done)
+    assert (done.session, done.finish_reason) == (session, "moved")
+    assert second.expect(m.Opened).session == session
+    verifier.cancel(client)
 
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):

@@ -1,9 +1,13 @@
-"""The numbers behind a name, in virtual time: one look-up at a time, every number tried, the last good answer kept."""
+"""Getting to a verifier, in virtual time. The numbers behind its name: one look-up at a time, every number tried, the
+last good answer kept. When it is greeted."""
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specmesh.core.link import REFUSED_INTERVAL, Greeting
 from specmesh.core.names import LOOK_UP_INTERVAL, TRY_SECONDS, HostNumbers
 
 TICK = 0.1
@@ -92,3 +96,19 @@ def test_a_number_that_has_served_gets_its_time_again():
     assert tried(host, 100, there=True) == []
     assert tried(host, TRY_SECONDS - TICK, start=100.0) == []
     assert tried(host, 2 * TICK, start=100.0 + TRY_SECONDS) == ["10.0.0.2"]
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_verifier_of_another_version_is_greeted_seldom(share):
+    """Each HELLO to it is a bad frame, of which it takes one a second from all drafters of a key."""
+    greeting, times = Greeting(0.0), []
+    for tick in range(3000):
+        now = tick * TICK
+        if greeting.due(now, share):
+            times.append(now)
+            greeting.said()
+            greeting.refused(now + 0.01, share)
+    assert all(later - one >= share * REFUSED_INTERVAL for one, later in pairwise(times))
+    assert len(times) > 250 / REFUSED_INTERVAL
+    greeting.begins(now)
+    assert greeting.due(now, share), "another way to it is tried at once"

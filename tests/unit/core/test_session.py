@@ -34,7 +34,7 @@ from specmesh.core.vocabulary.vocabulary import (
     VocabularyState,
 )
 from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
-from specmesh.errors import InvalidTransition, LocalProtocolError, RemoteProtocolError
+from specmesh.errors import InvalidTransition, LocalProtocolError
 from specmesh.wire import messages as m
 
 N_VOCAB, END, PROMPT = 16, 0, (3, 1, 4, 1, 5)
@@ -140,25 +140,64 @@ def acquainted(state: VocabularyState) -> VocabularyExchange:
         assert [made.answered(part, 0.0) for part in PARTS] == [m.Vocab(1), THEIRS]
     if state is VocabularyState.KNOWN:
         made.move(VocabularyState.KNOWN)
+    if state is VocabularyState.UNUSABLE:
+        assert made.answered(m.Vocab(0, ["!"]), 0.0) is None
     assert made.state is state
     return made
 
 
 @pytest.mark.parametrize("state", VocabularyState)
 def test_a_vocabulary_in_each_state(state: VocabularyState):
-    """What is out of turn has no effect, or is refused; a WELCOME begins anew, but for what is known."""
+    """What is out of turn has no effect; a WELCOME begins anew, but for what is known, or known to be unusable."""
     fetching = state is VocabularyState.FETCHING
     made = acquainted(state)
     assert [made.answered(part, 9.0) for part in (PARTS[1], m.Vocab(0))] == [None, None]
     assert fetching or made.answered(PARTS[0], 9.0) is None
     assert (made.late(0.5), made.late(9.0)) == (None, m.Vocab(0) if fetching else None)
     assert made.state is state
-    assert made.welcomed(welcome(THEIRS), 9.0) == (
-        None if state is VocabularyState.KNOWN else m.Vocab(0)
-    )
+    settled = state in (VocabularyState.KNOWN, VocabularyState.UNUSABLE)
+    begun = THEIRS if state is VocabularyState.COMPARING else m.Vocab(0)
+    assert made.welcomed(welcome(THEIRS), 9.0) == (None if settled else begun)
     assert acquainted(state).welcomed(welcome(OWN), 9.0) == OWN
-    with pytest.raises(RemoteProtocolError):
-        acquainted(state).welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0)
+    huge = acquainted(state)
+    assert huge.welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0) is None
+    assert huge.state is VocabularyState.UNUSABLE
+    assert "2097152 tokens" in huge.trouble
+
+
+LIES = {
+    "not base64": [m.Vocab(0, ["!"])],
+    "not ASCII": [m.Vocab(0, ["ü"])],
+    "more than it has": [m.Vocab(0, ["YQ=="] * 3)],
+    "not as announced": [m.Vocab(0, ["YQ==", "YQ=="])],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_vocabulary_that_cannot_be(lie: str):
+    """The verifier that sent it is not asked for it again, another one is, and it may suit then."""
+    made = acquainted(VocabularyState.FETCHING)
+    assert [made.answered(part, 0.0) for part in LIES[lie]] == [None]
+    assert made.trouble
+    assert (made.state, made.late(99.0)) == (VocabularyState.UNUSABLE, None)
+    assert made.welcomed(welcome(THEIRS), 9.0) is None
+    assert made.welcomed(replace(welcome(THEIRS), verifier="w"), 9.0) == m.Vocab(0)
+    assert made.trouble == ""
+    assert [made.answered(part, 9.0) for part in PARTS] == [m.Vocab(1), THEIRS]
+
+
+def test_a_vocabulary_is_asked_for_once():
+    """A verifier that changes its model back and forth is compared anew, without another byte; a few are kept."""
+    others = [Vocabulary((b"x%d" % number,), frozenset()) for number in range(4)]
+    made = acquainted(VocabularyState.KNOWN)
+    for verifier, known in enumerate((OWN, THEIRS, OWN, THEIRS)):
+        assert made.welcomed(replace(welcome(known), verifier=str(verifier)), 1.0) == known
+        made.move(VocabularyState.KNOWN)
+    for other in others:
+        assert made.welcomed(welcome(other), 1.0) == m.Vocab(0)
+        assert made.answered(m.Vocab(0, vocabulary.chunk(other, 0)), 1.0) == other
+    assert made.welcomed(welcome(others[-2]), 1.0) == others[-2]
+    assert made.welcomed(welcome(THEIRS), 1.0) == m.Vocab(0)
 
 
 # --- texts that are gone on with

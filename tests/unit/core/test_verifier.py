@@ -222,7 +222,7 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
 
     def opened(client: int) -> tuple[list[int], bool]:
         told = core.handle(replace(opening, client=client), 0.0)
-        [report] = core.handle(vev.Signal.REPORT_WANTED, 0.0)
+        *_, report = core.handle(vev.Signal.REPORT_WANTED, 0.0)
         return [one["draft_n"] for one in report.sessions], any(
             isinstance(effect, vev.ToDrafter) for effect in told
         )

@@ -1,0 +1,260 @@
+"""Why nothing is drafted for a session: one reason in its row, its report and the log, whatever keeps drafts away."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
+from specmesh.core.daemon_statistics import DrafterStats
+from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.no_drafts import NoDrafts
+from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Request
+from specmesh.core.sampling import Strategy
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.upstream import Upstream
+from specmesh.core.verifier import VerifierCore
+from specmesh.wire import messages as m
+
+PROMPT = (1, 2, 3)
+GREEDY = SamplingParams()
+DRAFTER, OTHER = b"mac", b"desk"
+
+
+class Spent:
+    """A grammar that has used up its time: it allows what the target says, and no draft."""
+
+    complete, exhausted = False, "time"
+
+    def allowed(self):
+        return np.ones(8, np.bool_)
+
+    def allows(self, token):
+        return True
+
+    def accept(self, token):
+        pass
+
+    def rollback(self, count):
+        pass
+
+    def count_allowed(self, ids):
+        return 0
+
+    def forced(self):
+        return ()
+
+
+class World:
+    """A verifier's core with one session; `steps` generates, `row` is the session's in stats."""
+
+    def __init__(self, draft_n=2, sampling=GREEDY, constraint=None, owner=None, drafters=()):
+        slots = KVSlots(2, "cut", 64)
+        limits = TargetLimits(64, 8, frozenset({7}), 4)
+        self.core = VerifierCore(limits, StepCosts(), slots, 8, max_sessions=2)
+        self.now, self.noted, self.ended = 0.0, [], []
+        for drafter, n_ctx in drafters:
+            self.handle(vev.DrafterJoined(drafter, n_ctx))
+        request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n))
+        opening = vev.Opening(3, request, PROMPT, 3, constraint, owner)
+        self.handle(opening)
+        self.length = len(PROMPT)
+        self.step()
+
+    def handle(self, event):
+        return self.take(self.core.handle(event, self.now))
+
+    def take(self, effects):
+        self.noted += [one for one in effects if isinstance(one, vev.Noted)]
+        self.ended += [one for one in effects if isinstance(one, vev.SessionEnded)]
+        return effects
+
+    def step(self, count=1):
+        for _ in range(count):
+            while isinstance(step := self.core.next_step(self.now), ev.Wait):
+                self.now = step.until
+            logits = np.eye(8, dtype=np.float32)[[4] * step.rows]
+            rows = [logits if span.logits else None for span in step.spans]
+            self.now += 1.0
+            self.take(self.core.finish(step, rows, self.now - 1.0, self.now))
+
+    def draft(self):
+        """The drafter sends the right ids after the text."""
+        ids = (*PROMPT, *[4] * (self.row["generated_tokens"]))
+        draft = m.Draft(1, len(ids), Prefix(ids).crc, (4, 4))
+        self.handle(vev.FromDrafter(DRAFTER, draft))
+
+    @property
+    def row(self):
+        *_, report = self.handle(vev.Signal.REPORT_WANTED)
+        [found] = report.sessions
+        return found
+
+    def logged(self):
+        return [one.fields["why"] for one in self.noted if one.name == "no_drafts"]
+
+
+def closed(world):
+    world.core.drafters.drafters[DRAFTER].arrivals.gate.open = False
+    world.step(2)
+
+
+def muted(world):
+    world.handle(vev.DrafterMuted(DRAFTER, muted=True))
+
+
+def gone(world):
+    world.handle(vev.DrafterLeft(DRAFTER, may_return=True))
+
+
+HERE = ((DRAFTER, 64),)
+CASES = {
+    "draft_n 0": (NoDrafts.CLIENT, {"draft_n": 0, "drafters": HERE}, None),
+    "strategy greedy": (
+        NoDrafts.CLIENT,
+        {"sampling": replace(GREEDY, strategy=Strategy.GREEDY), "drafters": HERE},
+        None,
+    ),
+    "alone": (NoDrafts.NONE_ATTACHED, {}, None),
+    "the drafter left": (NoDrafts.NONE_ATTACHED, {"drafters": HERE}, gone),
+    "another vocabulary": (NoDrafts.VOCABULARY, {"drafters": HERE}, muted),
+    "another vocabulary, of its own": (
+        NoDrafts.VOCABULARY,
+        {"drafters": HERE, "owner": DRAFTER},
+        muted,
+    ),
+    "a prompt too long": (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 3), (OTHER, 2))}, None),
+    "a prompt too long, of its own": (
+        NoDrafts.CONTEXT,
+        {"drafters": ((DRAFTER, 3), (OTHER, 64)), "owner": DRAFTER},
+        None,
+    ),
+    "a text grown too long": (
+        NoDrafts.CONTEXT,
+        {"drafters": ((DRAFTER, 6),)},
+        lambda world: world.step(4),
+    ),
+    "a grammar that is spent": (
+        NoDrafts.GRAMMAR,
+        {"drafters": HERE, "constraint": Spent()},
+        lambda world: world.step(2),
+    ),
+    "does not pay": (NoDrafts.GATE, {"drafters": HERE, "draft_n": None}, closed),
+    "says nothing": (NoDrafts.BEHIND, {"drafters": HERE}, lambda world: world.step(3)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_reason_is_told(case):
+    """In the session's row and at its end, in the log and in the report."""
+    why, how, happens = CASES[case]
+    world = World(**how)
+    if happens is not None:
+        happens(world)
+    assert world.row["no_drafts"] == why
+    assert world.logged()[-1:] == [why]
+    world.handle(vev.ClientLeft(3))
+    [end] = world.ended
+    assert end.report["no_drafts"] == why
+    [finished] = [one for one in world.noted if one.name == "session_finished"]
+    assert finished.fields["no_drafts"] == why
+
+
+def test_what_is_drafted_has_no_reason():
+    world = World(drafters=HERE)
+    world.step()
+    for _ in range(3):
+        world.draft()
+        world.step()
+    assert world.row["no_drafts"] is None
+    world.handle(vev.ClientLeft(3))
+    assert world.ended[0].report["drafted"] > 0
+    assert world.ended[0].report["no_drafts"] is None
+
+
+def test_a_change_is_logged_once():
+    """And what comes and goes seldom, however often it is looked at."""
+    world = World(drafters=HERE)
+    world.step(2)
+    assert [world.row["no_drafts"] for _ in range(3)] == [NoDrafts.BEHIND] * 3
+    world.draft()
+    world.step()
+    assert world.row["no_drafts"] is None
+    world.step(2)
+    assert world.logged() == [NoDrafts.BEHIND], "that it went on is not told at once"
+    gone(world)
+    assert world.row["no_drafts"] is NoDrafts.NONE_ATTACHED
+    assert world.logged() == [NoDrafts.BEHIND, NoDrafts.NONE_ATTACHED]
+
+
+def test_a_text_that_lost_its_drafts_says_so_at_its_end():
+    """Although some were verified before."""
+    world = World(drafters=HERE)
+    world.step()
+    world.draft()
+    world.step()
+    gone(world)
+    world.step(3)
+    world.handle(vev.ClientLeft(3))
+    report = world.ended[0].report
+    assert report["drafted"] > 0
+    assert report["no_drafts"] is NoDrafts.NONE_ATTACHED
+
+
+def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
+    """Nobody is behind before the first step."""
+    slots, limits = KVSlots(2, "cut", 64), TargetLimits(64, 8, frozenset({7}), 4)
+    core = VerifierCore(limits, StepCosts(), slots, 8, max_sessions=2)
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    request = Request(None, PROMPT, SessionParams(GREEDY, 30, 2))
+    core.handle(vev.Opening(3, request, PROMPT, 3), 0.0)
+    *_, report = core.handle(vev.Signal.REPORT_WANTED, 0.0)
+    assert report.sessions[0]["no_drafts"] is None
+
+
+# --- as a drafter tells it
+
+
+def upstream(n_ctx=64):
+    return Upstream("tcp://big:7071", (0, 1), DrafterStats(0.0), n_ctx)
+
+
+def test_a_drafter_tells_why_by_its_verifier():
+    made = upstream()
+    assert "does not answer" in str(made.no_drafts)
+    made.unknown = "no such name"
+    assert "no such name" in str(made.no_drafts)
+    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    assert made.no_drafts is None
+    made.foreign = "of another family"
+    assert made.no_drafts == "of another family"
+    made.unusable = "no vocabulary"
+    assert made.no_drafts == made.refusal == "no vocabulary"
+
+
+def test_a_drafter_with_less_context_says_so_at_once():
+    """With the number to give; and by the newest text, once it is too long."""
+    made = upstream(n_ctx=16)
+    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    [warned] = [
+        one
+        for one in made.take_effects()
+        if isinstance(one, vev.Noted) and one.name == "context_is_smaller"
+    ]
+    assert (warned.level, "--ctx 64" in str(warned.fields)) == ("warning", True)
+    made.opened(1, 0, 15, SessionParams(GREEDY, 30))
+    assert made.no_drafts is None
+    made.opened(2, 0, 16, SessionParams(GREEDY, 30))
+    assert made.no_drafts is NoDrafts.CONTEXT
+
+
+def test_a_drafter_with_as_much_context_says_nothing():
+    made = upstream()
+    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    assert [one.name for one in made.take_effects() if isinstance(one, vev.Noted)] == [
+        "verifier_found"
+    ]
