@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -14,21 +15,23 @@ import structlog
 from specmesh import __version__
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
-from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
 from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import LoadingSnapshot, Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
+from specmesh.daemons.link.names import numbers_here
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
-from specmesh.engines.load import calibrate, load_drafter, load_verifier
-from specmesh.errors import SpecmeshError, Starting
+from specmesh.engines.load import calibrate, check_there, load_drafter, load_verifier
+from specmesh.errors import NotThereYet, SpecmeshError, Starting
 from specmesh.models import parts
-from specmesh.security.curve import ZapGuard
+from specmesh.security import bracketed, check_bind, endpoint
+from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
@@ -55,10 +58,16 @@ class LoopBackend:
         self._process.notifier.loading(share)
 
     @property
+    def _waiting_for(self) -> str:
+        return self._process.patience.waiting_for
+
+    @property
     def models(self) -> tuple[str, ...]:
         return self.loop.models if self.loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
+        if self.loop is None and self._waiting_for:
+            return Starting(f"the {self.role} waits: {self._waiting_for}", "see its log")
         if self.loop is None:
             return Starting(
                 f"the {self.role} is loading its model ({self._share:.0%})", "try again in a moment"
@@ -86,7 +95,12 @@ class LoopBackend:
         if self.loop is None:
             up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
             return LoadingSnapshot(
-                role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading
+                role=self.role,
+                version=__version__,
+                pid=os.getpid(),
+                uptime_s=up,
+                loading=loading,
+                waiting_for=self._waiting_for or None,
             )
         made: asyncio.Queue[Snapshot] = asyncio.Queue()
         self.submit(AskStats(made.put_nowait))
@@ -96,78 +110,109 @@ class LoopBackend:
 def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start. The caller holds the
     `instance_lock` of its socket."""
-    with DaemonProcess(settings.drain) as process:
+    with DaemonProcess(settings.drain, waits=settings.wait) as process:
         keys = _keys(settings)
-        guard = ZapGuard(process.context, keys) if keys is not None else None
-        socket = bind_router(process.context, settings.bind, settings.insecure, guard)
+        serving = Serving(process, "verifier", settings)
+        socket, guard = process.patience.until_there(partial(_bound, process, settings, keys))
         process.ends.callback(socket.close, linger=100)
         if guard is not None:
             process.ends.callback(guard.stop)
 
-        def made(engine: VerifyEngine, thread: ModelThread) -> VerifierLoop:
+        def made(engine: VerifyEngine, model: ModelSettings, thread: ModelThread) -> VerifierLoop:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
-            file_hash = model_hash(settings.model)
+            file_hash = model_hash(model)
             return VerifierLoop(
                 process.name, socket, engine, costs, settings, guard, thread, file_hash
             )
 
-        _serve(process, "verifier", settings, load_verifier, made, keys, bind=settings.bind)
+        serving.run(load_verifier, made, keys, bind=settings.bind)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
-    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
-    with DaemonProcess(settings.drain) as process:
+    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start."""
+    with DaemonProcess(settings.drain, waits=settings.wait) as process:
         keys = _keys(settings)
         routes = [
             Route(process.context, address, settings.insecure, keys) for address in settings.connect
         ]
         for route in routes:
             route.check()  # a bad address, or bad keys, end it before loading
+        serving = Serving(process, "drafter", settings)
 
-        def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
+        def made(engine: DraftEngine, _: ModelSettings, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)
 
-        _serve(
-            process,
-            "drafter",
-            settings,
-            load_drafter,
-            made,
-            keys,
-            connect=", ".join(settings.connect),
+        serving.run(load_drafter, made, keys, connect=", ".join(settings.connect))
+
+
+def _bound(
+    process: DaemonProcess, settings: VerifierSettings, keys: KeyFolder | None
+) -> tuple[Socket, ZapGuard | None]:
+    """Return a bound ROUTER and who guards it. Raises NotThereYet where its address is not there."""
+    host, port = endpoint(settings.bind)
+    check_bind(settings.bind, keyed=keys is not None, insecure=settings.insecure)
+    named = partial(numbers_here, host, "--bind", interfaces=True)
+    numbers = process.patience.hear(named)
+    for number in numbers[:-1]:
+        with suppress(NotThereYet):
+            return _bound_to(process, settings, keys, f"tcp://{bracketed(number)}:{port}")
+    return _bound_to(process, settings, keys, f"tcp://{bracketed(numbers[-1])}:{port}")
+
+
+def _bound_to(
+    process: DaemonProcess, settings: VerifierSettings, keys: KeyFolder | None, address: str
+) -> tuple[Socket, ZapGuard | None]:
+    guard = ZapGuard(process.context, keys) if keys is not None else None
+    return bind_router(process.context, address, settings.insecure, guard), guard
+
+
+class Serving:
+    """A daemon whose API answers from now on, at the port too once its address is there."""
+
+    def __init__(
+        self, process: DaemonProcess, role: str, settings: VerifierSettings | DrafterSettings
+    ) -> None:
+        self._process, self._role, self._settings = process, role, settings
+        self._backend = LoopBackend(role, process)
+        serving = serving_api(settings.socket, self._backend, responses=settings.responses)
+        self._api = process.ends.enter_context(serving)
+        if settings.port is not None:
+            process.patience.until_there(partial(self._serve_port, settings.port))
+
+    def _serve_port(self, port: Port) -> None:
+        named = partial(numbers_here, port.host, "--http", everywhere=True)
+        numbers = self._process.patience.hear(named)
+        self._api.serve_port(port, numbers[0])
+
+    def run(
+        self,
+        load: Callable[[ModelSettings, Progress], En],
+        make: Callable[[En, ModelSettings, ModelThread], Loop],
+        keys: KeyFolder | None,
+        **address: str,
+    ) -> None:
+        """Load an engine on its thread once all that it needs is there, make its loop and run that."""
+        process, backend, settings = self._process, self._backend, self._settings
+        check = partial(check_there, settings.model)
+        model = process.patience.until_there(lambda: process.patience.hear(check))
+        thread = ModelThread()
+        engine = process.wait(thread.do(lambda: load(model, backend.progress)))
+        loop = make(engine, model, thread)
+        process.on_stop(loop.stop)
+        backend.loop = loop
+        info, port = engine.info, settings.port
+        facts = address | {"socket": str(settings.socket), "backend": info.backend}
+        facts["trimming"] = info.trimming
+        http = {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys)}
+        log.info(
+            "ready", role=self._role, encrypted=keys is not None, model=info.model, **facts, **http
         )
-
-
-def _serve(
-    process: DaemonProcess,
-    role: str,
-    settings: VerifierSettings | DrafterSettings,
-    load: Callable[[ModelSettings, Progress], En],
-    make: Callable[[En, ModelThread], Loop],
-    keys: KeyFolder | None,
-    **address: str,
-) -> None:
-    """Load an engine on its thread, make its loop and run that; the API answers all the while."""
-    backend = LoopBackend(role, process)
-    api = serving_api(settings.socket, backend, settings.port, settings.responses)
-    event_loop = process.ends.enter_context(api)
-    thread = ModelThread()
-    engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))
-    loop = make(engine, thread)
-    process.on_stop(loop.stop)
-    backend.loop = loop
-    info, port = engine.info, settings.port
-    http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}
-    facts = (
-        address
-        | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming}
-        | http
-    )
-    log.info("ready", role=role, encrypted=keys is not None, model=info.model, **facts)
-    with process.watched(lambda: loop.progress, f"{info.model} at {', '.join(address.values())}"):
-        process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
-    log.info("stopped", role=role)
+        status = f"{info.model} at {', '.join(address.values())}"
+        with process.watched(lambda: loop.progress, status):
+            serving = asyncio.run_coroutine_threadsafe(loop.serve(), self._api.loop)
+            process.idle = process.wait(serving)
+        log.info("stopped", role=self._role)
 
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
-from specmesh.security import check_rpc, endpoint, is_loopback
+from specmesh.security import check_rpc, endpoint, is_loopback, may_be_host
 
 MAX_API_KEYS_BYTES = 64 * 1024
 
@@ -34,7 +34,7 @@ def parse_port(
                 raise ConfigError(f"{option} without --http opens nothing", "give both")
         return None
     host, port = endpoint(f"//{http}")
-    if not host or port is None or "/" in http or "@" in http:
+    if not may_be_host(host) or port is None or "/" in http or "@" in http:
         raise ConfigError(f"--http {http!r} is not HOST:PORT", "write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):
@@ -68,7 +68,8 @@ def read_keys(path: Path) -> tuple[str, ...]:
 class ModelSettings:
     """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF
     file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx: None for what suits the model. threads: None
-    for one per core. gpu_layers: -1 for all. chat_template: a Jinja file instead of the target's own; tool_format: how
+    for one per core. gpu_layers: -1 for all, None for all where there is a GPU; require_gpu: without one nothing is
+    loaded. chat_template: a Jinja file instead of the target's own; tool_format: how
     it calls tools, where its template does not show that. reproducible: all steps of a target have the same number of
     rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
     target; insecure_rpc: beyond this machine too. stretch: the machine whose step times llama imitates."""
@@ -78,7 +79,8 @@ class ModelSettings:
     ctx: int | None = None
     max_sessions: int = 8
     threads: int | None = None
-    gpu_layers: int = 0
+    gpu_layers: int | None = 0
+    require_gpu: bool = False
     chat_template: Path | None = None
     tool_format: str | None = None
     reproducible: bool = False
@@ -91,10 +93,16 @@ class ModelSettings:
             raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
-        if self.rpc and not self.gpu_layers:
+        if self.rpc and self.gpu_layers == 0:
             raise ConfigError(
                 "--rpc puts layers on other machines, --gpu-layers 0 allows none", "leave one out"
             )
+        if self.require_gpu and self.gpu_layers == 0:
+            raise ConfigError(
+                "--require-gpu wants a GPU, --gpu-layers 0 puts nothing on one", "leave one out"
+            )
+        if self.require_gpu and (self.engine in ("ngram", "sim") or not self.model):
+            raise ConfigError("--require-gpu is for models, and there is none", "leave it out")
         if self.engine not in ("auto", "ngram") and not self.model:
             raise ConfigError(
                 "no model", "give --model FILE, a name of `specmesh models list`, or bundled"
@@ -105,7 +113,7 @@ class ModelSettings:
 class DaemonSettings:
     """Settings that both daemons have. port: where the API listens besides `socket`. insecure: no keys, although others
     may reach the address. keys: the folder with its keys, None for the usual ones. drain: seconds that running requests
-    get after SIGTERM. responses: how many of /v1/responses are kept in memory."""
+    get after SIGTERM. responses: how many of /v1/responses are kept in memory. wait: for what is not there yet."""
 
     model: ModelSettings
     socket: Path
@@ -114,6 +122,7 @@ class DaemonSettings:
     keys: Path | None = None
     drain: float = 10.0
     responses: int = 0
+    wait: bool = False
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:

@@ -3,6 +3,7 @@
     SpecmeshError
         ConfigError             ours: settings, model files, addresses
             InsecureKeys        ours: keys that others can read or change
+            NotThereYet         ours: an address, a disk or a GPU that may come
         EngineError             ours: a model's library failed
             ChildFailed         ours: a process that was to look at something
         RequestError            who asks: this can never be served
@@ -55,6 +56,16 @@ class InsecureKeys(ConfigError):
     """Keys that others can read or change: nothing is started with them."""
 
     exit_code = 77
+
+
+class NotThereYet(ConfigError):
+    """This machine has not what a daemon needs, and may have it later: under a service manager, or with --wait, a
+    daemon waits for it. `what` says what it is."""
+
+    @classmethod
+    def of(cls, what: str, remedy: str) -> "NotThereYet":
+        """Say what to do where it will never come, and where it will."""
+        return cls(what, f"{remedy}, or give --wait where it comes later")
 
 
 class EngineError(SpecmeshError):

@@ -19,8 +19,11 @@ from xml.sax.saxutils import escape
 import click
 
 import specmesh
+from specmesh.client import printable
 from specmesh.errors import ConfigError, EngineError
 from specmesh.paths import config_folders, write_whole
+
+NOTICE = 10.0  # seconds between two lines about a start that takes long
 
 SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
 
@@ -28,12 +31,14 @@ SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all,
 @dataclass(frozen=True, slots=True)
 class Service:
     """A daemon as a service. file: its unit or property list, which holds `text`. settings: its file of settings.
-    commands: what each `specmesh service` command runs, and `removed` after an uninstall; -COMMAND may fail."""
+    commands: what each `specmesh service` command runs, and `removed` after an uninstall; -COMMAND may fail. state: the
+    command that prints how far a start is, which may wait for long; empty where the manager does not tell."""
 
     file: Path
     text: str
     settings: Path
     commands: Mapping[str, tuple[str, ...]]
+    state: str = ""
 
 
 def install(service: Service, role: str, dry: bool) -> None:
@@ -66,20 +71,32 @@ def uninstall(service: Service, dry: bool) -> None:
     run(service.commands["removed"], dry)
 
 
-def run(commands: Iterable[str], dry: bool) -> None:
-    """Run what a service's command stands for. Raises EngineError where the manager refuses, after its own message."""
+def run(commands: Iterable[str], dry: bool, state: str = "") -> None:
+    """Run what a service's command stands for, and say how far it is where that takes long. Raises EngineError where
+    the manager refuses, after its own message."""
     for command in commands:
         words = shlex.split(command.removeprefix("-"))
         click.echo(f"$ {shlex.join(words)}")
         if dry:
             continue
         try:
-            done = subprocess.run(words, check=False)  # noqa: S603 - our own arguments
+            code = _followed(words, shlex.split(state))
         except FileNotFoundError:
             raise ConfigError(f"{words[0]} is not here: services need systemd or launchd") from None
-        if done.returncode and not command.startswith("-"):
+        if code and not command.startswith("-"):
             hint = "is this user logged in? else use --system" if "--user" in words else "see above"
             raise EngineError(f"{shlex.join(words)} failed", hint)
+
+
+def _followed(words: list[str], state: list[str]) -> int:
+    """Run a command and return its exit code; while it runs on, print what `state` prints now and then."""
+    with subprocess.Popen(words) as process:  # noqa: S603 - our own arguments
+        while True:
+            try:
+                return process.wait(NOTICE if state else None)
+            except subprocess.TimeoutExpired:
+                asked = subprocess.run(state, capture_output=True, text=True, check=False)  # noqa: S603
+                click.echo(f"still at it: {printable(asked.stdout.strip())}", err=True)
 
 
 TEMPLATES = resources.files("specmesh.systemd")
@@ -101,18 +118,22 @@ def systemd_service(role: str, system: bool) -> Service:
         if system
         else ()
     )
-    forgiven = f"-{control} reset-failed {name}"  # a person's starts count in StartLimitBurst too
     commands = {
         "install": (*users, f"{control} daemon-reload", f"{control} enable {name}"),
-        "uninstall": (f"-{control} stop {name}", forgiven, f"-{control} disable {name}"),
+        "uninstall": (
+            f"-{control} stop {name}",
+            f"-{control} reset-failed {name}",
+            f"-{control} disable {name}",
+        ),
         "removed": (f"-{control} daemon-reload",),
-        "start": (forgiven, f"{control} start {name}"),
-        "restart": (forgiven, f"{control} restart {name}"),
+        "start": (f"{control} start {name}",),
+        "restart": (f"{control} restart {name}",),
         "stop": (f"{control} stop {name}",),
         "status": (f"-{control} status --no-pager {name}",),
         "logs": (f"{journal} --unit {name} --no-pager --lines 200",),
     }
-    return Service(units / f"{name}.service", unit(role, system, config), config, commands)
+    state = f"{control} show --property StatusText --value {name}"
+    return Service(units / f"{name}.service", unit(role, system, config), config, commands, state)
 
 
 def unit(role: str, system: bool, config: Path) -> str:

@@ -8,6 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
+from specmesh.core.names import LOCALHOST
+from specmesh.errors import ConfigError, NotThereYet
+from specmesh.security import means_everywhere
+
 T = TypeVar("T")
 
 
@@ -53,8 +57,35 @@ def look_up(host: str) -> LookedUp:
         return LookedUp(host, (), error.strerror or str(error))
     except UnicodeError as error:
         return LookedUp(host, (), str(error))
-    numbers = [str(one[4][0]) for one in found]
+    numbers = [_written(one[4]) for one in found]
     return LookedUp(host, tuple(dict.fromkeys(numbers)))
+
+
+def _written(address: tuple[object, ...]) -> str:
+    """Return the number in a socket's address, with the zone of one that means something in a zone only."""
+    number, *more = address
+    zone = more[2] if len(more) == 3 else 0  # of IPv6: after port and flow
+    return f"{number}%{zone}" if zone else str(number)
+
+
+def numbers_here(
+    host: str, option: str, *, interfaces: bool = False, everywhere: bool = False
+) -> tuple[str, ...]:
+    """Return the numbers to listen at for a host, or itself for an interface; this takes as long as it takes. Raises
+    NotThereYet where its name means none, ConfigError where it is an interface or means every network, and may not."""
+    if host == "localhost":
+        return LOCALHOST
+    if host in [name for _, name in socket.if_nameindex()]:
+        if not interfaces:
+            raise ConfigError(f"{option}: {host} is an interface", "name one of its addresses")
+        return (host,)
+    found = look_up(host)
+    if not found.numbers:
+        what = f"{option}: nothing here is called {host} ({found.trouble})"
+        raise NotThereYet.of(what, "name an address of this machine")
+    if not everywhere and any(map(means_everywhere, found.numbers)):
+        raise ConfigError(f"{option}: {host} means every network", "name the one to listen on")
+    return found.numbers
 
 
 def on_thread(work: Callable[[], T]) -> "Future[T]":

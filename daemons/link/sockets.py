@@ -16,8 +16,8 @@ import zmq
 from specmesh.core.link import Departure
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerAccounts, Throttle
 from specmesh.core.snapshot import WireSection
-from specmesh.errors import ConfigError, FrameError
-from specmesh.security import check_bind
+from specmesh.errors import ConfigError, FrameError, NotThereYet
+from specmesh.security import ABSENT, check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, IDS_COUNT, MAX_FRAME, decode, encode, may_be_control
@@ -105,7 +105,8 @@ def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int
 def bind_router(
     context: Context, address: str, insecure: bool, guard: ZapGuard | None = None
 ) -> Socket:
-    """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
+    """Return a ROUTER bound to one address, beyond loopback only with a guard or where `insecure`. Raises NotThereYet
+    where no interface has the address, else ConfigError; the guard is stopped then."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:
@@ -121,7 +122,10 @@ def bind_router(
             raise ConfigError(
                 f"{address} is in use", "stop what listens there or choose another --bind"
             ) from None
-        raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
+        what = f"cannot bind {address}: {error.strerror}"
+        if error.errno in ABSENT:
+            raise NotThereYet.of(what, "name an address of this machine") from None
+        raise ConfigError(what) from None
     return socket
 
 

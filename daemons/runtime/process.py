@@ -1,17 +1,13 @@
-"""What the processes of both daemons share: signals, the service manager, the watchdog, cores.
-
-A service manager hears: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
-"""
+"""What the processes of both daemons share: signals, the watchdog, cores."""
 
 import faulthandler
 import gc
 import os
 import platform
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -25,6 +21,8 @@ from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
 from specmesh.core.fields import Json
 from specmesh.core.scheduling.batch import ThreadShare
+from specmesh.daemons.runtime.notifier import Notifier
+from specmesh.daemons.runtime.patience import Patience
 from specmesh.engines.base import (
     CpuEngine,
     DraftEngine,
@@ -51,50 +49,7 @@ ENDING = (
     8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
 )
 MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
-LOADING_EXTENSION = 300.0  # seconds that each sign of progress gives a start more time, at most
 STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
-
-
-class Notifier:
-    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing. What cannot
-    be sent is lost: a daemon does not depend on who looks after it. watchdog: seconds after which the manager wants to
-    hear something; None where it does not watch this process."""
-
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        address = environment.get("NOTIFY_SOCKET", "")
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        spoken_to = self._address[:1] in (
-            "/",
-            "\0",
-        )  # opened now: later there may be no descriptor left
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if spoken_to else None
-        watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-        ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
-        self.watchdog = (int(watched) / 1e6 or None) if ours else None
-
-    def loading(self, share: float) -> None:
-        """Ask for more time: `share` of the model is loaded so far."""
-        self._send(
-            f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}"
-        )
-
-    def ready(self, status: str) -> None:
-        self._send("READY=1", f"STATUS={status}")
-
-    def stopping(self, seconds: float) -> None:
-        self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
-
-    def heartbeat(self) -> None:
-        if self.watchdog is not None:
-            self._send("WATCHDOG=1")
-
-    def _send(self, *lines: str) -> None:
-        if self.socket is None:
-            return
-        try:
-            self.socket.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
-        except OSError as error:
-            log.debug("notify_failed", error=error.strerror)
 
 
 @contextmanager
@@ -160,16 +115,17 @@ class DaemonProcess:
     """This process as a daemon, while the context is open. drain: seconds that its sessions get after SIGTERM or
     SIGINT, the first of which asks for a clean end; the second ends at once. The end of its terminal (SIGHUP) asks for
     a clean end too. stopping: it was asked. ends: what ends with it. idle: False where a step still runs at the end,
-    under which no library is taken down."""
+    under which no library is taken down. waits: for what is not there yet."""
 
-    def __init__(self, drain: float) -> None:
+    def __init__(self, drain: float, *, waits: bool = False) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
         # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
         # write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)
         self.notifier, self._drain = Notifier(), drain
-        self.stopping = self._asked = False
+        self.stopping = self._insisted = False
+        self.patience = Patience(self.notifier, lambda: self.stopping, waits=waits)
         self._stop: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
@@ -196,9 +152,9 @@ class DaemonProcess:
 
     def _asked_to_stop(self, number: int, _: FrameType | None) -> None:
         hung_up = number == signal.SIGHUP  # a shell repeats it, and the end of a login adds SIGTERM
-        if self._asked and not hung_up:
+        if self._insisted and not hung_up:
             os._exit(128 + number)
-        self._asked = self._asked or not hung_up
+        self._insisted = self._insisted or not hung_up
         if self.stopping:
             return
         self.stopping = True

@@ -6,13 +6,15 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import h11
 import structlog
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -38,6 +40,7 @@ MOST_UNREAD = 64 * 1024  # bytes in the kernel of a client of this machine, whic
 UNREAD_INTERVAL = 16 * 1024  # bytes that are written between two such questions
 READ_INTERVAL = 0.05  # seconds between two, while the client reads nothing
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
+SERVERS_END = 5.0  # seconds that all that is served gets to end
 _FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
 _FULL.headers["Connection"] = "close"
 
@@ -223,6 +226,44 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
 
+class Api:
+    """The API while it is served, by `loop`: at its socket, and at a port once `serve_port` has it."""
+
+    def __init__(self, app: Starlette, patience: float) -> None:
+        self._app, self._patience = app, patience
+        self.loop = asyncio.new_event_loop()
+        self._servers = list[_Server]()
+        self._ended = list[Future[None]]()
+
+    def serve_port(self, port: Port, host: str) -> None:
+        """Serve a TCP port too, at this number of its host, behind an `ApiGuard`. Raises as `listen` does."""
+        listener = listen(host, port.port, "--http")
+        self.serve(guarded(self._app, port), listener)
+
+    def serve_socket(self, path: Path, system: Path) -> None:
+        """Serve the socket. Raises ConfigError where it cannot listen."""
+        self.serve(self._app, _listen(path, system))
+
+    def serve(self, app: ASGIApp, listener: socket.socket) -> None:
+        server = _Server(app, self._patience)
+        self._servers.append(server)
+        serving = server.serve(sockets=[listener])
+        self._ended.append(asyncio.run_coroutine_threadsafe(serving, self.loop))
+
+    def run(self) -> None:
+        """Run the loop until `close`, on its thread."""
+        self.loop.set_exception_handler(_log_error)
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.get_loop().run_forever()
+
+    def close(self) -> None:
+        """End all servers and then the loop."""
+        for server in self._servers:
+            server.should_exit = True
+        wait(self._ended, SERVERS_END)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
 @contextmanager
 def serving_api(
     path: Path,
@@ -231,43 +272,27 @@ def serving_api(
     responses: int = 0,
     patience: float = PATIENCE,
     system: Path = SYSTEM_DIR,
-) -> Generator[asyncio.AbstractEventLoop]:
-    """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
-    private, but in the system's folder, and removed at the end. Raises ConfigError where it cannot listen. `port` is
-    served behind an `ApiGuard`. patience: seconds for a request to come whole, to the next one after an answer, and for
-    a reader to take some of what waits for it."""
-    app = create_app(backend, KeptResponses(responses))
-    # the port first: where that is taken, no socket is left behind
-    listeners = (
-        []
-        if port is None
-        else [(_Server(guarded(app, port), patience), listen(port.host, port.port, "--http"))]
-    )
-    listeners.append((_Server(app, patience), _listen(path, system)))
-    loop = asyncio.new_event_loop()
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(_serve_all(listeners))
-
-    thread = threading.Thread(target=run, name="io", daemon=True)
-    thread.start()
+) -> Generator[Api]:
+    """Serve the API while the context is open, on a thread of its own; the socket is private, but in the system's
+    folder, and removed at the end. Raises ConfigError where it cannot listen. `port` is served too. patience: seconds
+    for a request to come whole, to the next one after an answer, and for a reader to take some of what waits for it."""
+    api = Api(create_app(backend, KeptResponses(responses)), patience)
+    api.serve_socket(path, system)
+    thread = threading.Thread(target=api.run, name="io", daemon=True)
     try:
-        yield loop
+        thread.start()
+        if port is not None:
+            api.serve_port(port, port.host)
+        yield api
     finally:
-        for server, _ in listeners:
-            server.should_exit = True
-        thread.join(5.0)
+        api.close()
+        thread.join(SERVERS_END)
         path.unlink(missing_ok=True)
 
 
-async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None:
-    def log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Log what asyncio cannot do, such as accept a connection without a descriptor; that it tries every second."""
-        log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
-
-    asyncio.get_running_loop().set_exception_handler(log_error)
-    await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in listeners))
+def _log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log what asyncio cannot do, such as accept a connection without a descriptor; that it tries every second."""
+    log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
 
 
 def _listen(path: Path, system: Path) -> socket.socket:

@@ -1,10 +1,10 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
-import re
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 
 import click
 
@@ -15,20 +15,23 @@ from specmesh.config import (
     DaemonSettings,
     DrafterSettings,
     ModelSettings,
+    Port,
     VerifierSettings,
     parse_port,
 )
 from specmesh.core.fields import Json
 from specmesh.core.tool_formats import FORMATS
-from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
-from specmesh.models import resolve
-from specmesh.security import check_rpc
+from specmesh.models import located
+from specmesh.security import check_bind, check_present, check_rpc, host_of, listen
+from specmesh.security.keys import find_keys
+
+if TYPE_CHECKING:
+    from specmesh.daemons.runtime.patience import Patience
 
 Settings = TypeVar("Settings", bound=DaemonSettings | ModelSettings)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 class DaemonOptions(TypedDict):
@@ -39,9 +42,12 @@ class DaemonOptions(TypedDict):
     api_key_file: Path | None
     allow_origin: tuple[str, ...]
     insecure_no_auth: bool
+    keys: Path | None
     log_level: str
     model: str | None
     engine: str
+    wait: bool
+    bind: NotRequired[str]
 
 
 _threads_option = option(
@@ -93,7 +99,17 @@ _daemon_options = combined(
         click.IntRange(-1),
         "N",
         "Number of model layers to put on a GPU; -1 for all.",
-        -1,
+        shown="-1",
+    ),
+    click.option(
+        "--require-gpu",
+        is_flag=True,
+        help="Load nothing without a GPU (default: without one the CPU does all).",
+    ),
+    click.option(
+        "--wait",
+        is_flag=True,
+        help="Wait for an address, a model's disk or a GPU that is not there yet, as services always do.",
     ),
     option("--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8),
     option(
@@ -212,14 +228,16 @@ def _run(role: str, values: DaemonOptions) -> None:
     where = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(where):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
-        bundled = values["model"] == "bundled" and role == "verifier"
-        path = (
-            paths.bundled("target.gguf")
-            if bundled
-            else _model_path(values["model"], values["engine"])
-        )
-        given: Json = {**values, "model": path, "insecure": values["insecure_no_auth"]}
+        model, wait = values["model"], values["wait"] or _managed()
+        if model == "bundled" and role == "verifier":
+            model = paths.bundled("target.gguf")
+        elif not wait:  # else that is done once it is there
+            model = located(model, values["engine"])
+        if not wait:
+            _check_addresses(values, port)
+        given: Json = {**values, "model": model, "insecure": values["insecure_no_auth"]}
         given |= {"model": _settings(ModelSettings, given), "socket": where, "port": port}
+        given["wait"] = wait
         from specmesh.daemons.serve import (
             serve_drafter,
             serve_verifier,
@@ -231,17 +249,26 @@ def _run(role: str, values: DaemonOptions) -> None:
             serve_drafter(_settings(DrafterSettings, given))
 
 
-def _model_path(value: str | None, engine: str) -> str | None:
-    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id. `bundled` stays.
-    Raises ConfigError where it is none of them."""
-    if not value or value == "bundled" or engine in {"ngram", "sim"}:
-        return value
-    try:
-        return resolve(value, paths.models_dir())
-    except ConfigError:
-        if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
-            return value
-        raise
+def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
+    """Raise ConfigError at once, before anything else is imported, where a daemon is to listen at what it may not, or
+    at what this machine does not have."""
+    from specmesh.daemons.link.names import numbers_here
+
+    bind = values.get("bind")
+    if bind is not None:
+        insecure = values["insecure_no_auth"]
+        keyed = not insecure and find_keys(values["keys"]) is not None
+        check_bind(bind, keyed=keyed, insecure=insecure)
+        [number, *_] = numbers_here(host_of(bind, "--bind"), "--bind", interfaces=True)
+        check_present(number, "--bind")
+    if port is not None:
+        [number, *_] = numbers_here(port.host, "--http", everywhere=True)
+        check_present(number, "--http")
+
+
+def _managed() -> bool:
+    """Return True under a service manager, which starts daemons before all that they need is there."""
+    return any(os.environ.get(name) for name in ("NOTIFY_SOCKET", "SPECMESH_LAUNCHD"))
 
 
 def _settings(kind: type[Settings], values: Json) -> Settings:
@@ -253,14 +280,37 @@ def _settings(kind: type[Settings], values: Json) -> Settings:
 @option("--bind", str, "HOST:PORT", "Address to listen on.", "127.0.0.1:50052")
 @_threads_option
 @_insecure_rpc_option
-def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for an address that is not there yet, as under a service manager.",
+)
+def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -> None:
     """Lend this machine's GPUs, or its CPU, to `specmesh verifier --rpc`, one verifier at a time.
 
     This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
     verifier that uses it.
     """
+    from specmesh import logs
+    from specmesh.daemons.runtime.notifier import Notifier
+    from specmesh.daemons.runtime.patience import Patience
     from specmesh.engines.base import physical_cores
     from specmesh.engines.llama.library import serve_rpc
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)
-    serve_rpc(bind, threads or physical_cores())
+    logs.configure("info")
+    patience = Patience(Notifier(), lambda: False, waits=wait or _managed())
+    address = patience.until_there(lambda: _free_address(bind, patience))
+    serve_rpc(address, threads or physical_cores())
+
+
+def _free_address(bind: str, patience: "Patience") -> str:
+    """Return the number and port of HOST:PORT once it can be listened at, which llama.cpp does not wait for. Raises
+    NotThereYet before."""
+    from specmesh.daemons.link.names import numbers_here
+
+    host, _, port = bind.rpartition(":")
+    numbers = patience.hear(lambda: numbers_here(host, "--bind"))
+    number = next((one for one in numbers if ":" not in one), numbers[0])
+    listen(number, int(port), "--bind").close()
+    return f"{number}:{port}"

@@ -11,7 +11,7 @@ import click
 
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, json_option, option, print_result, table
-from specmesh.errors import ConfigError, DaemonUnreachable, WrongCode
+from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode
 from specmesh.models import entries
 from specmesh.paths import models_dir
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
@@ -183,7 +183,7 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
         "verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0
     )
     check_one_network(f"tcp://{bracketed(host)}:{port}", "--address")
-    with listen(host, port, "--address") as listener:
+    with _listener(host, port) as listener:
         code, shown = new_code(), bracketed(host) + (f":{port}" if port != PORT else "")
         click.echo(
             f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n"
@@ -195,6 +195,15 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
         click.echo(
             f"Next: specmesh verifier --model FILE --bind tcp://{bracketed(host)}:{wire_port}"
         )
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    from specmesh.daemons.link.names import numbers_here
+
+    try:
+        return listen(numbers_here(host, "--address")[0], port, "--address")
+    except NotThereYet as error:
+        raise ConfigError(error.what, "name an address of this machine by --address") from None
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
@@ -278,7 +287,7 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
         elif action == "uninstall":
             uninstall(found, dry_run)
         else:
-            run(found.commands[action], dry_run)
+            run(found.commands[action], dry_run, found.state)
     except PermissionError as error:
         raise ConfigError(
             f"{error.filename}: {error.strerror}", "--system needs root, use sudo"

@@ -102,7 +102,7 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     """Return (name, value) pairs of /stats, the most interesting first."""
     role = str(snapshot.get("role"))
     if "loading" in snapshot:
-        return [("role", role), ("loading", f"{snapshot['loading']:.0%}")]
+        return [("role", role), _loading(snapshot)]
     templates = (
         {"role": "{role}, up {uptime_s} s"}
         | _ROWS
@@ -122,6 +122,13 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     if snapshot.get("no_drafts"):
         found.append(("no drafts", printable(str(snapshot["no_drafts"]))))
     return found
+
+
+def _loading(stats: Json) -> tuple[str, str]:
+    """Return whether a daemon without its model waits or loads, and for what or how far."""
+    if stats.get("waiting_for"):
+        return "waiting", printable(str(stats["waiting_for"]))
+    return "loading", f"{stats['loading']:.0%}"
 
 
 def _drafter_of(one: Json) -> str:
@@ -211,11 +218,8 @@ def find() -> list[Found]:
                     Found(path, "starting" if isinstance(error, Starting) else "does not answer")
                 )
             continue
-        found.append(
-            Found(
-                path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats
-            )
-        )
+        state = " ".join(_loading(stats)) if "loading" in stats else "running"
+        found.append(Found(path, state, stats))
     return found
 
 

@@ -32,7 +32,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingSnapshot(Snapshot):
+    """waiting_for: what is not there yet, where loading has not begun for want of it."""
+
     loading: float
+    waiting_for: str | None = None
 
 
 @dataclass(slots=True)

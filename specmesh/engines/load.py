@@ -17,11 +17,28 @@ from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.errors import LocalProtocolError
+from specmesh.models import located
 from specmesh.paths import bundled
 
 log = structlog.get_logger("specmesh")
 
 BUNDLED = "bundled"
+
+
+def check_there(settings: ModelSettings) -> ModelSettings:
+    """Return the settings with the model's own path, once all that it needs is there; raise NotThereYet before. This
+    takes as long as a disk and a driver take, and loads no library."""
+    path, engine = located(settings.model, settings.engine), settings.engine
+    if engine == "auto":
+        engine = choose_engine(path)
+    if engine == "llama" and (settings.rpc or settings.require_gpu):
+        from specmesh.engines.llama.library import check_gpu, check_servers
+
+        if settings.rpc:  # whose devices count as GPUs
+            check_servers(settings.rpc)
+        else:
+            check_gpu()
+    return replace(settings, model=path)
 
 
 def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:

@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from specmesh.errors import ConfigError
-from specmesh.paths import expanded
+from specmesh.errors import ConfigError, NotThereYet
+from specmesh.paths import expanded, models_dir
 
 SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """How llama.cpp names the files of one model in parts; it loads them all from the first."""
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 class Entry(NamedTuple):
@@ -73,9 +74,22 @@ def check_files(path: Path) -> None:
         )
 
 
+def located(value: str | None, engine: str) -> str | None:
+    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id. `bundled` stays.
+    Raises as `resolve` does where it is none of them."""
+    if not value or value == "bundled" or engine in {"ngram", "sim"}:
+        return value
+    try:
+        return resolve(value, models_dir())
+    except ConfigError:
+        if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
+            return value
+        raise
+
+
 def resolve(value: str, root: Path) -> str:
     """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name. Raise
-    ConfigError otherwise, with what was tried."""
+    NotThereYet where the disk that it lies on may be missing, ConfigError otherwise, with what was tried."""
     value, found = expanded(value), entries(root)
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
@@ -87,12 +101,28 @@ def resolve(value: str, root: Path) -> str:
         case [entry]:
             return str(entry.path)
         case []:
-            raise ConfigError(
-                f"no model {value!r}: tried the {len(found)} names in {root} and the path {Path(value).absolute()}; "
-                "`specmesh models list` shows the names"
-            )
+            path = Path(value).absolute()
+            what = f"no model {value!r}: tried the {len(found)} names in {root} and the path {path}"
+            may_come = _may_come(path) and ("/" in value or not found)
+            remedy = "`specmesh models list` shows the names"
+            raise NotThereYet.of(what, remedy) if may_come else ConfigError(what, remedy)
         case _:
             names = ", ".join(entry.name for entry in alike)
             raise ConfigError(
                 f"{value!r} means {len(alike)} models in {root}", f"give one of {names}"
             )
+
+
+def _may_come(path: Path) -> bool:
+    """Return True where a path is missing as if its disk was not mounted: it is a link that leads nowhere, or no model
+    lies in its folder. Where others lie there, its name is wrong. Raise ConfigError for a folder that is closed."""
+    try:
+        if path.is_symlink():
+            return True
+        names = os.listdir(path.parent)  # noqa: PTH208 - names are all that is wanted
+    except PermissionError as error:
+        hint = "homes are hidden from the machine's own services" if path.is_absolute() else ""
+        raise ConfigError(f"{path}: {error.strerror}", hint) from None
+    except OSError:
+        return True
+    return not any(map(is_gguf, names))

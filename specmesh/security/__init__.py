@@ -1,12 +1,13 @@
 """Whether an address may be listened at or connected to: the one place that decides what needs keys."""
 
 import contextlib
+import errno
 import ipaddress
 import re
 import socket
 from urllib.parse import urlsplit
 
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, NotThereYet
 
 
 def is_loopback(host: str) -> bool:
@@ -61,22 +62,42 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+ABSENT = (errno.EADDRNOTAVAIL, errno.ENODEV)
+"""Errors of an address that no interface has, and of an interface that is not there or has none."""
+
+
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """Return a TCP socket that listens there. Raise ConfigError that names the option where it cannot."""
+    """Return a TCP socket that listens there. Raise NotThereYet where no interface has the address, else ConfigError
+    that names the option."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
     except OSError as error:
         why = str(error.strerror).partition(" (while ")[0]  # Python names the address again
+        if error.errno in ABSENT:
+            what = f"cannot listen at {bracketed(host)}:{port} ({why})"
+            raise NotThereYet.of(what, f"name an address of this machine by {option}") from None
         what = f"cannot listen at {bracketed(host)}:{port} ({why}): is the port taken? Choose another {option}"
         raise ConfigError(what) from None
+
+
+def check_present(number: str, option: str) -> None:
+    """Raise NotThereYet where no interface of this machine has the number; an interface's own name passes."""
+    family = socket.AF_INET6 if ":" in number else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((number, 0))
+        except OSError as error:
+            if error.errno in ABSENT:
+                what = f"{option}: no interface of this machine has {number}"
+                raise NotThereYet.of(what, "name an address of this machine") from None
 
 
 def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
     host, port = endpoint(address)
-    if not address.lower().startswith("tcp://") or not host or not port:
+    if not address.lower().startswith("tcp://") or not port or not may_be_host(host):
         raise ConfigError(
             f"{option} {address!r} is not an address",
             "write tcp://HOST:PORT, like tcp://127.0.0.1:7071",
@@ -84,10 +105,41 @@ def host_of(address: str, option: str) -> str:
     return host
 
 
+_LABEL = re.compile(r"[\w-]{1,63}")
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
+
+
+def may_be_host(host: str) -> bool:
+    """Return True for what a number, a name or an interface can be, whether or not there is one; and for *."""
+    labels = host.removesuffix(".").split(".")
+    if host == "*" or _is_number(host):
+        return True
+    if all(map(_NUMBER.fullmatch, labels)):
+        return _is_old_number(host)
+    return len(host) <= 253 and all(map(_LABEL.fullmatch, labels))
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_old_number(host: str) -> bool:
+    """Return True for an IPv4 address as inet_aton reads it, such as 127.1."""
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return False
+    return True
+
+
 def check_one_network(address: str, option: str) -> str:
     """The host to listen at; raises ConfigError where that would be on every network."""
     host = host_of(address, option)
-    if _means_everywhere(host):
+    if means_everywhere(host):
         raise ConfigError(
             f"{option} {address} would listen on every network", "name the one address to listen on"
         )
@@ -129,7 +181,7 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
         )
     if is_loopback(host):
         return
-    if _means_everywhere(host):
+    if means_everywhere(host):
         raise ConfigError(f"{option} {address} means every network", "name one address")
     if not insecure:
         raise ConfigError(
@@ -139,15 +191,15 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
         )
 
 
-def _means_everywhere(host: str) -> bool:
-    """Whether binding this host would listen on all networks: *, 0.0.0.0, 0, [::], a name for one of them, ..."""
+def means_everywhere(host: str) -> bool:
+    """Return True where binding this host would listen on all networks: *, 0.0.0.0, 0, [::], ... A name is looked up
+    before it is bound, and then the numbers that it means are judged."""
     if host == "*":
         return True
     try:
-        found = socket.getaddrinfo(host, None, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError):
-        return False  # an interface, or nothing at all: binding tells
-    return any(_plain(str(one[4][0])).is_unspecified for one in found)
+        return _plain(host).is_unspecified
+    except ValueError:
+        return _is_old_number(host) and not any(socket.inet_aton(host))
 
 
 def _plain(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

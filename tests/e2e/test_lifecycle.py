@@ -83,7 +83,7 @@ def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], share
         (
             "verifier",
             ("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"),
-            ["cannot bind", "192.0.2.1"],
+            ["no interface", "192.0.2.1", "--wait"],
         ),
         ("verifier", ("--http", "0.0.0.0:1"), ["--api-key-file"]),
         (

@@ -5,16 +5,16 @@ import configparser
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
+from managers import Manager
 from processes import (
     PATIENCE,
     Done,
@@ -30,32 +30,6 @@ from processes import (
 from specmesh.client import Client
 
 SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
-
-
-class Manager(socket.socket):
-    """The receiving end of NOTIFY_SOCKET."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.settimeout(PATIENCE)
-        self.bind(str(path))
-        self.heard: list[dict[str, str]] = []
-
-    def until(self, key: str) -> dict[str, str]:
-        """Read on to a message with this key."""
-        while True:
-            self.heard.append(
-                dict(line.split("=", 1) for line in self.recv(4096).decode().splitlines())
-            )
-            if key in self.heard[-1]:
-                return self.heard[-1]
-
-    def drain(self) -> None:
-        """Read what has come."""
-        self.setblocking(False)
-        with suppress(BlockingIOError):
-            self.until("no such key")
-        self.settimeout(PATIENCE)
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_a_drafter_that_ends(mesh: Mesh):
     """Its clients hear why: 503 where nothing was said yet, an error event in a stream; it does not wait for who does
     not read. The log is quiet about all of it."""
     verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
-    drafter = mesh.drafter("", "--drain", 0)
+    drafter = mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=60000", "--drain", 0)
     answers: list[Answer] = []
 
     def ask(stream: bool) -> None:

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, list_at
 from specmesh.engines.sandbox import Child
-from specmesh.errors import ChildFailed, ConfigError
+from specmesh.errors import ChildFailed, ConfigError, NotThereYet
 
 PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package uses."""
@@ -29,6 +29,8 @@ NO_RPC = (
     'CMAKE_ARGS="-DGGML_RPC=ON" pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python '
     f"llama-cpp-python=={PINNED}, adding what your GPU needs to CMAKE_ARGS"
 )
+
+CPU_ONLY = "this llama.cpp was built for the CPU alone (see the README for others)"
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -98,6 +100,41 @@ def gpu_devices() -> tuple[str, ...]:
     )
 
 
+@functools.cache
+def gpu_backends() -> tuple[str, ...]:
+    """Return the names of this build's backends for GPUs of this machine, whether or not there is one."""
+    get = _ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = _ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    count = _ggml("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
+    device = _ggml("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    found = list[str]()
+    for backend in map(get, range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)())):
+        kinds = {kind(device(backend, index)) for index in range(count(backend))}
+        if name(backend) != b"RPC" and kinds <= set(_GPU_TYPES):  # of a GPU that is missing: none
+            found.append(name(backend).decode())
+    return tuple(found)
+
+
+def check_gpu() -> None:
+    """Raise NotThereYet where this build finds no GPU, ConfigError where it never will. A child looks: once a process
+    has looked, it finds no other."""
+    with closing(Child(__name__, memory=2**44, seconds=60.0)) as child:
+        try:
+            seen = child.ask({})
+        except ChildFailed as error:
+            what = f"--require-gpu: llama.cpp cannot look for a GPU ({error})"
+            raise NotThereYet.of(what, "see `specmesh doctor`") from None
+    if seen["gpus"]:
+        return
+    if not seen["backends"]:
+        raise ConfigError(f"--require-gpu: there is no GPU: {CPU_ONLY}", "install it anew")
+    what = (
+        f"--require-gpu: {', '.join(map(str, list_at(seen, 'backends')))} of llama.cpp finds no GPU"
+    )
+    raise NotThereYet.of(what, "see `specmesh doctor`")
+
+
 def _devices(kinds: tuple[int, ...]) -> list[int]:
     get = _ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
@@ -117,6 +154,13 @@ def add_servers(addresses: Sequence[str]) -> None:
     """Put the devices of RPC servers at HOST:PORT before this process's own GPUs. Raises ConfigError. llama.cpp ends
     the process where a server cannot be reached or speaks another version: a child asks each first. The protocol has
     neither keys nor encryption."""
+    check_servers(addresses)
+    for address in addresses:
+        _add_server(address)
+
+
+def check_servers(addresses: Sequence[str]) -> None:
+    """Raise NotThereYet where one of these RPC servers does not answer, ConfigError for a build without RPC."""
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     # A server may be far away, and answers once its GPU is ready.
     with closing(Child(__name__, memory=2**32, seconds=20.0)) as child:
@@ -126,15 +170,16 @@ def add_servers(addresses: Sequence[str]) -> None:
             except ChildFailed as error:
                 why = f"no RPC server of llama.cpp {PINNED} answers at {address} ({error})"
                 remedy = "start one there with `specmesh rpc-server`; one server serves one verifier at a time"
-                raise ConfigError(why, remedy) from None
-    for address in addresses:
-        _add_server(address)
+                raise NotThereYet.of(why, remedy) from None
 
 
 def answer(request: Json) -> Json:
-    """In the child: add the server at an `address`; the process ends where none answers there."""
-    _add_server(str(request["address"]))
-    return {}
+    """In the child: add the server at an `address`, where the process ends if none answers; or tell the GPUs of this
+    machine."""
+    if "address" in request:
+        _add_server(str(request["address"]))
+        return {}
+    return {"gpus": list(gpu_devices()), "backends": list(gpu_backends())}
 
 
 def _add_server(address: str) -> None:

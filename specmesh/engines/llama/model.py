@@ -19,7 +19,15 @@ from specmesh.core.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
-from specmesh.engines.llama.library import ERRORS, add_servers, gpu_devices, library, quoted_errors
+from specmesh.engines.llama.library import (
+    CPU_ONLY,
+    ERRORS,
+    add_servers,
+    gpu_backends,
+    gpu_devices,
+    library,
+    quoted_errors,
+)
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.models import check_files
 
@@ -46,8 +54,11 @@ class LlamaModel:
         check_files(path)
         if settings.rpc:
             add_servers(settings.rpc)
-        gpus = gpu_devices() if settings.gpu_layers else ()
-        self.handle = _load(self.lib, path, progress, n_gpu_layers=settings.gpu_layers)
+        wanted = -1 if settings.gpu_layers is None else settings.gpu_layers
+        gpus = gpu_devices() if wanted else ()
+        if wanted and not gpus:
+            _note_no_gpu(settings)
+        self.handle = _load(self.lib, path, progress, n_gpu_layers=wanted)
         self._lock = threading.Lock()
         self._template: ChatTemplate | None = None
         self._begins = False
@@ -66,7 +77,7 @@ class LlamaModel:
         self.name = path.stem
         self._no_template = f"{self.name} has no chat template"
         layers: int = self.lib.llama_model_n_layer(self.handle) + 1
-        taken = layers if settings.gpu_layers < 0 else min(settings.gpu_layers, layers)
+        taken = layers if wanted < 0 else min(wanted, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"  # where it is on a GPU
         self.on_gpu = bool(gpus)
 
@@ -155,6 +166,17 @@ class LlamaModel:
             handle, self.handle = self.handle, None
             if handle is not None:
                 self.lib.llama_model_free(handle)
+
+
+def _note_no_gpu(settings: ModelSettings) -> None:
+    """Say that the CPU does all, where a GPU was asked for, or is what this build is for. Raises ConfigError where one
+    is required."""
+    backends = gpu_backends()
+    seen = f"{', '.join(backends)} of llama.cpp finds none" if backends else CPU_ONLY
+    if settings.require_gpu:
+        raise ConfigError(f"--require-gpu: there is no GPU: {seen}", "see `specmesh doctor`")
+    if backends or settings.gpu_layers is not None:
+        log.warning("no_gpu", meaning=f"the CPU does all: {seen}")
 
 
 def metadata(path: Path) -> dict[str, str]:

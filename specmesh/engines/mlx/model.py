@@ -42,9 +42,13 @@ class MlxModel:
                 f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)"
             )
         mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
-        if not settings.gpu_layers:
+        if settings.gpu_layers == 0:
             mx.set_default_device(mx.cpu)
         on_gpu = mx.default_device().type == mx.gpu
+        if settings.require_gpu and not on_gpu:
+            raise ConfigError(
+                "--require-gpu: MLX has no GPU here", "leave it out, or see the README"
+            )
         device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"

@@ -10,7 +10,7 @@ from harness.loops import Bench, Running, request, welcome, welcomed
 from harness.ports import free_port
 from named_texts import back
 
-from specmesh.daemons.link.names import NameLookups
+from specmesh.daemons.link.names import NameLookups, look_up
 from specmesh.wire import messages as m
 
 Numbers = Callable[[], tuple[str, ...]]
@@ -158,3 +158,20 @@ def test_no_thread_for_a_look_up(monkeypatch: pytest.MonkeyPatch):
     for _ in range(2):
         lookups.begin("big.test")
     assert [getattr(one, "trouble", "") for one in found] == ["can't start new thread"] * 2
+
+
+@pytest.mark.parametrize(
+    ("address", "number"),
+    [
+        (("192.0.2.7", 0), "192.0.2.7"),
+        (("2001:db8::7", 0, 0, 0), "2001:db8::7"),
+        (("fe80::7", 0, 0, 4), "fe80::7%4"),
+    ],
+)
+def test_numbers_keep_their_zone(
+    monkeypatch: pytest.MonkeyPatch, address: tuple[object, ...], number: str
+):
+    """A link-local number is one machine on each link."""
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", address)] * 2
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert look_up("big.test").numbers == (number,)

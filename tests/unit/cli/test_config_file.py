@@ -13,6 +13,7 @@ from specmesh.client import Client
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
+from specmesh.security.keys import KeyFolder
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,7 @@ def test_paths_in_a_home(tmp_path: Path, started: list[Any], monkeypatch: pytest
     (tmp_path / "api-keys").touch(0o600)
     (tmp_path / "api-keys").write_text("k")
     (tmp_path / "target.gguf").touch()
+    KeyFolder(tmp_path / "keys").new()
     file = tmp_path / "verifier.toml"
     file.write_text('model = "~/target.gguf"\nchat-template = "~/t.jinja"\nhttp = "127.0.0.1:1"\n')
     env = {"SPECMESH_VERIFIER_API_KEY_FILE": "~/api-keys", "SPECMESH_VERIFIER_KEYS": "~/keys"}
@@ -190,6 +192,39 @@ def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
     [told] = done.stderr.splitlines()
     assert told.startswith(f"specmesh: {file}:")
     assert all(part in told for part in named), told
+
+
+@pytest.mark.fault("E7.82")
+@pytest.mark.parametrize(
+    ("engine", "model", "gpu_layers"),
+    [("llama", "m.gguf", 0), ("ngram", None, None), ("sim", "step_ms=1", -1), ("auto", None, 9)],
+)
+def test_a_gpu_is_required_of_what_can_use_one(
+    engine: str, model: str | None, gpu_layers: int | None
+):
+    with pytest.raises(ConfigError, match="--require-gpu"):
+        ModelSettings(engine, model, gpu_layers=gpu_layers, require_gpu=True)
+    ModelSettings("llama", "m.gguf", gpu_layers=gpu_layers or None, require_gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "waits"),
+    [
+        ({}, (), False),
+        ({}, ("--wait",), True),
+        ({"SPECMESH_VERIFIER_WAIT": "true"}, (), True),
+        ({"NOTIFY_SOCKET": "/run/systemd/notify"}, (), True),
+        ({"SPECMESH_LAUNCHD": "1"}, (), True),
+        ({"NOTIFY_SOCKET": ""}, (), False),
+    ],
+)
+def test_who_waits(
+    variables: dict[str, str], flags: tuple[str, ...], waits: bool, started: list[VerifierSettings]
+):
+    """Services, and who asks for it."""
+    done = specmesh("verifier", "--engine", "sim", "--model", "step_ms=1", *flags, env=variables)
+    assert done.exit_code == 0, done.output
+    assert started[0].wait is waits
 
 
 @pytest.mark.fault("E7.81")

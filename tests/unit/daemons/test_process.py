@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from specmesh import logs, paths
 from specmesh.api.metrics import exposition
 from specmesh.config import ModelSettings
+from specmesh.core.retries import Retries
 from specmesh.daemons import serve
 from specmesh.daemons.runtime.loops import DaemonLoop, Mailbox
 from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
@@ -94,6 +95,19 @@ def test_a_stuck_process_ends_itself():
     with watchdog(progress, Notifier({}), interval=0.001, checks=3, end=ended.put):
         assert ended.get(timeout=PATIENCE) == STUCK
         assert left[0] == 8
+
+
+def test_what_is_waited_for_is_noticed_once_a_minute():
+    """And at once where it is another thing; it is looked for ever more seldom, but every few seconds."""
+    retries, now, noticed = Retries(), 0.0, list[tuple[float, str]]()
+    for what, until in (("a disk", 130.0), ("an address", 140.0), ("a disk", 150.0)):
+        while now < until:
+            if retries.missed(what, now):
+                noticed.append((now, what))
+            assert retries.pause <= 4.0
+            now += retries.pause
+    assert [what for _, what in noticed] == ["a disk"] * 3 + ["an address", "a disk"]
+    assert [round(at / 60) for at, _ in noticed[:3]] == [0, 1, 2]
 
 
 # --- sockets and model files

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +20,17 @@ from specmesh.core.events import Span
 from specmesh.engines.base import offloaded_by
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama import model as llama_model
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
+from specmesh.errors import (
+    ChildFailed,
+    ConfigError,
+    EngineError,
+    LocalProtocolError,
+    NotThereYet,
+    RequestError,
+)
 from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
@@ -41,6 +50,71 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
     engine = LlamaVerifier(settings(tiny_gguf))
     yield engine
     engine.close()
+
+
+class TestGpu:
+    """A GPU that is not there: on this machine there is none, and no build for one."""
+
+    @pytest.mark.parametrize(
+        ("backends", "gpu_layers", "warned"),
+        [((), None, False), (("CUDA",), None, True), ((), -1, True), ((), 9, True), ((), 0, False)],
+    )
+    @pytest.mark.fault("E7.82")
+    def test_the_cpu_instead_is_warned_of(
+        self,
+        tiny_gguf: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        backends: tuple[str, ...],
+        gpu_layers: int | None,
+        warned: bool,
+    ) -> None:
+        """Where one was asked for, or the build is for one; by either daemon's engine."""
+        monkeypatch.setattr(llama_model, "gpu_backends", lambda: backends)
+        monkeypatch.setattr(llama_model, "gpu_devices", tuple)
+        for kind in (LlamaVerifier, LlamaDrafter):
+            with capture_logs() as told:
+                kind(settings(tiny_gguf, gpu_layers=gpu_layers)).close()
+            assert [one["event"] for one in told].count("no_gpu") == warned
+
+    @pytest.mark.fault("E7.82")
+    def test_required(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing is loaded without one."""
+        monkeypatch.setattr(llama_model, "gpu_devices", tuple)
+        with pytest.raises(ConfigError, match="--require-gpu: there is no GPU"):
+            LlamaVerifier(settings(tiny_gguf, gpu_layers=None, require_gpu=True))
+
+    @pytest.mark.parametrize(
+        ("seen", "error"),
+        [
+            ({"gpus": [], "backends": ["CUDA"]}, NotThereYet),
+            ({"gpus": [], "backends": []}, ConfigError),
+            (ChildFailed("it ended with SIGABRT"), NotThereYet),
+            ({"gpus": ["CUDA0: H200"], "backends": ["CUDA"]}, None),
+        ],
+    )
+    @pytest.mark.fault("E7.82")
+    def test_it_may_come(
+        self, monkeypatch: pytest.MonkeyPatch, seen: object, error: type[Exception] | None
+    ) -> None:
+        """Where the build is for one and the driver is not ready yet; else it never does."""
+
+        def ask(_: object) -> object:
+            if isinstance(seen, Exception):
+                raise seen
+            return seen
+
+        child = SimpleNamespace(ask=ask, close=lambda: None)
+        monkeypatch.setattr(llama_library, "Child", lambda *_, **__: child)
+        if error is None:
+            llama_library.check_gpu()
+            return
+        with pytest.raises(error) as raised:
+            llama_library.check_gpu()
+        assert type(raised.value) is error
+
+    def test_a_child_sees_what_this_process_sees(self) -> None:
+        seen = llama_library.answer({})
+        assert seen == {"gpus": list(llama_library.gpu_devices()), "backends": []}
 
 
 class TestEngine:

@@ -15,7 +15,7 @@ import pytest
 from harness import PATIENCE
 from hub_server import HubServer, Models, Repo
 
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, NotThereYet
 from specmesh.models import pull as model_transfer
 from specmesh.models import resolve
 from specmesh.paths import models_dir
@@ -310,3 +310,46 @@ class TestResolve:
         assert models_dir() == tmp_path / "models"
         with pytest.raises(ConfigError, match=f"{tmp_path}/none.gguf"):
             resolve("~/none.gguf", filled)
+
+    @pytest.mark.parametrize(
+        ("value", "comes"),
+        [
+            ("/nowhere/at/all/model.gguf", True),
+            ("{folder}/empty/model.gguf", True),
+            ("{folder}/dangling.gguf", True),
+            ("{folder}/tiny-F33.gguf", False),
+            ("tiny-F33.gguf", False),
+        ],
+    )
+    def test_a_disk_that_may_come(self, filled: Path, tmp_path: Path, value: str, comes: bool):
+        """A path may lie on a disk that is not mounted; a name beside models is wrong."""
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "tiny-F32.gguf").touch()
+        (tmp_path / "dangling.gguf").symlink_to("/nowhere/model.gguf")
+        with pytest.raises(ConfigError) as raised:
+            resolve(value.format(folder=tmp_path), filled)
+        assert isinstance(raised.value, NotThereYet) is comes
+        assert ("--wait" in str(raised.value)) is comes
+
+    @pytest.mark.parametrize("root", ["nowhere", "empty"])
+    def test_a_folder_of_models_that_may_come(
+        self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        (tmp_path / "empty").mkdir()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(NotThereYet):
+            resolve("big-model-Q8_0", tmp_path / root)
+
+    @pytest.mark.parametrize("call", ["os.listdir", "Path.is_symlink"])
+    def test_a_closed_folder_does_not_open(
+        self, filled: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    ):
+        """As homes are to the machine's own services."""
+
+        def refused(_: object) -> list[str]:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(f"specmesh.models.{call}", refused)
+        with pytest.raises(ConfigError, match="homes are hidden") as raised:
+            resolve("/home/ada/model.gguf", filled)
+        assert not isinstance(raised.value, NotThereYet)

@@ -12,6 +12,7 @@ from zmq.utils import z85
 
 from specmesh import paths
 from specmesh.cli import main
+from specmesh.daemons.link.names import numbers_here
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.security import check_bind, check_connect, check_one_network, check_rpc, keys
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
@@ -232,8 +233,9 @@ BEYOND = [
 def _names(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
 
-    def lookup(host: str, *more: object, flags: int = 0) -> object:
-        return resolve(NAMED.get(host, host), *more, flags=flags | socket.AI_NUMERICHOST)
+    def lookup(host: str, *more: object, flags: int = 0, **options: object) -> object:
+        known = NAMED.get(host, host)
+        return resolve(known, *more, flags=flags | socket.AI_NUMERICHOST, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
 
@@ -243,6 +245,10 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("insecure", [False, True])
 @pytest.mark.fault("E6.68")
 def test_never_on_every_network(host: str, keyed: bool, insecure: bool):
+    if host in NAMED:  # a name is judged by the numbers that it means
+        with pytest.raises(ConfigError, match="every network"):
+            numbers_here(host, "--bind")
+        return
     with pytest.raises(ConfigError, match="every network"):
         check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
     with pytest.raises(ConfigError, match="every network"):

@@ -131,6 +131,21 @@ def test_what_a_unit_promises(system: bool):
     told = parser["Service"]
     assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
     assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
+    assert parser["Unit"]["StartLimitIntervalSec"] == "0"
+    if system:
+        after = {"network-online.target", "remote-fs.target", "tailscaled.service"}
+        assert after <= set(parser["Unit"]["After"].split())
+
+
+def test_a_start_that_takes_long_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """It may wait for an address: who has typed `service start` hears of that."""
+    monkeypatch.setattr(service, "NOTICE", 0.01)
+    asked = tmp_path / "asked"
+    state = f"sh -c 'touch {asked}; echo waiting: no such address'"
+    service.run([f"sh -c 'until [ -e {asked} ]; do sleep 0.01; done'"], dry=False, state=state)
+    assert "still at it: waiting: no such address" in capsys.readouterr().err
 
 
 # --- launchd

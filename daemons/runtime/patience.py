@@ -1,0 +1,70 @@
+"""Waiting for what this machine does not have yet: an address, a disk, a GPU, another machine's RPC server."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+import structlog
+
+from specmesh.core.retries import Retries
+from specmesh.daemons.link.names import on_thread
+from specmesh.daemons.runtime.notifier import Notifier
+from specmesh.errors import NotThereYet
+
+log = structlog.get_logger("specmesh")
+
+T = TypeVar("T")
+
+SLICE = 0.2  # seconds of a pause after which it is looked whether the process is to end
+
+
+class Patience:
+    """Whether a process waits, and for what it waits now; empty while it does not. stopping: whether it is asked to
+    end, which ends a wait soon. A manager hears of a wait, and gives more time."""
+
+    def __init__(self, notifier: Notifier, stopping: Callable[[], bool], *, waits: bool) -> None:
+        self._notifier, self._stopping, self._waits = notifier, stopping, waits
+        self.waiting_for = ""
+
+    def until_there(self, make: Callable[[], T]) -> T:
+        """Return what `make` makes once all that it needs is there. Raises NotThereYet at once where nothing is waited
+        for, SystemExit where the process is asked to end meanwhile."""
+        retries = Retries()
+        while True:
+            try:
+                made = make()
+            except NotThereYet as error:
+                if not self._waits:
+                    raise
+                self._missed(retries, error.what)
+            else:
+                if self.waiting_for:
+                    log.info("there_now", what=self.waiting_for)
+                    self.waiting_for = ""
+                    self._notifier.loading(0.0)
+                return made
+
+    def hear(self, work: Callable[[], T]) -> T:
+        """Return what `work` makes, on another thread: it may never end. Raises SystemExit where the process is asked
+        to end meanwhile."""
+        future: Future[T] = on_thread(work)
+        while not future.done():
+            self._go_on()
+            wait([future], SLICE)
+        return future.result()
+
+    def _missed(self, retries: Retries, what: str) -> None:
+        self.waiting_for = what
+        if retries.missed(what, time.monotonic()):
+            log.warning("waiting", what=what)
+            self._notifier.waiting(what)
+        again = time.monotonic() + retries.pause
+        while (left := again - time.monotonic()) > 0:
+            self._go_on()
+            time.sleep(min(left, SLICE))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._stopping():
+            raise SystemExit(0)

@@ -1,0 +1,33 @@
+"""A service manager, as a daemon sees it."""
+
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from harness import PATIENCE
+
+
+class Manager(socket.socket):
+    """The receiving end of NOTIFY_SOCKET."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.settimeout(PATIENCE)
+        self.bind(str(path))
+        self.heard: list[dict[str, str]] = []
+
+    def until(self, key: str) -> dict[str, str]:
+        """Read on to a message with this key."""
+        while True:
+            self.heard.append(
+                dict(line.split("=", 1) for line in self.recv(4096).decode().splitlines())
+            )
+            if key in self.heard[-1]:
+                return self.heard[-1]
+
+    def drain(self) -> None:
+        """Read what has come."""
+        self.setblocking(False)
+        with suppress(BlockingIOError):
+            self.until("no such key")
+        self.settimeout(PATIENCE)
