@@ -130,7 +130,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
-    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start."""
+    """Run a drafter until a signal stops it; raises SpecmeshError if it cannot start."""
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
         keys = _keys(settings)
         routes = [
@@ -149,7 +149,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
 def _bound(
     process: DaemonProcess, settings: VerifierSettings, keys: KeyFolder | None
 ) -> tuple[Socket, ZapGuard | None]:
-    """Return a bound ROUTER and who guards it. Raises NotThereYet where its address is not there."""
+    """Return a bound ROUTER and its guard. Raises NotThereYet if its address is not there."""
     host, port = endpoint(settings.bind)
     check_bind(settings.bind, keyed=keys is not None, insecure=settings.insecure)
     named = partial(numbers_here, host, "--bind", interfaces=True)
@@ -192,7 +192,8 @@ class Serving:
         keys: KeyFolder | None,
         **address: str,
     ) -> None:
-        """Load an engine on its thread once all that it needs is there, make its loop and run that."""
+        """Load an engine on its thread once all that it needs is there, make its loop and run
+        that."""
         process, backend, settings = self._process, self._backend, self._settings
         check = partial(check_there, settings.model)
         model = process.patience.until_there(lambda: process.patience.hear(check))
@@ -225,10 +226,11 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
 
 
 def model_hash(model: ModelSettings) -> str:
-    """Return the SHA-256 over a model's files, all parts in their order: the size of each and evenly spread blocks of
-    it, the first and the last too; of a simulated model's settings, which are all of it; empty where there is no file.
-    By it drafters know verifiers that run the same model. Of files that were quantised or trained apart nearly every
-    block differs; only of a few tensors that somebody edited in place may the hash be the same. A verifier that lies
+    """Return the SHA-256 over a model's files, all parts in their order: the size of each and
+    evenly spread blocks of it, the first and the last too; of a simulated model's settings,
+    which are all of it; empty where there is no file. By it drafters know verifiers that run the
+    same model. Of files that were quantised or trained apart nearly every block differs; only of
+    a few tensors that somebody edited in place may the hash be the same. A verifier that lies
     needs no such file: it may send any hash."""
     path, digest = Path(model.model or ""), hashlib.sha256()
     if model.engine == "sim":

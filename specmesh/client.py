@@ -244,8 +244,9 @@ def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
 
 
 def written(body: Json) -> bytes:
-    """Return a body as JSON. Texts of a command line come as the bytes that were typed: in a locale without UTF-8
-    Python keeps those that it cannot read as half surrogate pairs. Raises RequestError where they are no UTF-8."""
+    """Return a body as JSON. Texts of a command line come as the bytes that were typed: in a locale
+    without UTF-8 Python keeps those that it cannot read as half surrogate pairs. Raises
+    RequestError for texts that are not UTF-8."""
     try:
         raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogateescape")
         raw.decode()

@@ -66,13 +66,15 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF
-    file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx: None for what suits the model. threads: None
-    for one per core. gpu_layers: -1 for all, None for all where there is a GPU; require_gpu: without one nothing is
-    loaded. chat_template: a Jinja file instead of the target's own; tool_format: how
-    it calls tools, where its template does not show that. reproducible: all steps of a target have the same number of
-    rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
-    target; insecure_rpc: beyond this machine too. stretch: the machine whose step times llama imitates."""
+    """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or
+    sim. model: a GGUF file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx:
+    None for what suits the model. threads: None for one per core. gpu_layers: -1 for all, None
+    for all where there is a GPU; require_gpu: without one nothing is loaded. chat_template: a
+    Jinja file instead of the target's own; tool_format: how it calls tools, where its template
+    does not show that. reproducible: all steps of a target have the same number of rows, so that
+    no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take
+    layers of a target; insecure_rpc: beyond this machine too. stretch: the machine whose step
+    times llama imitates."""
 
     engine: str
     model: str | None
@@ -111,9 +113,10 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """Settings that both daemons have. port: where the API listens besides `socket`. insecure: no keys, although others
-    may reach the address. keys: the folder with its keys, None for the usual ones. drain: seconds that running requests
-    get after SIGTERM. responses: how many of /v1/responses are kept in memory. wait: for what is not there yet."""
+    """Settings that both daemons have. port: where the API listens besides `socket`. insecure:
+    no keys, although others may reach the address. keys: the folder with its keys, None for the
+    usual ones. drain: seconds that running requests get after SIGTERM. responses: how many of
+    /v1/responses are kept in memory. wait: for what is not there yet."""
 
     model: ModelSettings
     socket: Path

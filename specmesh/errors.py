@@ -59,12 +59,12 @@ class InsecureKeys(ConfigError):
 
 
 class NotThereYet(ConfigError):
-    """This machine has not what a daemon needs, and may have it later: under a service manager, or with --wait, a
-    daemon waits for it. `what` says what it is."""
+    """A daemon needs something that this machine may have later: under a service manager, or with
+    --wait, it waits for that. `what` names it."""
 
     @classmethod
     def of(cls, what: str, remedy: str) -> "NotThereYet":
-        """Say what to do where it will never come, and where it will."""
+        """Name the remedy, and the option that waits."""
         return cls(what, f"{remedy}, or give --wait where it comes later")
 
 

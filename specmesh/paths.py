@@ -58,7 +58,8 @@ def bundled(name: str) -> str:
 
 
 def expanded(path: str | os.PathLike[str]) -> str:
-    """Return a path with its user's home in the place of ~: no shell has read a file of settings, or a variable."""
+    """Return a path with its user's home in the place of ~: no shell has read a file of
+    settings, or a variable."""
     return os.path.expanduser(path)  # noqa: PTH111 - Path's own raises where nobody knows the user
 
 

@@ -30,9 +30,10 @@ SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all,
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A daemon as a service. file: its unit or property list, which holds `text`. settings: its file of settings.
-    commands: what each `specmesh service` command runs, and `removed` after an uninstall; -COMMAND may fail. state: the
-    command that prints how far a start is, which may wait for long; empty where the manager does not tell."""
+    """A daemon as a service. file: its unit or property list, which holds `text`. settings: its
+    file of settings. commands: what each `specmesh service` command runs, and `removed` after an
+    uninstall; -COMMAND may fail. state: the command that prints how far a start is, which may
+    wait for long; empty where the manager does not tell."""
 
     file: Path
     text: str
@@ -72,8 +73,8 @@ def uninstall(service: Service, dry: bool) -> None:
 
 
 def run(commands: Iterable[str], dry: bool, state: str = "") -> None:
-    """Run what a service's command stands for, and say how far it is where that takes long. Raises EngineError where
-    the manager refuses, after its own message."""
+    """Run what a service's command stands for, and say how far it is where that takes long.
+    Raises EngineError where the manager refuses, after its own message."""
     for command in commands:
         words = shlex.split(command.removeprefix("-"))
         click.echo(f"$ {shlex.join(words)}")
@@ -89,14 +90,20 @@ def run(commands: Iterable[str], dry: bool, state: str = "") -> None:
 
 
 def _followed(words: list[str], state: list[str]) -> int:
-    """Run a command and return its exit code; while it runs on, print what `state` prints now and then."""
+    """Run a command and return its exit code; while it runs on, print the output of `state` now and
+    then."""
     with subprocess.Popen(words) as process:  # noqa: S603 - our own arguments
         while True:
             try:
                 return process.wait(NOTICE if state else None)
             except subprocess.TimeoutExpired:
-                asked = subprocess.run(state, capture_output=True, text=True, check=False)  # noqa: S603
-                click.echo(f"still at it: {printable(asked.stdout.strip())}", err=True)
+                click.echo(f"still at it: {_output(state)}", err=True)
+
+
+def _output(words: list[str]) -> str:
+    """Return the line that a command prints."""
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    return printable(asked.stdout.strip())
 
 
 TEMPLATES = resources.files("specmesh.systemd")

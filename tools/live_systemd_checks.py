@@ -422,7 +422,8 @@ def main() -> None:
         done = service("install", role)
         check(f"install {role}", done.returncode == 0, done.stderr)
     for part in (
-        wrong_settings, readiness, confinement, users, failing, waiting, draining, examples, addresses, drafter,
+        wrong_settings, readiness, confinement, users, failing, waiting, draining, examples,
+        addresses, drafter,
         user_units, uninstalled,
     ):  # fmt: skip
         part()

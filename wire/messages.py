@@ -203,8 +203,8 @@ class _Heartbeat:
 
 
 class Ping(_Heartbeat):
-    """Answer with PONG and the same `number`. From `sessions` to `step_ms` the fields are a verifier's, `no_drafts` is
-    a drafter's: why it drafts nothing here."""
+    """Answer with PONG and the same `number`. From `sessions` to `step_ms` the fields are a
+    verifier's, `no_drafts` is a drafter's: why it drafts nothing here."""
 
     __slots__ = ()
 

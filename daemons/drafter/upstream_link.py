@@ -42,8 +42,9 @@ CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
 
 class UpstreamLink:
-    """The verifier at `route`, over a socket of its own, in place `number` of `count`. speaking: where the draft engine
-    that speaks this verifier's ids is put. core: the way into it. lookups: of the names of verifiers' hosts."""
+    """The verifier at `route`, over a socket of its own, in place `number` of `count`. speaking:
+    where the draft engine that speaks this verifier's ids is put. core: the way into it.
+    lookups: of the names of verifiers' hosts."""
 
     def __init__(
         self,
@@ -210,7 +211,7 @@ class UpstreamLink:
         self._tell_vocabulary(now)
 
     def looked_up(self, found: LookedUp, now: float) -> None:
-        """Take what a look-up found, where it was of this verifier's host."""
+        """Take the answer of a look-up, if it was of this verifier's host."""
         if found.host != self.numbers.host:
             return
         if found.numbers:
@@ -220,7 +221,7 @@ class UpstreamLink:
         self._find(now)
 
     def _find(self, now: float) -> None:
-        """Do what is due so that a verifier that is away is found behind its name."""
+        """Look the name up, and try the next number, as far as that is due."""
         there = self.upstream.info is not None
         if self.numbers.due(now, there=there):
             self._lookups.begin(self.numbers.host)
@@ -237,7 +238,7 @@ class UpstreamLink:
 
     @property
     def _no_drafts(self) -> str:
-        """Why this drafter drafts nothing here; PING and PONG have it."""
+        """Return why this drafter drafts nothing here, as PING and PONG have it."""
         suits = not (self.introduction.foreign or self.introduction.unusable)
         return "" if suits else NoDrafts.VOCABULARY
 
@@ -282,7 +283,7 @@ class UpstreamLink:
             self.carry_out(now)
 
     def _tell_vocabulary(self, now: float) -> None:
-        """Tell the core and the verifier what is known of its vocabulary."""
+        """Pass on to the core and the verifier how far the vocabulary is known."""
         introduction, upstream = self.introduction, self.upstream
         if introduction.foreign != upstream.foreign or introduction.unusable != upstream.unusable:
             self.link.next_ping = now  # it says so
@@ -350,7 +351,7 @@ class UpstreamLink:
 
 
 def _share() -> float:
-    """Return which part of a pause this one is: drafters must not speak in chorus."""
+    """Return which part of a pause this one takes: drafters must not speak in chorus."""
     return random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
 
 

@@ -52,8 +52,9 @@ _MEANINGS = {
 
 
 class Route:
-    """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used. libzmq
-    gets numbers only: names it would look up on the thread that all its connections share."""
+    """The way to one verifier, by the key that it must prove as known now; `keys` is None if none
+    are used. libzmq gets numbers only: it looks names up on the thread that all its connections
+    share."""
 
     def __init__(
         self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None
@@ -66,8 +67,8 @@ class Route:
         self.numbers = HostNumbers(host)
 
     def check(self) -> Identity | None:
-        """Return this machine's key, where keys are used. Raises ConfigError for a missing key, an address that is
-        none, or one that needs a key."""
+        """Return this machine's key, if keys are used. Raises ConfigError for a missing key, for an
+        address that is none, and for one that needs a key."""
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp = self._keys.stamp(Listing.VERIFIERS)
@@ -76,9 +77,9 @@ class Route:
         return identity
 
     def open(self) -> Socket:
-        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched until `close_dealer`;
-        one without a connection while the verifier's number is not known. Raises ConfigError as `check` does, OSError
-        where there are too many sockets."""
+        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched
+        until `close_dealer`; one without a connection while the verifier's number is not known.
+        Raises ConfigError as `check` does, OSError if there are too many sockets."""
         identity = self.check()
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:

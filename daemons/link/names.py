@@ -1,5 +1,5 @@
-"""Names of hosts, looked up on threads of their own: a resolver that hangs holds up nothing else, not even the end of
-the process."""
+"""Names of hosts, looked up on threads of their own: a resolver that hangs holds up nothing, not
+even the end of the process."""
 
 import socket
 import threading
@@ -25,7 +25,8 @@ class LookedUp:
 
 
 class NameLookups:
-    """At most one look-up for each host at a time. deliver: gets what each found, on its thread; it must not block."""
+    """At most one look-up for each host at a time. deliver: gets each answer, on that look-up's
+    thread; it must not block."""
 
     def __init__(self, deliver: Callable[[LookedUp], object]) -> None:
         self._deliver = deliver
@@ -62,7 +63,8 @@ def look_up(host: str) -> LookedUp:
 
 
 def _written(address: tuple[object, ...]) -> str:
-    """Return the number in a socket's address, with the zone of one that means something in a zone only."""
+    """Return the number in a socket's address, with the zone of one that means something in a
+    zone only."""
     number, *more = address
     zone = more[2] if len(more) == 3 else 0  # of IPv6: after port and flow
     return f"{number}%{zone}" if zone else str(number)
@@ -71,8 +73,9 @@ def _written(address: tuple[object, ...]) -> str:
 def numbers_here(
     host: str, option: str, *, interfaces: bool = False, everywhere: bool = False
 ) -> tuple[str, ...]:
-    """Return the numbers to listen at for a host, or itself for an interface; this takes as long as it takes. Raises
-    NotThereYet where its name means none, ConfigError where it is an interface or means every network, and may not."""
+    """Return the numbers to listen at for a host, or the host itself if it is an interface; this
+    takes as long as it takes. Raises NotThereYet for a name without numbers, ConfigError for an
+    interface or for every network, unless these are allowed."""
     if host == "localhost":
         return LOCALHOST
     if host in [name for _, name in socket.if_nameindex()]:

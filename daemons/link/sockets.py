@@ -105,8 +105,9 @@ def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int
 def bind_router(
     context: Context, address: str, insecure: bool, guard: ZapGuard | None = None
 ) -> Socket:
-    """Return a ROUTER bound to one address, beyond loopback only with a guard or where `insecure`. Raises NotThereYet
-    where no interface has the address, else ConfigError; the guard is stopped then."""
+    """Return a ROUTER bound to one address, beyond loopback only with a guard or if `insecure`.
+    Raises NotThereYet if no interface has the address, ConfigError for other reasons; the guard is
+    stopped then."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:

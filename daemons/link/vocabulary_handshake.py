@@ -20,9 +20,10 @@ _LEVELS = {MatchKind.PARTIAL: "warning", MatchKind.DIFFERENT: "error"}
 
 
 class VocabularyHandshake:
-    """A drafter getting to know its verifier. `vocabulary` is the verifier's, None until it is known; `engine` the
-    draft engine in its ids, None until then, and where the two have too little in common. Comparing takes seconds for
-    large ones: a thread does it, and `look` takes over what that found. ask: sends a VOCAB."""
+    """A drafter getting to know its verifier. vocabulary: the verifier's, None until it is known.
+    engine: the draft engine in its ids, None until then, and if the two have too little in common.
+    Comparing takes seconds for large ones: a thread does it, and `look` takes the result over.
+    ask: sends a VOCAB."""
 
     def __init__(
         self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]
@@ -38,18 +39,20 @@ class VocabularyHandshake:
 
     @property
     def unusable(self) -> str:
-        """Why the verifier's vocabulary cannot be used; empty where it can."""
+        """Return why the verifier's vocabulary cannot be used; empty if it can."""
         return self._exchange.trouble
 
     @property
     def foreign(self) -> str:
-        """Why nothing can be drafted in the verifier's vocabulary; empty where something can."""
+        """Return why nothing can be drafted in the verifier's vocabulary; empty if something
+        can."""
         found = self.comparison
         if found is None or found.remap is not None:
             return ""
+        ours, theirs = f"the draft model {self._own.info.model}", f"that of {self._model}"
         return (
-            f"the vocabulary of the draft model {self._own.info.model} does not suit that of {self._model}, the model "
-            f"of the verifier at {self._address}: {found.meaning}. Draft with a model of the same family"
+            f"the vocabulary of {ours} does not suit {theirs}, the model of the verifier at "
+            f"{self._address}: {found.meaning}. Draft with a model of the same family"
         )
 
     def hello(self, drafter: str) -> Hello:
@@ -86,8 +89,8 @@ class VocabularyHandshake:
         self._follow(follows)
 
     def look(self, now: float, *, there: bool) -> None:
-        """Take over what the comparison found, once it has; ask a verifier that is there again where an answer does not
-        come."""
+        """Take over the result of a comparison that has ended; ask a verifier that is there again
+        if an answer does not come."""
         if self._exchange.state is VocabularyState.COMPARING and self._comparing.done():
             self._know(*self._comparing.result())
         if there:
@@ -117,7 +120,8 @@ class VocabularyHandshake:
         self.vocabulary, self.engine, self.comparison = vocabulary, engine, comparison
 
     def _compared(self, own: Vocabulary, vocabulary: Vocabulary, theirs: str) -> Compared:
-        """Return the engine in the verifier's ids, none where too few have a counterpart. Runs on the thread."""
+        """Return the engine in the verifier's ids, none if too few ids have a counterpart. Runs on
+        the thread."""
         found, model = compare(own, vocabulary), self._own.info.model
         say = getattr(log, _LEVELS.get(found.verdict, "info"))
         say(

@@ -1,4 +1,5 @@
-"""What a service manager hears: waiting, loading, ready, alive, stopping; by systemd's protocol, see sd_notify(3)."""
+"""Messages to a service manager: waiting, loading, ready, alive, stopping; by systemd's protocol,
+see sd_notify(3)."""
 
 import os
 import socket
@@ -12,9 +13,10 @@ START_EXTENSION = 300.0  # seconds that each sign of life gives a start more tim
 
 
 class Notifier:
-    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing. What cannot
-    be sent is lost: a daemon does not depend on who looks after it. watchdog: seconds after which the manager wants to
-    hear something; None where it does not watch this process."""
+    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one
+    does nothing. What cannot be sent is lost: a daemon does not depend on who looks after it.
+    watchdog: seconds after which the manager wants to hear something; None where it does not
+    watch this process."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")

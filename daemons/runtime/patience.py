@@ -1,4 +1,5 @@
-"""Waiting for what this machine does not have yet: an address, a disk, a GPU, another machine's RPC server."""
+"""Waiting for things that are not there yet: an address, a disk, a GPU, another machine's RPC
+server."""
 
 import time
 from collections.abc import Callable
@@ -20,16 +21,17 @@ SLICE = 0.2  # seconds of a pause after which it is looked whether the process i
 
 
 class Patience:
-    """Whether a process waits, and for what it waits now; empty while it does not. stopping: whether it is asked to
-    end, which ends a wait soon. A manager hears of a wait, and gives more time."""
+    """A process that waits, or does not, for things that are not there yet. waiting_for: the thing
+    that it waits for now; empty while it does not. stopping: returns True once the process is
+    asked to end, which ends a wait soon. A manager is notified of a wait, and gives more time."""
 
     def __init__(self, notifier: Notifier, stopping: Callable[[], bool], *, waits: bool) -> None:
         self._notifier, self._stopping, self._waits = notifier, stopping, waits
         self.waiting_for = ""
 
     def until_there(self, make: Callable[[], T]) -> T:
-        """Return what `make` makes once all that it needs is there. Raises NotThereYet at once where nothing is waited
-        for, SystemExit where the process is asked to end meanwhile."""
+        """Return the result of `make` once all that it needs is there. Raises NotThereYet at
+        once if this process does not wait, SystemExit if it is asked to end meanwhile."""
         retries = Retries()
         while True:
             try:
@@ -46,8 +48,8 @@ class Patience:
                 return made
 
     def hear(self, work: Callable[[], T]) -> T:
-        """Return what `work` makes, on another thread: it may never end. Raises SystemExit where the process is asked
-        to end meanwhile."""
+        """Return the result of `work`, on another thread: it may never end. Raises SystemExit if
+        the process is asked to end meanwhile."""
         future: Future[T] = on_thread(work)
         while not future.done():
             self._go_on()

@@ -112,10 +112,11 @@ def facts(
 
 
 class DaemonProcess:
-    """This process as a daemon, while the context is open. drain: seconds that its sessions get after SIGTERM or
-    SIGINT, the first of which asks for a clean end; the second ends at once. The end of its terminal (SIGHUP) asks for
-    a clean end too. stopping: it was asked. ends: what ends with it. idle: False where a step still runs at the end,
-    under which no library is taken down. waits: for what is not there yet."""
+    """This process as a daemon, while the context is open. drain: seconds that its sessions get
+    after SIGTERM or SIGINT, the first of which asks for a clean end; the second ends at once.
+    The end of its terminal (SIGHUP) asks for a clean end too. stopping: it was asked. ends: what
+    ends with it. idle: False where a step still runs at the end, under which no library is taken
+    down. waits: for what is not there yet."""
 
     def __init__(self, drain: float, *, waits: bool = False) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)

@@ -220,7 +220,7 @@ class Drafters:
                 assert_never(message)
 
     def _heard_mute(self, peer: DrafterPeer, beat: m.Ping | m.Pong, now: float) -> None:
-        """Take whether a drafter drafts, which it tells with each PING and PONG."""
+        """Note whether a drafter drafts at all, by a field of each PING and PONG."""
         muted = beat.no_drafts == NoDrafts.VOCABULARY
         if muted != peer.link.mute:
             peer.link.mute = muted

@@ -227,7 +227,8 @@ class _Server(uvicorn.Server):
 
 
 class Api:
-    """The API while it is served, by `loop`: at its socket, and at a port once `serve_port` has it."""
+    """The API while it is served, by `loop`: at its socket, and at a port once `serve_port` has
+    it."""
 
     def __init__(self, app: Starlette, patience: float) -> None:
         self._app, self._patience = app, patience
@@ -236,12 +237,13 @@ class Api:
         self._ended = list[Future[None]]()
 
     def serve_port(self, port: Port, host: str) -> None:
-        """Serve a TCP port too, at this number of its host, behind an `ApiGuard`. Raises as `listen` does."""
+        """Serve a TCP port too, at this number of its host, behind an `ApiGuard`. Raises as
+        `listen` does."""
         listener = listen(host, port.port, "--http")
         self.serve(guarded(self._app, port), listener)
 
     def serve_socket(self, path: Path, system: Path) -> None:
-        """Serve the socket. Raises ConfigError where it cannot listen."""
+        """Serve the socket. Raises ConfigError if it cannot listen."""
         self.serve(self._app, _listen(path, system))
 
     def serve(self, app: ASGIApp, listener: socket.socket) -> None:
@@ -273,9 +275,10 @@ def serving_api(
     patience: float = PATIENCE,
     system: Path = SYSTEM_DIR,
 ) -> Generator[Api]:
-    """Serve the API while the context is open, on a thread of its own; the socket is private, but in the system's
-    folder, and removed at the end. Raises ConfigError where it cannot listen. `port` is served too. patience: seconds
-    for a request to come whole, to the next one after an answer, and for a reader to take some of what waits for it."""
+    """Serve the API while the context is open, on a thread of its own; the socket is private,
+    but in the system's folder, and removed at the end. Raises ConfigError where it cannot
+    listen. `port` is served too. patience: seconds for a request to come whole, to the next one
+    after an answer, and for a reader to take some of what waits for it."""
     api = Api(create_app(backend, KeptResponses(responses)), patience)
     api.serve_socket(path, system)
     thread = threading.Thread(target=api.run, name="io", daemon=True)
@@ -291,7 +294,8 @@ def serving_api(
 
 
 def _log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Log what asyncio cannot do, such as accept a connection without a descriptor; that it tries every second."""
+    """Log what asyncio cannot do, such as accept a connection without a descriptor; that it
+    tries every second."""
     log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
 
 

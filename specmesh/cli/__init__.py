@@ -66,7 +66,7 @@ class _Commands(click.Group):
 
 
 def _forgive(stream: object) -> None:
-    """Have what a locale's encoding lacks shown as a question mark."""
+    """Have characters that a locale's encoding lacks shown as question marks."""
     reconfigure: Callable[..., object] | None = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")

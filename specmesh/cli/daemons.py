@@ -109,7 +109,8 @@ _daemon_options = combined(
     click.option(
         "--wait",
         is_flag=True,
-        help="Wait for an address, a model's disk or a GPU that is not there yet, as services always do.",
+        help="Wait for an address, a model's disk or a GPU that is not there yet, "
+        "as services always do.",
     ),
     option("--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8),
     option(
@@ -250,8 +251,8 @@ def _run(role: str, values: DaemonOptions) -> None:
 
 
 def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
-    """Raise ConfigError at once, before anything else is imported, where a daemon is to listen at what it may not, or
-    at what this machine does not have."""
+    """Raise ConfigError at once, before slow imports, for an address to listen at that is not
+    allowed, or that this machine does not have."""
     from specmesh.daemons.link.names import numbers_here
 
     bind = values.get("bind")
@@ -267,7 +268,8 @@ def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
 
 
 def _managed() -> bool:
-    """Return True under a service manager, which starts daemons before all that they need is there."""
+    """Return True under a service manager, which starts daemons before all that they need is
+    there."""
     return any(os.environ.get(name) for name in ("NOTIFY_SOCKET", "SPECMESH_LAUNCHD"))
 
 
@@ -305,8 +307,8 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -
 
 
 def _free_address(bind: str, patience: "Patience") -> str:
-    """Return the number and port of HOST:PORT once it can be listened at, which llama.cpp does not wait for. Raises
-    NotThereYet before."""
+    """Return the number and port of HOST:PORT once it can be listened at, which llama.cpp does
+    not wait for. Raises NotThereYet before."""
     from specmesh.daemons.link.names import numbers_here
 
     host, _, port = bind.rpartition(":")

@@ -125,7 +125,7 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
 
 
 def _loading(stats: Json) -> tuple[str, str]:
-    """Return whether a daemon without its model waits or loads, and for what or how far."""
+    """Return whether a daemon without its model waits or loads, and for which thing or how far."""
     if stats.get("waiting_for"):
         return "waiting", printable(str(stats["waiting_for"]))
     return "loading", f"{stats['loading']:.0%}"

@@ -157,7 +157,8 @@ class VerifierStats(DaemonStats):
 
 
 def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
-    """Return why nothing is drafted for the newest session, or, where there is none, for any that may come."""
+    """Return why nothing is drafted for the newest session, or, if there is none, for any that may
+    come."""
     if core.sessions:
         why = core.sessions[-1].get("no_drafts")
         return str(why) if why else None

@@ -128,7 +128,8 @@ class Greeting:
         self._pause = HELLO_INTERVAL
 
     def refused(self, now: float, share: float) -> None:
-        """Note that the verifier cannot be spoken with: the next HELLO comes after this share of a long pause."""
+        """Note that the verifier cannot be spoken with: the next HELLO comes after this share of
+        a long pause."""
         self._next = now + REFUSED_INTERVAL * share
 
     def begins(self, now: float) -> None:

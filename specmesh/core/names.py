@@ -1,7 +1,9 @@
-"""The numbers behind the name of a verifier's host: when they are looked up, and which of them is tried.
+"""The numbers behind the name of a verifier's host: when a look-up is due, and which number is
+tried.
 
-A look-up may take seconds or never end, and tomorrow's answer may be another. So there is one at a time, the last good
-answer holds until a better one comes, and an answer counts once its verifier is away.
+A look-up may take seconds or never end, and tomorrow's answer may be another. So one runs at a
+time, the last good answer holds until a better one comes, and a new answer counts once the verifier
+is away.
 """
 
 from ipaddress import ip_address
@@ -12,8 +14,9 @@ LOCALHOST = ("127.0.0.1", "::1")  # whatever a resolver makes of it
 
 
 class HostNumbers:
-    """The numbers of `host`. number: the one that is tried, None while none is known. trouble: why the newest look-up
-    gave none, empty where it did. A host that is a number, or this one, is never looked up."""
+    """The numbers of `host`. number: the one that is tried, None while none is known. trouble: the
+    reason why the newest look-up gave none, empty if it gave some. A host that is a number, or
+    this one, is never looked up."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -26,7 +29,8 @@ class HostNumbers:
         self._tried_since: float | None = None
 
     def due(self, now: float, *, there: bool) -> bool:
-        """Return True where a look-up begins now, of which `answered` or `failed` tells. there: the verifier is."""
+        """Return True if a look-up begins now; `answered` or `failed` follows. there: the verifier
+        is attached."""
         if there:
             self._next_look_up = now  # once it is lost
         if self._fixed or there or self._asking or now < self._next_look_up:
@@ -35,7 +39,8 @@ class HostNumbers:
         return True
 
     def answered(self, numbers: tuple[str, ...], now: float) -> None:
-        """Take the answer of a look-up. Its order counts where it has other numbers than before."""
+        """Take the answer of a look-up. Its order counts only if it has other numbers than
+        before."""
         self._asked(now, "")
         if set(numbers) != set(self._numbers):
             self._numbers = numbers
@@ -45,8 +50,8 @@ class HostNumbers:
         self._asked(now, why)
 
     def moves(self, now: float, *, there: bool) -> bool:
-        """Return True where `number` has changed: the verifier is away, and did not answer at the one before for long
-        enough, or its name no longer means that one."""
+        """Return True if `number` has changed: the verifier is away, and the number before gave no
+        answer for long enough, or the name no longer means it."""
         if there or self._tried_since is None:
             self._tried_since = now
         if there or not self._numbers:

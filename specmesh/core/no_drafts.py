@@ -16,4 +16,5 @@ class NoDrafts(StrEnum):
 
 
 LASTING = (NoDrafts.NONE_ATTACHED, NoDrafts.VOCABULARY, NoDrafts.CONTEXT, NoDrafts.GRAMMAR)
-"""Reasons that hold until somebody changes something; the others come and go while a text is generated."""
+"""Reasons that hold until somebody changes something; the others come and go while a text is
+generated."""

@@ -55,7 +55,7 @@ class RequestRouter:
 
     @property
     def first(self) -> Upstream:
-        """The first verifier that is there, else the first."""
+        """Return the first verifier that is there, or the first of all if none is."""
         there = (one for one in self.upstreams if one.info is not None)
         return next(there, self.upstreams[0])
 
@@ -70,8 +70,8 @@ class RequestRouter:
         )
 
     def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
-        """Return a verifier with the model of this name, or any; a lone one answers to any name. One that is drafted
-        for comes first. Raises why none is."""
+        """Return a verifier with the model of this name, or any; a lone one answers to any name.
+        One that is drafted for comes first. Raises why none is."""
         there = [one for one in self.upstreams if one.info is not None]
         wanted = [
             one

@@ -1,4 +1,4 @@
-"""When what is not there yet is looked for again, and when that is worth another line of the log."""
+"""When a missing thing is looked for again, and when that is worth another line of the log."""
 
 SOONEST, LATEST = 0.25, 4.0  # seconds between two looks, at first and at last
 NOTICE_INTERVAL = 60.0  # seconds until the same thing has another line
@@ -13,7 +13,7 @@ class Retries:
         self._next_notice = float("-inf")
 
     def missed(self, what: str, now: float) -> bool:
-        """Note that it was not there, for this reason; return True where that is worth a line."""
+        """Note that it was not there, for this reason; return True if that is worth a line."""
         self.pause = min(2 * self.pause, LATEST)
         if what == self._noticed and now < self._next_notice:
             return False

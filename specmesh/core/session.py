@@ -201,7 +201,8 @@ class VerifierSession:
 
     @property
     def no_drafts(self) -> NoDrafts | None:
-        """Why nothing is drafted for it by a drafter that could; None where something is, or its prompt is read."""
+        """Return why nothing is drafted for it by a drafter that could; None if something is, and
+        while its prompt is read."""
         if self.state is SessionState.PREFILLING:
             return None
         if self.constraint is not None and self.constraint.exhausted is not None:
@@ -214,7 +215,7 @@ class VerifierSession:
 
     @property
     def was_not_drafted(self) -> NoDrafts:
-        """Why none of its drafts was verified, where one drafted for it to the end."""
+        """Return why none of its drafts was verified, although one drafted for it to the end."""
         forbidden = self.constraint is not None and self.counts.stale_drafts
         return NoDrafts.GRAMMAR if forbidden else NoDrafts.BEHIND
 

@@ -38,11 +38,12 @@ over, its client has closed it or was here, or its sequence was needed."""
 
 @dataclass(slots=True, eq=False)
 class SessionContext:
-    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
-    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client got at
-    the end. The drafter pool's: whether its drafter has heard of it, for how many rounds it has had that, whether
-    drafts were asked for when drafters' loads were last counted, and why nothing was drafted when that was last logged,
-    and when that was."""
+    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for
+    it, None for one of the verifier's own. name: to resume it by; key: it was opened with;
+    either may be empty. end: what its client got at the end. The drafter pool's: whether its
+    drafter has heard of it, for how many rounds it has had that, whether drafts were asked for
+    when drafters' loads were last counted, and why nothing was drafted when that was last
+    logged, and when that was."""
 
     session: VerifierSession
     seq: int  # of the target's memory

@@ -32,7 +32,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingSnapshot(Snapshot):
-    """waiting_for: what is not there yet, where loading has not begun for want of it."""
+    """waiting_for: the missing thing, if loading has not begun for want of it."""
 
     loading: float
     waiting_for: str | None = None
@@ -142,8 +142,8 @@ class PrefixCacheSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
-    """What both daemons tell. no_drafts: why nothing is drafted now, for the newest session or for any; for people at a
-    drafter, else of NoDrafts."""
+    """Fields of both daemons. no_drafts: why nothing is drafted now, for the newest session or for
+    any; a sentence at a drafter, one of NoDrafts at a verifier."""
 
     address: str
     encrypted: bool

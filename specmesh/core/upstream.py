@@ -43,12 +43,13 @@ UpstreamEffect = (
 
 
 class Upstream:
-    """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
-    many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
-    own, once known. kept_out: why it or our own keys keep this drafter out. unknown: why the name of its host is not
-    known; unusable: why its vocabulary cannot be used; foreign: why nothing can be drafted in it; each empty where it
-    is not so. n_ctx: ids that the draft model can hold of a text. live:
-    sessions by its ids; sessions: by key, also those that are ending. opening: by ref, requests that have no session
+    """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is
+    that number modulo so many. info: what it says of itself, None while it is away; known: the
+    same, also once it is gone. vocabulary: its own, once known. kept_out: why it or our own keys
+    keep this drafter out. unknown: why the name of its host is not known; unusable: why its
+    vocabulary cannot be used; foreign: why nothing can be drafted in it; each empty where it is
+    not so. n_ctx: ids that the draft model can hold of a text. live: sessions by its ids;
+    sessions: by key, also those that are ending. opening: by ref, requests that have no session
     yet."""
 
     def __init__(
@@ -83,12 +84,12 @@ class Upstream:
 
     @property
     def refusal(self) -> str | None:
-        """Why it serves no client here, although it may answer."""
+        """Return why it serves no client here, although it may answer."""
         return self.kept_out or self.unusable or None
 
     @property
     def no_drafts(self) -> str | None:
-        """Why nothing is drafted for it now, if so; for people."""
+        """Return why nothing is drafted for it now, if so; for people."""
         if self.info is None:
             return self.trouble
         newest = next(reversed(self.live.values()), None)
@@ -98,7 +99,7 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        """Why it is away."""
+        """Return why it is away."""
         why = "is it running, and reachable from here?"
         if self.unknown:
             why = f"the name of its host is not known here ({self.unknown})."

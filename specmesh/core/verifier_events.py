@@ -85,7 +85,7 @@ class DrafterLeft:
 
 @dataclass(frozen=True, slots=True)
 class DrafterMuted:
-    """A drafter says that it drafts nothing here, or that it does again."""
+    """A drafter drafts nothing here by its own account, or does again."""
 
     drafter: DrafterId
     muted: bool

@@ -26,8 +26,8 @@ BUNDLED = "bundled"
 
 
 def check_there(settings: ModelSettings) -> ModelSettings:
-    """Return the settings with the model's own path, once all that it needs is there; raise NotThereYet before. This
-    takes as long as a disk and a driver take, and loads no library."""
+    """Return the settings with the model's own path, once all that it needs is there; raise
+    NotThereYet before. This takes as long as a disk and a driver take, and loads no library."""
     path, engine = located(settings.model, settings.engine), settings.engine
     if engine == "auto":
         engine = choose_engine(path)

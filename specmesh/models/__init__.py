@@ -75,8 +75,8 @@ def check_files(path: Path) -> None:
 
 
 def located(value: str | None, engine: str) -> str | None:
-    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id. `bundled` stays.
-    Raises as `resolve` does where it is none of them."""
+    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id.
+    `bundled` stays. Raises as `resolve` does for anything that is none of them."""
     if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
     try:
@@ -88,8 +88,9 @@ def located(value: str | None, engine: str) -> str | None:
 
 
 def resolve(value: str, root: Path) -> str:
-    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name. Raise
-    NotThereYet where the disk that it lies on may be missing, ConfigError otherwise, with what was tried."""
+    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of
+    exactly one name. Raise NotThereYet where the disk that it lies on may be missing,
+    ConfigError otherwise, with what was tried."""
     value, found = expanded(value), entries(root)
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
@@ -114,8 +115,9 @@ def resolve(value: str, root: Path) -> str:
 
 
 def _may_come(path: Path) -> bool:
-    """Return True where a path is missing as if its disk was not mounted: it is a link that leads nowhere, or no model
-    lies in its folder. Where others lie there, its name is wrong. Raise ConfigError for a folder that is closed."""
+    """Return True if a path is missing as if its disk was not mounted: it is a link that leads
+    nowhere, or no model lies in its folder. If others lie there, its name is wrong. Raise
+    ConfigError for a folder that is closed."""
     try:
         if path.is_symlink():
             return True

@@ -67,8 +67,8 @@ ABSENT = (errno.EADDRNOTAVAIL, errno.ENODEV)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """Return a TCP socket that listens there. Raise NotThereYet where no interface has the address, else ConfigError
-    that names the option."""
+    """Return a TCP socket that listens there. Raise NotThereYet where no interface has the
+    address, else ConfigError that names the option."""
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -83,7 +83,8 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 def check_present(number: str, option: str) -> None:
-    """Raise NotThereYet where no interface of this machine has the number; an interface's own name passes."""
+    """Raise NotThereYet if no interface of this machine has the number; an interface's own name
+    passes."""
     family = socket.AF_INET6 if ":" in number else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
@@ -110,7 +111,8 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
 
 
 def may_be_host(host: str) -> bool:
-    """Return True for what a number, a name or an interface can be, whether or not there is one; and for *."""
+    """Return True for anything that can be a number, a name or an interface, whether or not there
+    is one; and for *."""
     labels = host.removesuffix(".").split(".")
     if host == "*" or _is_number(host):
         return True
@@ -192,8 +194,8 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
 
 
 def means_everywhere(host: str) -> bool:
-    """Return True where binding this host would listen on all networks: *, 0.0.0.0, 0, [::], ... A name is looked up
-    before it is bound, and then the numbers that it means are judged."""
+    """Return True if binding this host would listen on all networks: *, 0.0.0.0, 0, [::], ... A
+    name is looked up before it is bound, and then the numbers that it means are judged."""
     if host == "*":
         return True
     try:

@@ -130,7 +130,8 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
 def test_a_verifier_changes_its_model_and_back(make_gguf: Make, target: Path, mesh: Mesh):
-    """The drafter's process stays; it drafts again once the first model is back, and fetches no vocabulary twice."""
+    """The drafter's process stays; it drafts again once the first model is back, and fetches no
+    vocabulary twice."""
     stranger = make_gguf("stranger", words=58, foreign=58)
     drafter = mesh.drafter(target, *SMALL, engine="llama", ready=False)
     for number, (model, suits) in enumerate(

@@ -42,7 +42,8 @@ def test_a_prompt_that_is_no_text(pair: dict[str, Daemon]):
 
 
 def test_a_locale_without_utf_8(pair: dict[str, Daemon]):
-    """What is typed comes as it was typed; of what is shown, what the locale lacks is a question mark."""
+    """What is typed comes as it was typed; of what is shown, what the locale lacks is a question
+    mark."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     told = ("--socket", pair["verifier"].socket, "--max-tokens", N)
     for env in (ascii_only, {"PYTHONIOENCODING": "ascii:strict"}):

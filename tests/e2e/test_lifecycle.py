@@ -174,7 +174,8 @@ def test_signal_when_idle(mesh: Mesh, first: str):
 
 @pytest.mark.fault("E8.86")
 def test_the_end_of_its_terminal(mesh: Mesh, role: str):
-    """SIGHUP, which a shell repeats and the end of a login follows up with SIGTERM: texts end in their drain."""
+    """SIGHUP, which a shell repeats and the end of a login follows up with SIGTERM: texts end in
+    their drain."""
     daemons = {
         "verifier": mesh.verifier("step_ms=20", "--drain", 3600),
         "drafter": mesh.drafter("", "--drain", 3600),

@@ -1,5 +1,6 @@
-"""What a daemon needs and this machine does not have yet: by hand it ends at once and says what would wait, under a
-service manager and with --wait it waits, says for what, and serves once it is there."""
+"""What a daemon needs and this machine does not have yet: by hand it ends at once and says what
+would wait, under a service manager and with --wait it waits, says for what, and serves once it
+is there."""
 
 import shutil
 import signal
@@ -37,7 +38,8 @@ class Names:
         self.know()
 
     def know(self, **numbers: str) -> None:
-        """From now on these names, without their .test, mean these numbers; "hangs" is no number."""
+        """From now on these names, without their .test, mean these numbers; "hangs" is no
+        number."""
         self._path.write_text("".join(f"{name}.test {one}\n" for name, one in numbers.items()))
 
     @property

@@ -167,7 +167,8 @@ def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
 @fault("E4.50")
 @fault("E8.86")
 def test_a_resolver_that_never_answers(mesh: Mesh):
-    """The other verifier is drafted for as if it was the only one, and the end does not wait for the resolver."""
+    """The other verifier is drafted for as if it was the only one, and the end does not wait for
+    the resolver."""
     hangs = edited(
         "import socket, time",
         "real = socket.getaddrinfo",

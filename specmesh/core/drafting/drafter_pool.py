@@ -80,7 +80,8 @@ class DrafterPool:
                 self.detach(live)
 
     def mute(self, identity: vev.DrafterId, now: float, *, muted: bool) -> list[vev.Effect]:
-        """Note that a drafter drafts nothing, or again: its own clients' sessions stay with it, others find another."""
+        """Note that a drafter drafts nothing, or again: its own clients' sessions stay with it,
+        others find another."""
         drafter, effects = self.drafters.get(identity), list[vev.Effect]()
         if drafter is None:
             return effects  # it has just gone
@@ -168,7 +169,7 @@ class DrafterPool:
         return [vev.ToDrafter(identity, moved)] if live.announced else []
 
     def no_drafts(self, live: SessionContext) -> NoDrafts | None:
-        """Return why nothing is drafted for a session now; None where something is."""
+        """Return why nothing is drafted for a session now; None if something is."""
         session = live.session
         if not session.may_draft:
             return NoDrafts.CLIENT
@@ -186,16 +187,16 @@ class DrafterPool:
         return session.no_drafts
 
     def verdict(self, live: SessionContext) -> NoDrafts | None:
-        """Return why nothing was drafted for a session that has ended, or no more at its end; None where that was not
-        so."""
+        """Return why nothing was drafted for a session that has ended, or no more at its end;
+        None if drafts were verified to the end."""
         why = self.no_drafts(live)
         if live.session.counts.drafted == 0:
             return why or live.session.was_not_drafted
         return why if why in LASTING else None
 
     def changed(self, live: SessionContext, now: float) -> vev.Noted | None:
-        """Return a line for the log where it has changed why nothing is drafted for a session; seldom where that comes
-        and goes."""
+        """Return a line for the log if the reason why nothing is drafted has changed; seldom for
+        reasons that come and go."""
         why = self.no_drafts(live)
         fleeting = why not in LASTING and now < live.noted + NOTE_INTERVAL
         if why == live.no_drafts or fleeting:

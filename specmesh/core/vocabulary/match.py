@@ -98,8 +98,8 @@ def _first_ids(pieces: tuple[bytes, ...]) -> dict[bytes, int]:
 def _ends_on_one_side(
     verifier: Vocabulary, draft: Vocabulary, fed: dict[int, int], said: dict[int, int]
 ) -> list[int]:
-    """Return the ids that end a text on one side, without text there, and have text on the other: two libraries read
-    one file so."""
+    """Return the ids that end a text on one side, without text there, and have text on the
+    other: two libraries read one file so."""
     found = list[int]()
     for i in sorted(verifier.end_ids | draft.end_ids):
         there = i < min(len(verifier), len(draft)) and i not in fed and i not in said

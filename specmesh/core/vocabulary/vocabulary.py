@@ -70,16 +70,17 @@ VOCABULARY_STATES: Mapping[VocabularyState, set[VocabularyState]] = {
     VocabularyState.KNOWN: _BEGUN,
     VocabularyState.UNUSABLE: _BEGUN,
 }
-"""What each may become. Every WELCOME begins anew, unless the vocabulary is known, or unusable, and still the same; one
-that is the draft model's own, or was here of late, need not be fetched."""
+"""What each may become. Every WELCOME begins anew, unless the vocabulary is known, or unusable,
+and still the same; one that is the draft model's own, or was here of late, need not be fetched."""
 
 Claim = tuple[str, int]  # fingerprint and size of a vocabulary
 
 
 class VocabularyExchange:
-    """A drafter's part in getting to know a verifier; own: the draft model's vocabulary, None where that knows ids
-    only. What a call returns is to be done: VOCAB is to be sent, or a vocabulary to be compared until it is known.
-    trouble: why the verifier's is unusable, empty where it is not."""
+    """A drafter's part in getting to know a verifier; own: the draft model's vocabulary, None
+    where that knows ids only. What a call returns is to be done: VOCAB is to be sent, or a
+    vocabulary to be compared until it is known. trouble: why the verifier's is unusable, empty
+    where it is not."""
 
     def __init__(self, own: Vocabulary | None) -> None:
         self._own = own
@@ -152,7 +153,7 @@ class VocabularyExchange:
         return vocabulary
 
     def _keep(self, claim: Claim, pieces: tuple[bytes, ...]) -> None:
-        """Keep a vocabulary that was fetched, and drop the oldest where there are many."""
+        """Keep a vocabulary that was fetched, and drop the oldest of too many."""
         self._kept[claim] = pieces
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]

@@ -102,7 +102,8 @@ def gpu_devices() -> tuple[str, ...]:
 
 @functools.cache
 def gpu_backends() -> tuple[str, ...]:
-    """Return the names of this build's backends for GPUs of this machine, whether or not there is one."""
+    """Return the names of this build's backends for GPUs of this machine, whether or not there
+    is one."""
     get = _ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
     name = _ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
     count = _ggml("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
@@ -117,8 +118,8 @@ def gpu_backends() -> tuple[str, ...]:
 
 
 def check_gpu() -> None:
-    """Raise NotThereYet where this build finds no GPU, ConfigError where it never will. A child looks: once a process
-    has looked, it finds no other."""
+    """Raise NotThereYet if this build finds no GPU, ConfigError if it never will. A child looks:
+    once a process has looked, it finds no other."""
     with closing(Child(__name__, memory=2**44, seconds=60.0)) as child:
         try:
             seen = child.ask({})
@@ -160,7 +161,8 @@ def add_servers(addresses: Sequence[str]) -> None:
 
 
 def check_servers(addresses: Sequence[str]) -> None:
-    """Raise NotThereYet where one of these RPC servers does not answer, ConfigError for a build without RPC."""
+    """Raise NotThereYet if one of these RPC servers does not answer, ConfigError for a build
+    without RPC."""
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     # A server may be far away, and answers once its GPU is ready.
     with closing(Child(__name__, memory=2**32, seconds=20.0)) as child:
@@ -174,8 +176,8 @@ def check_servers(addresses: Sequence[str]) -> None:
 
 
 def answer(request: Json) -> Json:
-    """In the child: add the server at an `address`, where the process ends if none answers; or tell the GPUs of this
-    machine."""
+    """Add the server at an `address`, in the child, which ends if none answers; or list the GPUs of
+    this machine."""
     if "address" in request:
         _add_server(str(request["address"]))
         return {}

@@ -169,8 +169,8 @@ class LlamaModel:
 
 
 def _note_no_gpu(settings: ModelSettings) -> None:
-    """Say that the CPU does all, where a GPU was asked for, or is what this build is for. Raises ConfigError where one
-    is required."""
+    """Warn that the CPU does all, if a GPU was asked for or the build is for one. Raises
+    ConfigError if one is required."""
     backends = gpu_backends()
     seen = f"{', '.join(backends)} of llama.cpp finds none" if backends else CPU_ONLY
     if settings.require_gpu:

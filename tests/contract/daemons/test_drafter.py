@@ -77,7 +77,8 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
 )
 @pytest.mark.fault("E7.78")
 def test_a_lying_vocabulary(bench: Bench, answer: m.Vocab):
-    """No client is served by it, and each hears why; it is asked for once, and another verifier's is taken."""
+    """No client is served by it, and each hears why; it is asked for once, and another
+    verifier's is taken."""
     router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))

@@ -1,4 +1,5 @@
-"""Drafters that know their verifiers by name: a resolver that is slow, that fails, or that says something else now."""
+"""Drafters that know their verifiers by name: a resolver that is slow, that fails, or that says
+something else now."""
 
 import socket
 import threading
@@ -58,7 +59,8 @@ def named(bench: Bench, *hosts: str) -> Running:
 
 @pytest.mark.fault("E4.50")
 def test_a_name_that_hangs_holds_up_nobody_else(bench: Bench, names: Names):
-    """Neither another verifier's link nor the end; and it is looked up once, not again and again."""
+    """Neither another verifier's link nor the end; and it is looked up once, not again and
+    again."""
     never = threading.Event()
 
     def hangs() -> tuple[str, ...]:
@@ -106,7 +108,8 @@ def test_a_name_that_comes_to_mean_another_machine(bench: Bench, names: Names):
 
 @pytest.mark.fault("E4.50")
 def test_a_resolver_that_goes_away(bench: Bench, names: Names):
-    """The last good answer is kept; while there is none, the trouble says that the name is not known."""
+    """The last good answer is kept; while there is none, the trouble says that the name is not
+    known."""
     names.known["big.test"] = tuple
     drafter = named(bench, "big.test")
     until(lambda: "big.test" in names.asked, "it is looked up")

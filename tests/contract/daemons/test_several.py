@@ -175,7 +175,8 @@ def foreign(router: Scripted, **changes: object) -> None:
 
 @pytest.mark.fault("E7.78")
 def test_a_verifier_that_does_not_suit(bench: Bench):
-    """Nothing is drafted for it, which it is told; clients are served by it all the same, and stats say why."""
+    """Nothing is drafted for it, which it is told; clients are served by it all the same, and
+    stats say why."""
     router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
     foreign(router)
     until(lambda: drafter.welcome, "it serves")
@@ -190,7 +191,8 @@ def test_a_verifier_that_does_not_suit(bench: Bench):
 
 @pytest.mark.fault("E7.78")
 def test_a_verifier_comes_to_suit(bench: Bench):
-    """It comes back with another model, then with the first, and again: each time it is looked at, and asked once."""
+    """It comes back with another model, then with the first, and again: each time it is looked
+    at, and asked once."""
     router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
     foreign(router)
     for number in range(2):
@@ -228,7 +230,8 @@ def test_one_of_two_does_not_suit(bench: Bench):
 
 @pytest.mark.parametrize("owner", ["verifier", "drafter"])
 def test_a_drafter_that_drafts_nothing(bench: Bench, owner: str):
-    """Sessions of others do not go to it; its own client's has no drafts, and none are asked for."""
+    """Sessions of others do not go to it; its own client's has no drafts, and none are asked
+    for."""
     verifier, mute = bench.verifier(), bench.dealer()
     mute.no_drafts = "vocabulary"
     mute.say(m.Ping(1, no_drafts=mute.no_drafts))

@@ -89,7 +89,8 @@ def test_several_verifiers(
 
 
 def test_paths_in_a_home(tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch):
-    """~ in a file, a variable and a flag that no shell has read: of every path, the client's socket too."""
+    """~ in a file, a variable and a flag that no shell has read: of every path, the client's
+    socket too."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "api-keys").touch(0o600)
     (tmp_path / "api-keys").write_text("k")

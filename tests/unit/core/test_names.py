@@ -1,5 +1,5 @@
-"""Getting to a verifier, in virtual time. The numbers behind its name: one look-up at a time, every number tried, the
-last good answer kept. When it is greeted."""
+"""Getting to a verifier, in virtual time. The numbers behind its name: one look-up at a time,
+every number tried, the last good answer kept. When it is greeted."""
 
 from itertools import pairwise
 
@@ -100,7 +100,8 @@ def test_a_number_that_has_served_gets_its_time_again():
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_a_verifier_of_another_version_is_greeted_seldom(share):
-    """Each HELLO to it is a bad frame, of which it takes one a second from all drafters of a key."""
+    """Each HELLO to it is a bad frame, of which it takes one a second from all drafters of a
+    key."""
     greeting, times = Greeting(0.0), []
     for tick in range(3000):
         now = tick * TICK

@@ -1,4 +1,5 @@
-"""Why nothing is drafted for a session: one reason in its row, its report and the log, whatever keeps drafts away."""
+"""Why nothing is drafted for a session: one reason in its row, its report and the log, whatever
+keeps drafts away."""
 
 from dataclasses import replace
 

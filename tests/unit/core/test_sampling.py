@@ -80,7 +80,8 @@ def draw(logits, positions, **params):
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-310, 1e-307, 1e-45, 9.9e-6])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
 def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
-    """Whatever filters there are, and whoever asks: `Number.MIN_VALUE` is some client's "almost 0"."""
+    """Whatever filters there are, and whoever asks: `Number.MIN_VALUE` is some client's "almost
+    0"."""
     logits = wide(3, 1000, "spread")
     params = SamplingParams(temperature=temperature, seed=1, **filters)
     sampler = Sampler(params)

@@ -148,7 +148,8 @@ def acquainted(state: VocabularyState) -> VocabularyExchange:
 
 @pytest.mark.parametrize("state", VocabularyState)
 def test_a_vocabulary_in_each_state(state: VocabularyState):
-    """What is out of turn has no effect; a WELCOME begins anew, but for what is known, or known to be unusable."""
+    """What is out of turn has no effect; a WELCOME begins anew, but for what is known, or known
+    to be unusable."""
     fetching = state is VocabularyState.FETCHING
     made = acquainted(state)
     assert [made.answered(part, 9.0) for part in (PARTS[1], m.Vocab(0))] == [None, None]
@@ -187,7 +188,8 @@ def test_a_vocabulary_that_cannot_be(lie: str):
 
 
 def test_a_vocabulary_is_asked_for_once():
-    """A verifier that changes its model back and forth is compared anew, without another byte; a few are kept."""
+    """A verifier that changes its model back and forth is compared anew, without another byte; a
+    few are kept."""
     others = [Vocabulary((b"x%d" % number,), frozenset()) for number in range(4)]
     made = acquainted(VocabularyState.KNOWN)
     for verifier, known in enumerate((OWN, THEIRS, OWN, THEIRS)):

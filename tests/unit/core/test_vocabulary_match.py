@@ -62,7 +62,8 @@ def test_end_ids_may_differ_between_the_same_tokens():
 
 @pytest.mark.parametrize("of", ["draft", "verifier"])
 def test_an_end_id_that_is_text_on_the_other_side(of):
-    """One library makes an end of `</s>`, the other reads it as text: the same token of the same file all the same."""
+    """One library makes an end of `</s>`, the other reads it as text: the same token of the same
+    file all the same."""
     without = Vocabulary(changed(BASE, {300: b""}).pieces, frozenset({500, 300}))
     draft, verifier = (without, BASE) if of == "draft" else (BASE, without)
     found = compare(draft, verifier)

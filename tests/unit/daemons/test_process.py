@@ -98,7 +98,8 @@ def test_a_stuck_process_ends_itself():
 
 
 def test_what_is_waited_for_is_noticed_once_a_minute():
-    """And at once where it is another thing; it is looked for ever more seldom, but every few seconds."""
+    """And at once where it is another thing; it is looked for ever more seldom, but every few
+    seconds."""
     retries, now, noticed = Retries(), 0.0, list[tuple[float, str]]()
     for what, until in (("a disk", 130.0), ("an address", 140.0), ("a disk", 150.0)):
         while now < until:
@@ -175,7 +176,8 @@ def test_the_hash_of_a_model_file(tmp_path: Path, size: int):
 @pytest.mark.parametrize("part", [1, 2, 3])
 @pytest.mark.parametrize("at", [0, 2**20 - 1])
 def test_the_hash_of_a_model_in_parts(tmp_path: Path, part: int, at: int):
-    """It covers each part, beginning and end, and a part's length: the first may hold no weights at all."""
+    """It covers each part, beginning and end, and a part's length: the first may hold no weights
+    at all."""
     hashes = set[str]()
     for folder, byte, more in (("a", b"\0", b""), ("b", b"x", b""), ("c", b"\0", b"\0")):
         (tmp_path / folder).mkdir()
