@@ -153,7 +153,7 @@ def _bound(
     host, port = endpoint(settings.bind)
     check_bind(settings.bind, keyed=keys is not None, insecure=settings.insecure)
     named = partial(numbers_here, host, "--bind", interfaces=True)
-    numbers = process.patience.hear(named)
+    numbers = process.patience.hear(named, f"--bind: looking up {host}")
     for number in numbers[:-1]:
         with suppress(NotThereYet):
             return _bound_to(process, settings, keys, f"tcp://{bracketed(number)}:{port}")
@@ -182,7 +182,7 @@ class Serving:
 
     def _serve_port(self, port: Port) -> None:
         named = partial(numbers_here, port.host, "--http", everywhere=True)
-        numbers = self._process.patience.hear(named)
+        numbers = self._process.patience.hear(named, f"--http: looking up {port.host}")
         self._api.serve_port(port, numbers[0])
 
     def run(
@@ -195,8 +195,10 @@ class Serving:
         """Load an engine on its thread once all that it needs is there, make its loop and run
         that."""
         process, backend, settings = self._process, self._backend, self._settings
-        check = partial(check_there, settings.model)
-        model = process.patience.until_there(lambda: process.patience.hear(check))
+        patience, wanted = process.patience, settings.model
+        check = partial(check_there, wanted)
+        looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
+        model = patience.until_there(lambda: patience.hear(check, looking))
         thread = ModelThread()
         engine = process.wait(thread.do(lambda: load(model, backend.progress)))
         loop = make(engine, model, thread)

@@ -17,6 +17,7 @@ from specmesh.cli.options import aligned
 from specmesh.cli.status import Found, find
 from specmesh.client import printable
 from specmesh.core.fields import at, objects_at
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.engines.llama.library import PINNED, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES, SYSTEM_DIR
@@ -140,6 +141,10 @@ def judge_daemon(one: Found) -> Check:
             f"{state}, has no verifier",
             "specmesh stats  # and see below: network; then its log",
         )
+    why = stats.get("no_drafts")
+    lasting = why in (NoDrafts.VOCABULARY, NoDrafts.CONTEXT)
+    if why and (lasting or name == "drafter"):
+        return warn(name, f"{state}; {printable(str(why))}", "see docs/troubleshooting.md")
     if name == "verifier" and not stats.get("peers"):
         return warn(name, f"{state}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     return ok(name, state)

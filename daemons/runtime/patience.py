@@ -17,6 +17,7 @@ log = structlog.get_logger("specmesh")
 
 T = TypeVar("T")
 
+SLOW_LOOK = 3.0  # seconds after which a look is slow enough for a line of the log
 SLICE = 0.2  # seconds of a pause after which it is looked whether the process is to end
 
 
@@ -47,25 +48,31 @@ class Patience:
                     self._notifier.loading(0.0)
                 return made
 
-    def hear(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, on another thread: it may never end. Raises SystemExit if
-        the process is asked to end meanwhile."""
+    def hear(self, work: Callable[[], T], what: str) -> T:
+        """Return the result of `work`, on another thread: it may never end. what: names it, if it
+        takes long. Raises SystemExit if the process is asked to end meanwhile."""
         future: Future[T] = on_thread(work)
+        retries, long = Retries(), time.monotonic() + SLOW_LOOK
         while not future.done():
             self._go_on()
             wait([future], SLICE)
+            if time.monotonic() > long:
+                self._note(retries, what)
         return future.result()
 
     def _missed(self, retries: Retries, what: str) -> None:
-        self.waiting_for = what
-        if retries.missed(what, time.monotonic()):
-            log.warning("waiting", what=what)
-            self._notifier.waiting(what)
+        self._note(retries, what)
         again = time.monotonic() + retries.pause
         while (left := again - time.monotonic()) > 0:
             self._go_on()
             time.sleep(min(left, SLICE))
         self._go_on()
+
+    def _note(self, retries: Retries, what: str) -> None:
+        self.waiting_for = what
+        if retries.missed(what, time.monotonic()):
+            log.warning("waiting", what=what)
+            self._notifier.waiting(what)
 
     def _go_on(self) -> None:
         if self._stopping():

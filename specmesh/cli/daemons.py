@@ -253,18 +253,21 @@ def _run(role: str, values: DaemonOptions) -> None:
 def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
     """Raise ConfigError at once, before slow imports, for an address to listen at that is not
     allowed, or that this machine does not have."""
-    from specmesh.daemons.link.names import numbers_here
+    from specmesh.daemons.link.names import numbers_here, on_thread
 
     bind = values.get("bind")
     if bind is not None:
         insecure = values["insecure_no_auth"]
         keyed = not insecure and find_keys(values["keys"]) is not None
         check_bind(bind, keyed=keyed, insecure=insecure)
-        [number, *_] = numbers_here(host_of(bind, "--bind"), "--bind", interfaces=True)
-        check_present(number, "--bind")
+        host = host_of(bind, "--bind")
+        # Ctrl-C ends a wait for a thread, not one in a look-up.
+        found = on_thread(lambda: numbers_here(host, "--bind", interfaces=True))
+        check_present(found.result()[0], "--bind")
     if port is not None:
-        [number, *_] = numbers_here(port.host, "--http", everywhere=True)
-        check_present(number, "--http")
+        name = port.host
+        found = on_thread(lambda: numbers_here(name, "--http", everywhere=True))
+        check_present(found.result()[0], "--http")
 
 
 def _managed() -> bool:
@@ -312,7 +315,7 @@ def _free_address(bind: str, patience: "Patience") -> str:
     from specmesh.daemons.link.names import numbers_here
 
     host, _, port = bind.rpartition(":")
-    numbers = patience.hear(lambda: numbers_here(host, "--bind"))
+    numbers = patience.hear(lambda: numbers_here(host, "--bind"), f"--bind: looking up {host}")
     number = next((one for one in numbers if ":" not in one), numbers[0])
     listen(number, int(port), "--bind").close()
     return f"{number}:{port}"
