@@ -57,13 +57,14 @@ def test_every_number_is_tried(numbers):
 
 def test_the_same_numbers_in_another_order_change_nothing():
     """Resolvers shuffle: each is tried in its turn all the same."""
-    host = HostNumbers("big.test")
-    host.answered(("10.0.0.1", "10.0.0.2", "10.0.0.3"), 0.0)
-    seen = []
-    for turn in range(3):
-        seen += tried(host, TRY_SECONDS, start=turn * TRY_SECONDS)
-        host.answered(("10.0.0.3", "10.0.0.1", "10.0.0.2"), 0.0)
-    assert sorted(seen) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    host, now, seen = HostNumbers("big.test"), 0.0, set()
+    for _ in range(4):
+        others = sorted({"10.0.0.1", "10.0.0.2"} - {host.number})
+        before = [host.number] if host.number else []
+        host.answered((*before, *others, "10.0.0.3"), now)  # the third always comes last
+        seen.update(tried(host, TRY_SECONDS + TICK, start=now))
+        now += TRY_SECONDS + TICK
+    assert seen == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 
 
 def test_another_answer_is_taken_at_once_where_the_verifier_is_away():
@@ -84,8 +85,10 @@ def test_the_last_good_answer_is_kept():
     host.failed("no such name", 3.0)
     assert (host.number, host.trouble) == ("10.0.0.1", "no such name")
     assert tried(host, 60, start=3.0) == []
-    host.answered(("10.0.0.1",), 9.0)
+    host.answered(("10.0.0.1", "10.0.0.2"), 9.0)
     assert host.trouble == ""
+    host.failed("no such name", 12.0)
+    assert tried(host, 2 * TRY_SECONDS, start=63.0) == ["10.0.0.2", "10.0.0.1"]
 
 
 def test_a_number_that_has_served_gets_its_time_again():

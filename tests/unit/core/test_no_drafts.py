@@ -206,6 +206,29 @@ def test_a_text_that_lost_its_drafts_says_so_at_its_end():
     assert report["no_drafts"] is NoDrafts.NONE_ATTACHED
 
 
+class Strict(Spent):
+    """A grammar that allows no draft, and has time left."""
+
+    exhausted = None
+
+
+@pytest.mark.parametrize(
+    ("constraint", "why"), [(None, NoDrafts.BEHIND), (Strict(), NoDrafts.GRAMMAR)]
+)
+def test_drafts_that_are_never_verified(constraint, why):
+    """They come late, or the grammar forbids each of them: the end has a reason all the same."""
+    world = World(drafters=HERE, constraint=constraint)
+    world.step()
+    if constraint is None:
+        late = m.Draft(1, len(PROMPT), Prefix(PROMPT).crc, (4,))
+        world.handle(vev.FromDrafter(DRAFTER, late))
+    else:
+        world.draft()
+    world.handle(vev.ClientLeft(3))
+    report = world.ended[0].report
+    assert (report["drafted"], report["no_drafts"]) == (0, why)
+
+
 def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
     """Nobody is behind before the first step."""
     slots, limits = KVSlots(2, "cut", 64), TargetLimits(64, 8, frozenset({7}), 4)

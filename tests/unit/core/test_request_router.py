@@ -4,6 +4,8 @@ or a clock."""
 from dataclasses import replace
 from unittest.mock import ANY
 
+import pytest
+
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients, Encode
@@ -23,7 +25,8 @@ from specmesh.core.requests import (
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.upstream import Upstream, UpstreamEffect
-from specmesh.errors import Busy, RemoteProtocolError
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import Busy, DaemonUnreachable, RemoteProtocolError, Starting
 from specmesh.wire import messages as m
 
 REQUEST = Request(None, (1, 2, 3), SessionParams(SamplingParams(), 20))
@@ -269,3 +272,27 @@ def test_memory_is_bounded():
     assert [
         bool(ask(*order)) for order in ((queue, ""), (alone, text * (taken + 1)), (alone, ""))
     ] == [0, 0, 1]
+
+
+def test_what_is_drafted_for_comes_first():
+    """Where a client names no model, or both have it; by the others it is served without drafts."""
+    router, (first, second) = verifiers("ab")
+    vocabulary = Vocabulary((b"a",), frozenset())
+    for one in (first, second):
+        one.speaks(vocabulary, ready=True)
+    second.info = replace(WELCOME, verifier="second")
+    assert router.serving("", 9.0)[0] is first.info
+    first.foreign = "of another family"
+    assert router.serving("", 9.0)[0] is second.info
+    second.foreign = "of another family"
+    assert router.serving("", 9.0)[0] is first.info
+
+
+def test_an_unusable_vocabulary_is_said_to_be_so():
+    """It is not waited for."""
+    router, [only] = verifiers()
+    with pytest.raises(Starting):
+        router.serving("", 9.0)
+    only.unusable = "no vocabulary"
+    with pytest.raises(DaemonUnreachable, match="no vocabulary"):
+        router.serving("", 9.0)
