@@ -153,14 +153,14 @@ def test_a_client_that_sends_no_more_is_answered(
 ):
     """All that it has asked for, as by `nc -N`; then its connection is closed."""
     daemon = Late(*EVENTS)
-    with serving_api(door.path, daemon, door.port) as loop, closing(door.dial()) as client:
+    with serving_api(door.path, daemon, door.port) as api, closing(door.dial()) as client:
         client.sendall(asking({"prompt": "x", "stream": stream}) * requests)
         client.shutdown(socket.SHUT_WR)
         for _ in range(requests):
             until(daemon.orders.__len__, "it has asked")
             if requests == 1:  # else the end is behind the second one
                 until(lambda: connections[-1].half_closed, "its end has come")
-            daemon.answer(loop)
+            daemon.answer(api.loop)
         raw = all_of(client)
     assert raw.startswith(b"HTTP/1.1 200 ")
     assert raw.count(b"HTTP/1.1") == requests
@@ -194,14 +194,14 @@ def test_a_client_of_another_machine_that_sends_no_more(
     """Only what is sent to it shows whether it is there: it gets what clients have to skip."""
     monkeypatch.setattr(server, "other_end", lambda _: None)
     daemon = Late(*EVENTS)
-    with serving_api(door.path, daemon, door.port) as loop:
+    with serving_api(door.path, daemon, door.port) as api:
         with closing(door.dial()) as client:
             client.sendall(asking({"prompt": "x"}))
             until(daemon.asked.is_set, "it has asked")
             if stays:
                 client.shutdown(socket.SHUT_WR)
                 until(lambda: connections[-1].half_closed, "its end has come")
-                daemon.answer(loop)
+                daemon.answer(api.loop)
                 raw = all_of(client)
         if not stays:
             until(daemon.cancelled.is_set, "its session is cancelled")
@@ -374,13 +374,13 @@ def test_a_reader_that_stops(
     """Its session pauses soon: it is sent little more, however much its kernel would take."""
     daemon = Endless()
     with (
-        serving_api(door.path, daemon, door.port) as loop,
+        serving_api(door.path, daemon, door.port) as api,
         closing(door.dial(buffer)) as client,
     ):
         client.sendall(asking({"prompt": "hi", "stream": True}))
         read_much(client, before)
         until(daemon.paused.is_set, "it is paused")
-        loop.call_soon_threadsafe(connections[-1].transport.close)  # once all is sent
+        api.loop.call_soon_threadsafe(connections[-1].transport.close)  # once all is sent
         until(connections[-1].transport.is_closing, "nothing more is written")
         assert len(all_of(client)) < MOST
 
