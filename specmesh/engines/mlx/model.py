@@ -16,10 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from specmesh.config import ModelSettings
 from specmesh.core.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import ConfigError, SpecmeshError
+
+log = structlog.get_logger("specmesh.engines.mlx")
 
 _SPACE = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -49,6 +53,8 @@ class MlxModel:
             raise ConfigError(
                 "--require-gpu: MLX has no GPU here", "leave it out, or see the README"
             )
+        if not on_gpu and settings.gpu_layers:
+            log.warning("no_gpu", meaning="the CPU does all: MLX finds no GPU")
         device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.engines.base import Ask
@@ -28,6 +29,20 @@ MODELS = Path(str(files("specmesh") / "models"))
 
 def opened(folder: Path) -> MlxDrafter:
     return MlxDrafter(ModelSettings("mlx", str(folder), 256, 1, gpu_layers=-1))
+
+
+@pytest.mark.fault("E7.82")
+def test_the_cpu_instead_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """It is warned of where one was asked for, and refused where one is required."""
+    mx = model._library("mlx.core")
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
+    folder, required = str(MODELS / "drafter-hf"), {"gpu_layers": None, "require_gpu": True}
+    for gpu_layers, count in ((None, 0), (-1, 1)):
+        with capture_logs() as told:
+            MlxDrafter(ModelSettings("mlx", folder, 256, 1, gpu_layers=gpu_layers)).close()
+        assert [one["event"] for one in told].count("no_gpu") == count
+    with pytest.raises(ConfigError, match="--require-gpu"):
+        MlxDrafter(ModelSettings("mlx", folder, 256, 1, **required))
 
 
 @pytest.mark.fault("E7.78")
