@@ -8,7 +8,8 @@ verifier  the message of side B
 drafter   its introduction, encrypted
 verifier  its own, or "no" if the drafter's cannot be read
 
-The drafter uses the key first, so the verifier knows of the try before it says whether the code was right.
+The drafter uses the key first, so the verifier knows of the try before it says whether the code was right. Its message
+alone tells nothing about the code: who leaves before the introduction has not tried one.
 """
 
 import base64
@@ -16,8 +17,10 @@ import contextlib
 import json
 import re
 import secrets
+import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -29,8 +32,9 @@ from specmesh.security.keys import KEY
 
 PORT = 7072
 CODE_LIFETIME_S = 300.0
-EXCHANGE_TIMEOUT_S = 10.0  # nobody else is heard meanwhile
+EXCHANGE_TIMEOUT_S = 10.0
 MAX_LINE = 4096
+MAX_CALLERS = 64  # connections that are served at once
 
 _GREETING = b"specmesh pair 1 "
 _SIDES = {"idA": b"specmesh drafter", "idB": b"specmesh verifier"}
@@ -59,53 +63,157 @@ def wait(
     admit: Callable[[PairingIntroduction], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code was right. Raise
-    Refused after a wrong code, Busy if nobody came."""
+    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code was right. All
+    callers are served side by side, so a silent or slow one delays nobody, and only a whole introduction is a try:
+    who leaves before it has learned nothing about the code. Raise Refused after a wrong code, Busy if nobody came."""
     end = time.monotonic() + lifetime
-    while (left := end - time.monotonic()) > 0:
-        listener.settimeout(left)
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            break
-        except OSError:
-            continue  # it left before it was heard
-        with connection:
-            lines = LineChannel(connection)
-            try:
-                return offer(lines, code, mine, admit)
-            except (WrongCode, RemoteProtocolError, OSError) as error:
-                if lines.answered:  # something that a guess could be tried on
-                    raise Refused(
-                        f"nobody was let in: {error}", "run `specmesh pair` again for a new code"
-                    ) from None
+    callers = _Callers(listener)
+    try:
+        while (now := time.monotonic()) < end:
+            came = callers.next_line(now, end)
+            if came is None:
+                continue
+            caller, line = came
+            if caller.box is not None:
+                return _introduced(caller.connection, caller.box, line, mine, admit)
+            _greeted(caller, line, code, callers)
+    finally:
+        callers.close()
     raise Busy(
         "nobody came, and the code is no longer good", "run `specmesh pair` again for a new one"
     )
 
 
-def offer(
-    lines: "LineChannel",
-    code: str,
+def _greeted(caller: "_Caller", greeting: bytes, code: str, callers: "_Callers") -> None:
+    """Answer a drafter's greeting, or drop what sent another one."""
+    if not greeting.startswith(_GREETING):
+        callers.drop(caller)
+        return
+    side = SPAKE2_B(_password(code), **_SIDES)
+    try:
+        message = _message_in(greeting.removeprefix(_GREETING))
+        answer = side.start().hex().encode()
+        caller.box = _box(side, message)
+        caller.connection.sendall(answer + b"\n")
+    except (RemoteProtocolError, OSError):
+        callers.drop(caller)
+
+
+def _introduced(
+    connection: socket.socket,
+    box: Fernet,
+    line: bytes,
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
-    greeting = lines.read()
-    if not greeting.startswith(_GREETING):
-        raise RemoteProtocolError("something came that is no drafter of this version")
-    side = SPAKE2_B(_password(code), **_SIDES)
-    message = side.start()
-    box = _box(side, greeting.removeprefix(_GREETING))
-    lines.write(message.hex().encode())
+    """Admit the drafter whose introduction this is, and answer it. Raise Refused where it had another code."""
     try:
-        theirs = _opened(box, lines.read(), "drafter")
-    except WrongCode:
-        lines.write(b"no")
-        raise
+        theirs = _opened(box, line, "drafter")
+    except (WrongCode, RemoteProtocolError) as error:
+        if isinstance(error, WrongCode):
+            with contextlib.suppress(OSError):
+                connection.sendall(b"no\n")
+        raise Refused(
+            f"nobody was let in: {error}", "run `specmesh pair` again for a new code"
+        ) from None
     admit(theirs)
     with contextlib.suppress(OSError):  # it has left, but it is let in, and the code is spent
-        lines.write(_sealed(box, mine))
+        connection.sendall(_sealed(box, mine) + b"\n")
     return theirs
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A connection at the pairing port. end: when it is closed, on the monotonic clock. box: what it and this side can
+    open, once it has greeted."""
+
+    connection: socket.socket
+    host: str
+    end: float
+    kept: bytes = b""
+    box: Fernet | None = None
+
+
+class _Callers:
+    """The connections at a listener, at most MAX_CALLERS, each for EXCHANGE_TIMEOUT_S. Beyond these a host gives up its
+    own oldest one, of several hosts the one with the most. Of hosts with lines to read the one that was read least is
+    first: computing an answer takes milliseconds."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._there: list[_Caller] = []
+        self._read = Counter[str]()  # lines by host
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def next_line(self, now: float, until: float) -> tuple[_Caller, bytes] | None:
+        """Wait for connections and bytes, at most until then; return a line that is whole by now, and whose it is."""
+        for late in [one for one in self._there if one.end <= now]:
+            self.drop(late)
+        due = min((one.end for one in self._there), default=until)
+        keys = [key for key, _ in self._selector.select(max(min(due, until) - now, 0.0))]
+        callers = [key.data for key in keys if isinstance(key.data, _Caller)]
+        if len(callers) < len(keys):
+            self._accept()
+        for caller in sorted(callers, key=lambda one: self._read[one.host]):
+            line = self._line_of(caller)
+            if line is not None:
+                self._read[caller.host] += 1
+                return caller, line
+        return None
+
+    def drop(self, caller: _Caller) -> None:
+        """Close a connection; one that was dropped before stays so."""
+        if caller in self._there:
+            self._there.remove(caller)
+            self._selector.unregister(caller.connection)
+            caller.connection.close()
+
+    def close(self) -> None:
+        for caller in list(self._there):
+            self.drop(caller)
+        self._selector.close()
+
+    def _accept(self) -> None:
+        for _ in range(MAX_CALLERS):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # it left before it was heard, or there is no descriptor for it
+                self._make_room(most=len(self._there) - 1)
+                return
+            connection.setblocking(False)
+            caller = _Caller(connection, str(address[0]), time.monotonic() + EXCHANGE_TIMEOUT_S)
+            self._there.append(caller)
+            self._selector.register(connection, selectors.EVENT_READ, caller)
+            self._make_room(most=MAX_CALLERS)
+
+    def _make_room(self, most: int) -> None:
+        if len(self._there) <= max(most, 0):
+            return
+        [(crowded, _)] = Counter(one.host for one in self._there).most_common(1)
+        self.drop(next(one for one in self._there if one.host == crowded))
+
+    def _line_of(self, caller: _Caller) -> bytes | None:
+        """Return the line that a caller has completed, if any; drop a caller that has left, or sends no lines."""
+        if caller not in self._there:
+            return None
+        try:
+            more = caller.connection.recv(MAX_LINE)
+        except BlockingIOError:
+            return None
+        except OSError:
+            more = b""
+        line, end, rest = (caller.kept + more).partition(b"\n")
+        if end:
+            caller.kept = rest
+            return line
+        caller.kept = line
+        if not more or len(line) > MAX_LINE:
+            self.drop(caller)
+        return None
 
 
 def ask(connection: socket.socket, code: str, mine: PairingIntroduction) -> PairingIntroduction:
@@ -113,7 +221,7 @@ def ask(connection: socket.socket, code: str, mine: PairingIntroduction) -> Pair
     lines = LineChannel(connection)
     side = SPAKE2_A(_password(code), **_SIDES)
     lines.write(_GREETING + side.start().hex().encode())
-    box = _box(side, lines.read())
+    box = _box(side, _message_in(lines.read()))
     lines.write(_sealed(box, mine))
     return _opened(box, lines.read(), "verifier")
 
@@ -122,12 +230,17 @@ def _password(code: str) -> bytes:
     return re.sub(r"[\s-]", "", code).encode()
 
 
-def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
-    """What only both sides can open."""
-    if not _MESSAGE.fullmatch(message):
+def _message_in(line: bytes) -> bytes:
+    """Return SPAKE2's message that a line has in hexadecimal. Raises RemoteProtocolError."""
+    if not _MESSAGE.fullmatch(line):
         raise RemoteProtocolError("what answers there is no `specmesh pair`")
+    return bytes.fromhex(line.decode())
+
+
+def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
+    """Return what only both sides can open. Raises RemoteProtocolError for a message that is no point."""
     try:
-        key = side.finish(bytes.fromhex(message.decode()))
+        key = side.finish(message)
     except Exception as error:  # noqa: BLE001  (the library has many for what is no point of its curve)
         raise RemoteProtocolError(
             f"the other side breaks the exchange ({type(error).__name__})"
@@ -163,11 +276,9 @@ class LineChannel:
         self._connection = connection
         self._end = time.monotonic() + EXCHANGE_TIMEOUT_S
         self._kept = b""
-        self.answered = False
 
     def write(self, line: bytes) -> None:
         self._arm()
-        self.answered = True
         self._connection.sendall(line + b"\n")
 
     def read(self) -> bytes:

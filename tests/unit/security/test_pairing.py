@@ -3,13 +3,13 @@
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from spake2 import SPAKE2_A
 
 from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError, WrongCode
-from specmesh.security.pairing import PairingIntroduction, ask, wait
+from specmesh.security.pairing import MAX_CALLERS, PairingIntroduction, ask, wait
 
 CODE, WRONG = "0123-4567", "0123-4568"
 BOX = PairingIntroduction("verifier", "ab" * 32, "bigbox", 7071)
@@ -73,13 +73,53 @@ def test_a_wrong_code_ends_it(verifier: Verifier):
         verifier.ask(CODE)
 
 
-def test_a_try_that_is_broken_off_counts(verifier: Verifier):
-    """Who leaves once it could try a guess has used it: what is told then could not be taken back."""
+GREETING = b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n"
+
+
+def test_who_leaves_before_its_introduction_has_tried_nothing(verifier: Verifier):
+    """The verifier's message alone proves no guess: only an introduction is one."""
     with verifier.connect() as connection:
-        connection.sendall(
-            b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n"
-        )
+        connection.sendall(GREETING)
         assert connection.recv(1)
+    assert verifier.ask(CODE) == BOX
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"specmesh", b"\0" * 4000, GREETING],
+    ids=["nothing", "a part", "no line", "a greeting"],
+)
+@pytest.mark.parametrize("count", [1, MAX_CALLERS + 10])
+def test_silent_callers_delay_nobody(verifier: Verifier, said: bytes, count: int):
+    """They keep their connections open, and say no more: no time-out of theirs is waited for."""
+    with ExitStack() as callers:
+        for _ in range(count):
+            connection = callers.enter_context(verifier.connect())
+            connection.sendall(said)
+        assert verifier.ask(CODE) == BOX
+
+
+def test_bytes_that_come_one_by_one_delay_nobody(verifier: Verifier):
+    with verifier.connect() as slow:
+        for byte in GREETING[:20]:
+            slow.sendall(bytes([byte]))
+        assert verifier.ask(CODE) == BOX
+
+
+def test_a_slow_right_code_is_let_in(verifier: Verifier):
+    """One line may come in as many parts as it likes, while others come and go."""
+    side = SPAKE2_A(b"01234567", idA=b"specmesh drafter", idB=b"specmesh verifier")
+    with verifier.connect() as slow, verifier.connect():
+        for byte in b"specmesh pair 1 " + side.start().hex().encode() + b"\n":
+            slow.sendall(bytes([byte]))
+        assert len(slow.makefile("rb").readline()) == 67
+
+
+def test_a_wrong_code_beside_silent_callers_ends_it(verifier: Verifier):
+    with verifier.connect(), verifier.connect() as greeted:
+        greeted.sendall(GREETING)
+        with pytest.raises(WrongCode):
+            verifier.ask(WRONG)
     assert isinstance(verifier.end(), Refused)
 
 
