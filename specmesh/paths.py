@@ -96,12 +96,45 @@ def check_socket_path(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> None:
+    """Make the folder of a socket, for this user alone where it is new. Raise ConfigError where it cannot be made, or
+    where others could put a socket of theirs in the place of ours."""
+    folder = path.parent
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        why = _open_to_others(folder)
     except OSError as error:
         raise ConfigError(
-            f"cannot make the folder {path.parent} for the socket: {error.strerror}"
+            f"cannot make the folder {folder} for the socket: {error.strerror}"
         ) from None
+    if why:
+        remedy = f"run `chmod go-w {folder}` if it is yours, or choose another --socket"
+        raise ConfigError(f"the folder {folder} for the socket is not safe ({why})", remedy)
+
+
+def _open_to_others(folder: Path) -> str:
+    """Return why others may replace what a folder holds, "" where they may not. In a sticky one, such as /tmp, only
+    the owner of a file may. A group that is one user's own, as many systems have it, has no others."""
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return "it is a link"
+    if found.st_uid not in (0, os.geteuid()):
+        return "it is another user's"
+    if found.st_mode & stat.S_ISVTX:
+        return ""
+    by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
+    return "others may write there" if by_group or found.st_mode & stat.S_IWOTH else ""
+
+
+def _is_own_group(number: int) -> bool:
+    """Return whether a group has this user's name and no other members."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
+    except KeyError:  # without a name, as in a container, it may have any members
+        return False
+    return group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
 
 
 def read_text(path: Path, limit: int, what: str) -> str:

@@ -2,13 +2,16 @@
 verifier says of its model file, what is logged, and metrics."""
 
 import asyncio
+import grp
 import itertools
 import json
 import logging
 import os
+import pwd
 import re
 import select
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
@@ -152,6 +155,45 @@ def test_folder_is_made_private(tmp_path: Path):
     path.touch()
     with pytest.raises(ConfigError, match="cannot make the folder"):
         paths.prepare_folder(path / "v.sock")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o702])
+def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int):
+    """By its name, with what to do, and as wrong settings; closed to others it is used."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(ConfigError, match="others may write there") as refused:
+        paths.prepare_folder(folder / "v.sock")
+    assert f"chmod go-w {folder}" in str(refused.value)
+    folder.chmod(mode & ~0o022)
+    paths.prepare_folder(folder / "v.sock")
+
+
+def test_a_folder_of_a_foreign_group_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A group of this user's own name has no others in it, unless it names them."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(0o770)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for name, members, refused in ((user, [], False), (user, ["eve"], True), ("staff", [], True)):
+        group = grp.struct_group((name, "x", 1, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
+        with pytest.raises(ConfigError) if refused else nullcontext():
+            paths.prepare_folder(folder / "v.sock")
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path: Path):
+    (tmp_path / "run").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"{tmp_path / 'link'} for the socket is not safe"):
+        paths.prepare_folder(tmp_path / "link" / "v.sock")
+
+
+def test_a_shared_sticky_folder_is_used(tmp_path: Path):
+    """As /tmp is: nobody can remove or rename what is another's."""
+    tmp_path.chmod(0o1777)
+    paths.prepare_folder(tmp_path / "v.sock")
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 1, 12 * 2**20])
