@@ -1,4 +1,5 @@
-"""Every error specmesh raises on purpose, and whose fault it is: of this side, of who asks, of a peer, or nobody's.
+"""Every error specmesh raises on purpose, and whose fault it is: of this side, of who asks, of a
+peer, or nobody's.
 
     SpecmeshError
         ConfigError             ours: settings, model files, addresses
@@ -6,6 +7,7 @@
             NotThereYet         ours: an address, a disk or a GPU that may come
         EngineError             ours: a model's library failed
             ChildFailed         ours: a process that was to look at something
+                ChildLate       ours: it took longer than it was given
         RequestError            who asks: this can never be served
             PromptTooLong       who asks: no room for one token
             MissingField        who asks: a field that it needs is not there
@@ -26,8 +28,9 @@
             FrameError          peer: bytes that are no frame
             EndLost             peer: said too little, or some was lost
 
-`exit_code` is what the command line leaves with. What code needs of an error is a field, its sentence made of that. One
-that another process raised comes back as its class and sentence: `what` is all of that, and its other fields are empty.
+`exit_code` is what the command line leaves with. What code needs of an error is a field, its
+sentence made of that. One that another process raised comes back as its class and sentence: `what`
+is all of that, and its other fields are empty.
 """
 
 from enum import Enum
@@ -78,6 +81,10 @@ class ChildFailed(EngineError):
     """A process of ours that was to look at something ended, or took too long or too much."""
 
 
+class ChildLate(ChildFailed):
+    """A process of ours took longer than it was given."""
+
+
 class RequestError(SpecmeshError):
     """A request that this model or daemon can never serve; `param` is the field it is about, where it is one."""
 
@@ -96,9 +103,11 @@ class PromptTooLong(RequestError):
     context: int | None = None
 
     @classmethod
-    def of(cls, prompt_tokens: int, context: int) -> "PromptTooLong":
-        """In the words that clients look for."""
-        what = f"This model's maximum context length is {context} tokens, and your prompt has {prompt_tokens} tokens"
+    def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> "PromptTooLong":
+        """In the words that clients look for. least: there may be more tokens."""
+        count = f"at least {prompt_tokens}" if least else str(prompt_tokens)
+        most = f"This model's maximum context length is {context} tokens"
+        what = f"{most}, and your prompt has {count} tokens"
         error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
         error.prompt_tokens, error.context = prompt_tokens, context
         return error

@@ -33,6 +33,7 @@ from specmesh.engines.template_probe import (
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20  # bytes of a template's file
+LARGE_CHAT = 2**18  # bytes of messages from which on a chat does not hold up others
 MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
 TEMPLATE_SECONDS = 3.0  # that a template may take for a chat
 PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
@@ -48,6 +49,7 @@ class ChatTemplate:
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         # The longest chat that the API takes needs a small part of them.
         self._child = Child(__name__, memory=2**29, seconds=TEMPLATE_SECONDS)
+        self._long = Child(__name__, memory=2**29, seconds=TEMPLATE_SECONDS)  # begins when needed
         try:
             answered = self._child.ask({**self._request, "messages": None})
         except ChildFailed as error:
@@ -80,8 +82,10 @@ class ChatTemplate:
             "messages": [message.fields() for message in messages],
             "continued": continued,
         }
+        size = sum(message.size for message in messages)
+        child = self._child if size < LARGE_CHAT else self._long
         try:
-            answered = self._child.ask(self._request | chat | {"variables": variables})
+            answered = child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
             raise EngineError(
                 f"the chat template failed ({error})", "give the verifier another one"
@@ -95,6 +99,7 @@ class ChatTemplate:
 
     def close(self) -> None:
         self._child.close()
+        self._long.close()
 
 
 class _Generation(Extension):

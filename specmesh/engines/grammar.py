@@ -1,10 +1,15 @@
 """Grammars and JSON schemas as constraints, by llguidance."""
 
-import functools
+import hashlib
 import json
+import math
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -16,12 +21,22 @@ from specmesh.core.sampling.constraint import SIMPLER, Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.sandbox import Child
 from specmesh.engines.schema_faults import LIMITS, describe
-from specmesh.errors import ChildFailed, RequestError
+from specmesh.errors import ChildFailed, ChildLate, RequestError
+
+_SOURCE = "specmesh.engines.grammar_source"
 
 Ignored = Callable[[str, Sequence[str]], None]
 
 MOST_REPORTED = 1024  # tools that are known to have been reported
 CACHED = 16  # grammars that are known to compile: clients send the same one again and again
+REFUSED = 256  # and that are known not to
+REMEMBERED = (
+    300.0  # seconds for which that counts of one that took too much: the machine may have been busy
+)
+
+COMPILE_SECONDS, QUICK_SECONDS, QUICK_CPU = 3.0, 0.5, 0.05
+"""Seconds that a grammar may take to compile; that it gets at first, and the processor's among
+these. Common ones take a tenth of that."""
 
 START, EACH = 0.05, 0.001
 """Seconds of CPU time that one text may take, and additional seconds per id; its drafts as much again. All sessions
@@ -29,7 +44,8 @@ wait for it. Common grammars take a tenth of that. Masks have the library's own 
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. Used from one thread; its grammars may go to another.
+    """Compiles grammars for one vocabulary. Safe from any thread; each thing that it compiles is
+    for one.
 
     ignored: called once for each tool whose schema is ignored in parts, with the tool's name and
         these parts in words.
@@ -37,55 +53,115 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary, ignored: Ignored | None = None) -> None:
         self._vocabulary = vocabulary
-        self._child = Child("specmesh.engines.grammar_source", memory=2**29, seconds=3.0)
-        self._lark = functools.lru_cache(CACHED)(self._to_lark)
+        self._made: _Tokens | None = None
+        how: Any = {"memory": 2**29, "forks": True}
+        self._quick = Child(_SOURCE, seconds=QUICK_SECONDS, cpu=QUICK_CPU, **how)
+        self._patient = Child(_SOURCE, seconds=COMPILE_SECONDS, **how)
+        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._usable = OrderedDict[bytes, _Verdict]()  # by digest, the latest last
+        self._refused = OrderedDict[bytes, _Verdict]()
         self._ignored = ignored
         self._reported = set[int]()  # hashes of tools
 
-    def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """Return the grammar at its start. Raises RequestError for an invalid one, or one that exceeds the limits. Each
-        text compiles its own: the library's copies share a lexer and its limits."""
-        return GrammarConstraint(self._lark(grammar), self._tokens, grammar.field)
+    def compile(self, grammar: Grammar, *, patient: bool = True) -> "GrammarConstraint":
+        """Return the grammar at its start. Raises RequestError for an invalid one, or one that
+        exceeds the limits; where this is not to be patient, ChildLate for one that takes longer
+        than most. Each text compiles its own: the library's copies share a lexer and its limits."""
+        return GrammarConstraint(self._lark(grammar, patient), self._tokens(), grammar.field)
 
     def close(self) -> None:
-        self._child.close()
+        self._quick.close()
+        self._patient.close()
 
-    def _to_lark(self, grammar: Grammar) -> str:
-        answer = self._answer(grammar)
-        if "lark" not in answer:
-            field = str(answer.get("field", grammar.field))
-            raise RequestError(f"{field} cannot be used: {answer.get('refused')}", field)
-        ignored = object_at(answer, "ignored")
-        if ignored and self._ignored is not None:
-            for tool in objects_at(json.loads(grammar.text), "tools"):
-                self._report(tool, ignored, self._ignored)
-        return str(answer["lark"])
+    def _lark(self, grammar: Grammar, patient: bool) -> str:
+        """Return a grammar in the library's language. What was found out about it before is not
+        asked again."""
+        named = f"{grammar.kind} {grammar.thinking} {grammar.text}"
+        digest = hashlib.sha256(named.encode()).digest()
+        with self._lock:
+            verdict = self._usable.get(digest) or self._refused.get(digest)
+        if verdict is None or time.monotonic() >= verdict.until:
+            verdict = self._tried(grammar, patient)
+        elif verdict.lark is not None and verdict.slow and not patient:
+            raise ChildLate("it took long before")
+        with self._lock:
+            if verdict.lark is not None:
+                _remember(self._usable, digest, verdict, CACHED)
+            else:
+                _remember(self._refused, digest, verdict, REFUSED)
+        if verdict.lark is None:
+            raise RequestError(verdict.why, verdict.field)
+        return verdict.lark
 
-    def _answer(self, grammar: Grammar) -> Json:
-        """Ask the child. Where tools take it too long, ask again without most of their schemas."""
+    def _tried(self, grammar: Grammar, patient: bool) -> "_Verdict":
+        child, field = self._patient if patient else self._quick, grammar.field
         asked: Json = {"kind": grammar.kind, "text": grammar.text, "thinking": grammar.thinking}
         try:
-            return self._child.ask(asked)
+            answer = child.ask(asked)
         except ChildFailed as error:
-            why = error
+            if isinstance(error, ChildLate) and not patient:
+                raise
+            loose = self._loosely(grammar, asked)
+            if loose is None:
+                why = f"{field} takes too much to compile: {error}"
+                return _Verdict(None, why, field, until=time.monotonic() + REMEMBERED)
+            answer = loose
+        if "lark" not in answer:
+            field = str(answer.get("field", field))
+            return _Verdict(None, f"{field} cannot be used: {answer.get('refused')}", field)
+        self._report(grammar, object_at(answer, "ignored"))
+        return _Verdict(str(answer["lark"]), slow=patient)
+
+    def _loosely(self, grammar: Grammar, asked: Json) -> Json | None:
+        """Ask again for tools that take too long, without most of their schemas."""
         if grammar.kind is GrammarKind.TOOLS:
             with suppress(ChildFailed):
-                return self._child.ask(asked | {"loose": True})
-        field = grammar.field
-        raise RequestError(f"{field} takes too much to compile: {why}", field) from why
+                return self._patient.ask(asked | {"loose": True})
+        return None
 
-    def _report(self, tool: Json, ignored: Json, report: Ignored) -> None:
-        name = str(tool.get("name"))
-        known = hash(json.dumps(tool, sort_keys=True))
-        if name in ignored and known not in self._reported:
-            if len(self._reported) >= MOST_REPORTED:
-                self._reported.clear()
-            self._reported.add(known)
-            report(name, [str(one) for one in list_at(ignored, name)])
+    def _report(self, grammar: Grammar, ignored: Json) -> None:
+        """Report what is ignored of tools that were not reported before."""
+        if not ignored or self._ignored is None:
+            return
+        for tool in objects_at(json.loads(grammar.text), "tools"):
+            name, known = str(tool.get("name")), hash(json.dumps(tool, sort_keys=True))
+            if name not in ignored:
+                continue
+            with self._lock:
+                new = known not in self._reported
+                if len(self._reported) >= MOST_REPORTED:
+                    self._reported.clear()
+                self._reported.add(known)
+            if new:
+                self._ignored(name, [str(one) for one in list_at(ignored, name)])
 
-    @functools.cached_property
     def _tokens(self) -> "_Tokens":
-        return _Tokens(self._vocabulary)
+        """Return the vocabulary as the library has it, which takes long and much memory, and is
+        made once."""
+        with self._building:
+            if self._made is None:
+                self._made = _Tokens(self._vocabulary)
+            return self._made
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """A grammar in the library's language, or why it cannot be used. slow: it may take longer than
+    most. until: when it is to be tried again, by the monotonic clock."""
+
+    lark: str | None
+    why: str = ""
+    field: str = ""
+    slow: bool = False
+    until: float = math.inf
+
+
+def _remember(known: OrderedDict[bytes, _Verdict], name: bytes, what: _Verdict, most: int) -> None:
+    """Note what was found out; forget the oldest beyond `most`."""
+    known[name] = what
+    known.move_to_end(name)
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 class GrammarConstraint:

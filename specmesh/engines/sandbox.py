@@ -1,7 +1,9 @@
-"""A child process for untrusted input: it may crash, hang or run out of memory without harm to this process.
+"""A child process for untrusted input: it may crash, hang or run out of memory without harm to this
+process.
 
-It answers one request after another, a line of JSON each, and keeps this user's rights: this limits accidents and
-exhaustion, not access.
+It answers one request after another, a line of JSON each, and keeps this user's rights: this limits
+accidents and exhaustion, not access. Where it forks, each request has a copy of the process to
+itself, so that one that takes too long costs the next no new interpreter.
 """
 
 import contextlib
@@ -17,13 +19,16 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO
 
 from specmesh.core.fields import Json, is_object
-from specmesh.errors import ChildFailed
+from specmesh.errors import ChildFailed, ChildLate
 
 STARTING = 60.0  # seconds for the interpreter and its imports on a busy machine
+FORKING = 5.0  # seconds besides that a copy of the process takes to begin and to end, at most
 MAX_ANSWER = 2**26  # bytes of the longest answer that is read
 _MOST_OF_A_LINE = 2048  # characters
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
@@ -33,14 +38,25 @@ _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 class Child:
     """A process that calls `answer(request)` of one of our modules. Any thread may ask; requests run one at a time."""
 
-    def __init__(self, module: str, *, memory: int, seconds: float) -> None:
-        """memory: in bytes, which macOS does not enforce; seconds: per request."""
+    def __init__(
+        self,
+        module: str,
+        *,
+        memory: int,
+        seconds: float,
+        cpu: float = math.inf,
+        forks: bool = False,
+    ) -> None:
+        """memory: in bytes, which macOS does not enforce; seconds: per request; cpu: seconds of
+        processor time per request, where it forks: each request in a copy of the process."""
         self._module, self._memory, self.seconds = module, memory, seconds
+        self._cpu, self._forks = cpu, forks
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Json) -> Json:
-        """Return the answer. Raises ChildFailed; the process may have ended then, and the next call starts another."""
+        """Return the answer. Raises ChildFailed, ChildLate for a request that took too long; the
+        process may have ended then, and the next call starts another."""
         line = f"{json.dumps(request)}\n".encode()
         with self._lock:
             try:
@@ -48,7 +64,7 @@ class Child:
                     self._end()
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
-                answer = self._exchange(self._process, line, self.seconds)
+                answer = self._exchange(self._process, line, self._patience)
             except (
                 BaseException
             ):  # whatever interrupted this: the next request must not get its answer
@@ -56,18 +72,31 @@ class Child:
                 raise
         if "failed" in answer:
             raise ChildFailed(str(answer["failed"]))
+        if isinstance(ended := answer.get("ended"), int):
+            raise self._ended(ended)
         return answer
+
+    @property
+    def _patience(self) -> float:
+        return self.seconds + (FORKING if self._forks else 0.0)
+
+    def _ended(self, code: int) -> ChildFailed:
+        """Return how a copy of the process ended without an answer, by its exit code or minus its
+        signal."""
+        if -code in (signal.SIGALRM, signal.SIGPROF):
+            return ChildLate(f"it took more than {min(self.seconds, self._cpu):g} s")
+        return ChildFailed(_how(code, self._stderr))
 
     def close(self) -> None:
         if (process := self._process) is not None:
-            process.kill()
+            _kill(process)
         with self._lock:
             self._end()
 
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill(process)
             process.wait()
             self._channel.close()
             self._stderr.close()
@@ -90,6 +119,7 @@ class Child:
                         self._module,
                         str(self._memory),
                         str(self.seconds),
+                        str(self._cpu if self._forks else 0.0),
                     ],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -110,7 +140,7 @@ class Child:
             with self._channel.makefile("rb") as answers:
                 line = answers.readline(MAX_ANSWER)
         except TimeoutError:
-            raise ChildFailed(f"it took more than {seconds:g} s") from None
+            raise ChildLate(f"it took more than {self.seconds:g} s") from None
         except OSError:
             pass  # its stderr says why
         if not line:
@@ -124,37 +154,95 @@ class Child:
         return answer
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its copies, which are in its own process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the second for one that ended
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _how_it_ended(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
     try:
         code = process.wait(1.0)
     except subprocess.TimeoutExpired:
         process.kill()
         code = process.wait()
+    return _how(code, stderr)
+
+
+def _how(code: int, stderr: IO[bytes]) -> str:
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
     stderr.seek(0)
     last = stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
     return f"it ended with {how}" + (f": {last[:_MOST_OF_A_LINE]}" if last else "")
 
 
-def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Of a child. memory: bytes. seconds: of a request. cpu: seconds of processor time of one, in a
+    copy of the process; 0: in the process itself, without such a limit."""
+
+    memory: int
+    seconds: float
+    cpu: float
+
+
+def _serve(answer: Callable[[Json], Json], limits: _Limits) -> None:
     """In the child: answer requests within the limits until the parent closes the socket."""
-    _limit(resource.RLIMIT_DATA, memory)
+    _limit(resource.RLIMIT_DATA, limits.memory)
     _limit(resource.RLIMIT_FSIZE, 2**20)
     _limit(resource.RLIMIT_CORE, 0)
     with socket.socket(fileno=os.dup(0)) as channel, channel.makefile("rb") as requests:
         channel.sendall(b"{}\n")  # ready
         for request in requests:
-            # A child nobody waits for any more ends too.
-            spent = math.ceil(time.process_time() + seconds) + 1
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(
-                    resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1])
-                )
-            try:
-                answered = answer(json.loads(request))
-            except MemoryError:
-                answered = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
-            channel.sendall(f"{json.dumps(answered)}\n".encode())
+            if limits.cpu:
+                channel.sendall(_forked(answer, request, limits, channel))
+            else:
+                # A child nobody waits for any more ends too.
+                _limit_cpu(time.process_time() + limits.seconds)
+                channel.sendall(_answered(answer, request, limits.memory))
+
+
+def _answered(answer: Callable[[Json], Json], request: bytes, memory: int) -> bytes:
+    try:
+        answered = answer(json.loads(request))
+    except MemoryError:
+        answered = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
+    return f"{json.dumps(answered)}\n".encode()
+
+
+def _forked(
+    answer: Callable[[Json], Json], request: bytes, limits: "_Limits", channel: socket.socket
+) -> bytes:
+    """Return the answer of a copy of this process, or how that ended."""
+    receives, sends = os.pipe()
+    process = os.fork()
+    if process == 0:
+        for other in (0, channel.fileno(), receives):  # or it would look as if the process lived
+            os.close(other)
+        _limit_cpu(limits.seconds)
+        signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+        if limits.cpu < math.inf:
+            signal.setitimer(signal.ITIMER_PROF, limits.cpu)
+        try:
+            with os.fdopen(sends, "wb") as answers:
+                answers.write(_answered(answer, request, limits.memory))
+        except BaseException:  # noqa: BLE001  (its parent says how it ended)
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(sends)
+    with os.fdopen(receives, "rb") as answers:
+        line = answers.read()
+    _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return line if code == 0 else f"{json.dumps({'ended': code})}\n".encode()
+
+
+def _limit_cpu(seconds: float) -> None:
+    """End this process once it has used so much processor time, and a little more."""
+    spent = math.ceil(seconds) + 1
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _limit(which: int, value: int) -> None:
@@ -166,4 +254,7 @@ def _limit(which: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(importlib.import_module(sys.argv[1]).answer, int(sys.argv[2]), float(sys.argv[3]))
+    _serve(
+        importlib.import_module(sys.argv[1]).answer,
+        _Limits(int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])),
+    )

@@ -3,9 +3,10 @@
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from specmesh.engines.llama.library import (
     add_servers,
     gpu_backends,
     gpu_devices,
+    keeping_gil,
     library,
     quoted_errors,
 )
@@ -44,6 +46,9 @@ _METADATA_KEYS = (
 SHORT_TEXT = 4096
 """Bytes that any thread can tokenize."""
 
+_INSTANT = 256  # bytes that are tokenized in microseconds
+_AT_ONCE = 2**16  # ids that are taken from llama.cpp by one call
+
 
 class LlamaModel:
     """A loaded model. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
@@ -59,7 +64,10 @@ class LlamaModel:
         if wanted and not gpus:
             _note_no_gpu(settings)
         self.handle = _load(self.lib, path, progress, n_gpu_layers=wanted)
-        self._lock = threading.Lock()
+        # A short text takes less than to get the GIL back from a busy thread.
+        self._tokenize_shortly = keeping_gil(self.lib, "llama_tokenize")
+        self._used = threading.Condition()
+        self._users = 0  # threads in a call of the tokenizer, under which the model is not freed
         self._template: ChatTemplate | None = None
         self._begins = False
         self.texts: dict[str, str] = {}  # `Tokenizer.texts`, once the template is loaded
@@ -74,12 +82,18 @@ class LlamaModel:
             )
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
+        self._coverage = TextCoverage.of(self.lib, self.vocab, self.vocabulary)
         self.name = path.stem
         self._no_template = f"{self.name} has no chat template"
         layers: int = self.lib.llama_model_n_layer(self.handle) + 1
         taken = layers if wanted < 0 else min(wanted, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"  # where it is on a GPU
         self.on_gpu = bool(gpus)
+        # Some layers have a state for each sequence.
+        self.has_states = bool(
+            self.lib.llama_model_is_recurrent(self.handle)
+            or self.lib.llama_model_is_hybrid(self.handle)
+        )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a raw prompt, special tokens written in it included, those at its ends where `special`;
@@ -88,34 +102,57 @@ class LlamaModel:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
-        with self._lock:  # another thread may free the model
-            if self.handle is None:
-                raise EngineError("the model is closed")
+        with self._in_use():
             return (self._tokenize if len(raw) <= SHORT_TEXT else self._tokenize_deeply)(
                 raw, special
             )
 
+    @contextmanager
+    def _in_use(self) -> Generator[None]:
+        """Keep the model while threads use it side by side. Raises EngineError after `close`."""
+        with self._used:
+            if self.handle is None:
+                raise EngineError("the model is closed")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._used:
+                self._users -= 1
+                self._used.notify_all()
+
     def _tokenize_deeply(self, raw: bytes, special: bool) -> list[int]:
         """llama.cpp splits text by regular expressions, which for many vocabularies take some 310 bytes of stack for
         each letter of a run: a long one would end the process on a common thread. This one's has 1024."""
-        before = threading.stack_size(2**24 * (1 + len(raw) // 2**14))
-        try:
-            with ThreadPoolExecutor(1, "tokens") as deep:
-                return deep.submit(self._tokenize, raw, special).result()
-        except RuntimeError as error:
-            raise EngineError(
-                f"no thread could be started to tokenize {len(raw)} bytes ({error})"
-            ) from error
-        finally:
-            threading.stack_size(before)
+        deep = ThreadPoolExecutor(1, "tokens")
+        with self._used:  # the size is that of all threads that begin meanwhile
+            before = threading.stack_size(2**24 * (1 + len(raw) // 2**14))
+            try:
+                ids = deep.submit(self._tokenize, raw, special)
+            except RuntimeError as error:
+                raise EngineError(
+                    f"no thread could be started to tokenize {len(raw)} bytes ({error})"
+                ) from error
+            finally:
+                threading.stack_size(before)
+                deep.shutdown(wait=False)
+        return ids.result()
 
     def _tokenize(self, raw: bytes, special: bool) -> list[int]:
         count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
         ids = (self.lib.llama_token * count)()
-        written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, special, True)
+        tokenize = self._tokenize_shortly if len(raw) <= _INSTANT else self.lib.llama_tokenize
+        written: int = tokenize(self.vocab, raw, len(raw), ids, count, special, True)
         if written < 0:
             raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
-        return list(ids[:written])
+        made = list[int]()
+        for at in range(0, written, _AT_ONCE):  # other threads run in between
+            made += ids[at : min(at + _AT_ONCE, written)]
+        return made
+
+    def least_ids(self, text: str) -> int:
+        """Return a number of ids that `encode` makes of a text at least; safe from any thread."""
+        return self._coverage.least_ids(text)
 
     def load_template(self, chosen: str | None, tool_format: str | None = None) -> None:
         """Use the `chosen` template, or the model's own if it works. Raises ConfigError for an invalid chosen one."""
@@ -162,8 +199,9 @@ class LlamaModel:
     def close(self) -> None:
         if self._template is not None:
             self._template.close()
-        with self._lock:
+        with self._used:
             handle, self.handle = self.handle, None
+            self._used.wait_for(lambda: self._users == 0)
             if handle is not None:
                 self.lib.llama_model_free(handle)
 
@@ -224,6 +262,40 @@ def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
             mark = _piece(lib, vocab, token, buffer, special=True)
             pieces[token] = mark if mark.decode("utf-8", "replace") in TOOL_MARKS else b""
     return Vocabulary(tuple(pieces), ends)
+
+
+@dataclass(frozen=True, slots=True)
+class TextCoverage:
+    """How much of a text an id of a vocabulary can stand for. longest: bytes of one id at most,
+    special tokens as they are written; 0 where there is no limit: an id for whatever is unknown, or
+    blanks that a special token swallows. lost: bytes that no id stands for."""
+
+    longest: int
+    lost: bytes
+
+    @classmethod
+    def of(cls, lib: Any, vocab: Any, vocabulary: Vocabulary) -> "TextCoverage":
+        kind: int = lib.llama_vocab_type(vocab)
+        if kind not in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE):
+            return cls(0, b"")
+        swallows = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
+        singles = {piece[0] for piece in vocabulary.pieces if len(piece) == 1}
+        longest, buffer = 0, ctypes.create_string_buffer(_PIECE_BYTES)
+        for token, piece in enumerate(vocabulary.pieces):
+            if lib.llama_vocab_get_attr(vocab, token) & swallows:
+                return cls(0, b"")
+            text = piece or _piece(lib, vocab, token, buffer, special=True)
+            # SentencePiece has a character of three bytes for a blank, and a text may have it too.
+            blanks = text.count(b" ") if kind == lib.LLAMA_VOCAB_TYPE_SPM else 0
+            longest = max(longest, len(text) + 2 * blanks)
+        return cls(longest, bytes(set(range(256)) - singles))
+
+    def least_ids(self, text: str) -> int:
+        """Return a number of ids that a text has at least."""
+        if not self.longest:
+            return 0
+        kept = text.encode("utf-8", "surrogatepass").translate(None, self.lost)
+        return -(-len(kept) // self.longest)
 
 
 def _piece(lib: Any, vocab: Any, token: int, buffer: Any, special: bool = False) -> bytes:

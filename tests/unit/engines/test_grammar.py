@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
+from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines import grammar
 from specmesh.engines.gbnf import gbnf_to_lark
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer
-from specmesh.errors import RequestError
+from specmesh.errors import ChildFailed, ChildLate, RequestError
 
 examples = pytest.importorskip("llama_cpp.llama_grammar")
 ENDS = {3, 300}
@@ -352,3 +354,95 @@ def test_a_rule_that_nobody_uses_changes_nothing():
     """A recursive one would put a grammar that is one lexeme on the parser, which takes far longer."""
     line = 'root ::= line+\nline ::= [a-z ]+ [.]? [a-z ]* "\\n"?\n'
     assert gbnf_to_lark(line + 'unused ::= "(" unused ")" | "x"') == gbnf_to_lark(line)
+
+
+# --- what takes long
+
+
+SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} for n in range(40)]}
+
+
+class Asked:
+    """A compiler that answers as told, and counts how often it was asked."""
+
+    def __init__(self, *answers: Json | ChildFailed) -> None:
+        self.answers, self.count = list(answers), 0
+
+    def ask(self, _: Json) -> Json:
+        self.count += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, ChildFailed):
+            raise answer
+        return answer
+
+
+def made_of(
+    monkeypatch: pytest.MonkeyPatch, quick: Asked, patient: Asked | None = None
+) -> Grammars:
+    """Grammars whose compilers answer so."""
+    grammars = Grammars(VOCABULARY)
+    monkeypatch.setattr(grammars, "_quick", quick)
+    monkeypatch.setattr(grammars, "_patient", patient or quick)
+    return grammars
+
+
+LATE = ChildLate("it took more than 0.05 s")
+LARK: Json = {"lark": 'start: "a"'}
+
+
+def test_what_takes_long_is_not_waited_for(grammars: Grammars):
+    with pytest.raises(ChildLate):
+        grammars.compile(Grammar(SCHEMA, json.dumps(SLOW)), patient=False)
+    assert grammars.compile(Grammar(GBNF, 'root ::= "a"'), patient=False)
+
+
+def test_what_took_too_much_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
+    patient = Asked(ChildLate("it took more than 3 s"))
+    grammars = made_of(monkeypatch, Asked(), patient)
+    for how in (True, False, True):
+        with pytest.raises(RequestError, match="takes too much to compile: it took more than 3 s"):
+            grammars.compile(Grammar(SCHEMA, "{}"), patient=how)
+    assert patient.count == 1
+
+
+@pytest.mark.parametrize("answer", [{"refused": "no"}, ChildFailed("it ended with SIGKILL")])
+def test_what_was_refused_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, answer: Json | ChildFailed
+):
+    compiler = Asked(answer)
+    grammars = made_of(monkeypatch, compiler)
+    for _ in range(3):
+        with pytest.raises(RequestError):
+            grammars.compile(Grammar(GBNF, "x"), patient=False)
+    assert compiler.count == 1
+
+
+def test_what_took_too_much_is_tried_again_later(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    monkeypatch.setattr(grammar.time, "monotonic", lambda: now[0])
+    grammars = made_of(monkeypatch, Asked(ChildLate("too long"), LARK))
+    with pytest.raises(RequestError):
+        grammars.compile(Grammar(GBNF, "x"))
+    now[0] += grammar.REMEMBERED
+    assert grammars.compile(Grammar(GBNF, "x"))
+
+
+def test_what_took_long_once_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch):
+    """It is known, but may take long to begin, too."""
+    quick, patient = Asked(LATE), Asked(LARK)
+    grammars = made_of(monkeypatch, quick, patient)
+    for _ in range(2):
+        with pytest.raises(ChildLate):
+            grammars.compile(Grammar(GBNF, "x"), patient=False)
+        assert grammars.compile(Grammar(GBNF, "x"))
+    assert (quick.count, patient.count) == (1, 1)
+
+
+def test_as_many_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch):
+    compiler = Asked(*[LARK] * (grammar.CACHED + 2))
+    grammars = made_of(monkeypatch, compiler)
+    for name in ("first", *(str(number) for number in range(grammar.CACHED)), "first"):
+        grammars.compile(Grammar(GBNF, name))
+    assert compiler.count == grammar.CACHED + 2
+    grammars.compile(Grammar(GBNF, "first"))
+    assert compiler.count == grammar.CACHED + 2

@@ -1,10 +1,13 @@
 """llama.cpp: loading, its errors, files that are no models, its vocabulary, what it logs, rows taken back, and steps of
 a constant width."""
 
+import functools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,8 @@ import numpy as np
 import pytest
 from harness import PATIENCE
 from harness.engine_contract import GREEDY, predict
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
@@ -21,7 +26,7 @@ from specmesh.engines.base import offloaded_by
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
-from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.model import LlamaModel, TextCoverage
 from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import (
     ChildFailed,
@@ -205,6 +210,80 @@ class TestVocabulary:
         engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
         assert len(engine.tokenizer.encode("x" * MEGABYTE)) == MEGABYTE
         engine.close()
+
+    @given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \u2581\n<|im_>"))))
+    def test_no_text_has_fewer_ids_than_said(self, text: str) -> None:
+        """Whatever is in it: control characters, blanks, marks of special tokens."""
+        for model in bundled_models():
+            assert model.least_ids(text) <= len(model.encode(text, special=False))
+
+    def test_bytes_that_no_id_stands_for_count_for_nothing(self) -> None:
+        """A vocabulary without them drops them, as SmolLM2's some control characters."""
+        assert TextCoverage(4, b"\x04").least_ids("\x04" * 100 + "abcde") == 2
+        assert TextCoverage(0, b"").least_ids("abcde") == 0
+
+    def test_a_long_text_has_many_ids(self) -> None:
+        for model in bundled_models():
+            assert model.least_ids("word " * 20_000) > 1000
+
+    def test_texts_are_tokenized_side_by_side(
+        self, verifier: LlamaVerifier, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A short one does not wait for a long one, and a model is freed after both."""
+        model, long = verifier.tokenizer, threading.Event()
+        may_end = threading.Event()
+        real = model._tokenize_deeply
+
+        def deeply(raw: bytes, special: bool) -> list[int]:
+            long.set()
+            assert may_end.wait(PATIENCE)
+            return real(raw, special)
+
+        monkeypatch.setattr(model, "_tokenize_deeply", deeply)
+        with ThreadPoolExecutor(1) as other:
+            ids = other.submit(model.encode, "x" * 10_000)
+            assert long.wait(PATIENCE)
+            assert model.encode("x") == model.encode("x")
+            may_end.set()
+            assert b"".join(map(model.vocabulary.pieces.__getitem__, ids.result())) == b"x" * 10_000
+
+    def test_a_model_is_freed_after_the_last_text(
+        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = LlamaVerifier(settings(tiny_gguf))
+        model, order = engine.tokenizer, list[str]()
+        begun, closing = threading.Event(), threading.Event()
+        real = model._tokenize_deeply
+
+        def deeply(raw: bytes, special: bool) -> list[int]:
+            begun.set()
+            assert closing.wait(PATIENCE)
+            order.append("read")
+            return real(raw, special)
+
+        monkeypatch.setattr(model, "_tokenize_deeply", deeply)
+        wait_for = model._used.wait_for
+
+        def waits(predicate: Callable[[], bool]) -> bool:
+            closing.set()
+            return wait_for(predicate)
+
+        monkeypatch.setattr(model._used, "wait_for", waits)
+        with ThreadPoolExecutor(1) as other:
+            ids = other.submit(model.encode, "x" * 10_000)
+            assert begun.wait(PATIENCE)
+            engine.close()
+            order.append("closed")
+            assert len(ids.result()) > 0
+        assert order == ["read", "closed"]
+        with pytest.raises(EngineError, match="closed"):
+            model.encode("x")
+
+
+@functools.cache
+def bundled_models() -> tuple[LlamaModel, ...]:
+    paths = [bundled(name) for name in ("target.gguf", "drafter.gguf")]
+    return tuple(LlamaModel(ModelSettings("llama", path)) for path in paths)
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -5,13 +5,15 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import PATIENCE
 
 from specmesh.engines.sandbox import Child
-from specmesh.errors import ChildFailed
+from specmesh.errors import ChildFailed, ChildLate
 
 PROGRAM = """
 import os, sys, time
@@ -36,10 +38,19 @@ def answer(request):
             return {"length": len(b"x" * 2**30)}
         case "warn":
             os.write(2, b"a warning\\n" * 10_000)
+        case "both":
+            global count
+            count = globals().get("count", 0) + 1
+            return {"count": count, "parent": os.getppid()}
         case "variables":
             return {"names": sorted(os.environ)}
         case "write":
             os.write(0, request["what"].encode())
+        case "hold_and_sleep":
+            with open(request["what"], "w") as pipe:
+                pipe.write("begun")
+                pipe.flush()
+                time.sleep(60)
         case "hold":
             global held
             held = open(request["what"], "w")
@@ -60,8 +71,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     )
     made: list[Child] = []
 
-    def start() -> Child:
-        made.append(Child("under_test", memory=2**28, seconds=PATIENCE))
+    def start(**how: Any) -> Child:
+        made.append(Child("under_test", memory=2**28, **({"seconds": PATIENCE} | how)))
         return made[-1]
 
     yield start
@@ -153,4 +164,60 @@ def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     )
     assert select.select([end], [], [], PATIENCE)[0], "it still has the pipe open"
     assert os.read(end, 1) == b""
+    os.close(end)
+
+
+# --- copies of the process, one for each request
+
+
+def test_each_request_has_a_copy_of_one_process(make: Callable[..., Child]):
+    child = make(forks=True)
+    first, second = child.ask({"do": "both"}), child.ask({"do": "both"})
+    assert (first["count"], second["count"]) == (1, 1)
+    assert first["parent"] == second["parent"] != os.getpid()
+    for what in ("a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20):
+        assert child.ask({"do": "echo", "what": what})["said"] == what
+
+
+@pytest.mark.parametrize(
+    ("do", "limits"),
+    [("spin", {"cpu": 0.05}), ("spin", {"seconds": 0.1}), ("sleep", {"seconds": 0.1})],
+)
+def test_a_copy_that_takes_too_long_costs_no_process(
+    make: Callable[..., Child], do: str, limits: dict[str, float]
+):
+    child = make(forks=True, **limits)
+    before = child.ask({"do": "both"})["parent"]
+    with pytest.raises(ChildLate, match=f"it took more than {min(limits.values()):g} s"):
+        child.ask({"do": do})
+    assert child.ask({"do": "both"})["parent"] == before
+
+
+@pytest.mark.parametrize(
+    ("do", "why"),
+    [
+        ("abort", "SIGABRT: its last line"),
+        ("raise", "exit code 1: ValueError: a defect"),
+        ("leave", "exit code 1: SystemExit: 3"),
+        pytest.param("take", "more than 256 MiB of memory", marks=needs_limits),
+    ],
+)
+def test_what_fails_in_a_copy_is_told(make: Callable[..., Child], do: str, why: str):
+    child = make(forks=True)
+    assert why in failure(child, do=do)
+    assert child.ask({"do": "echo", "what": 1})["said"] == 1
+
+
+def test_copies_end_with_the_process(make: Callable[..., Child], tmp_path: Path):
+    """A copy is not left behind that computes for nobody."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    child = make(forks=True)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(failure, child, do="hold_and_sleep", what=str(pipe))
+        assert select.select([end], [], [], PATIENCE)[0]
+        child.close()
+        asked.result(PATIENCE)
+    while os.read(end, 1):
+        pass
     os.close(end)
