@@ -117,8 +117,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                     one.looked_up(order, now)
             case BaseException():
                 raise order
-            case Submit(request, client) if self._stopping is None:
-                self._router.ask(request, client, now)
+            case Submit(request, client, tenant) if self._stopping is None:
+                self._router.ask(request, client, now, tenant)
             case Submit(_, client):
                 client.on_event(Failed(self._refusal))
             case Cancel(client):

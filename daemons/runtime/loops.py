@@ -176,7 +176,7 @@ class EngineLoop(Generic[E, F, S, R]):
 
     def _heard(self) -> list[F]:
         effects = list[F]()
-        while self._inbox:
+        for _ in range(len(self._inbox)):  # what comes meanwhile waits, or no step would begin
             effects += self._core.handle(*self._inbox.popleft())
         return effects
 

@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the default of 5 ms the API would stall steps
 
+MOST_DIGITS = 640  # of a number in JSON, Python's least limit: reading takes their number squared
+
 # see gc.set_threshold: by default there are several a round; with 20,000 objects instead of 2,000 what sessions leave
 # piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
@@ -120,6 +122,7 @@ class DaemonProcess:
 
     def __init__(self, drain: float, *, waits: bool = False) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
+        sys.set_int_max_str_digits(MOST_DIGITS)
         gc.set_threshold(*COLLECT_EVERY)
         # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
         # write their stacks too may end it by another signal.

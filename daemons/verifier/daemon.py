@@ -6,12 +6,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from logging import DEBUG
+from math import inf
 from typing import assert_never
 
 import structlog
 import zmq
 
 from specmesh import logs
+from specmesh.api.fair_workers import FairWorker
 from specmesh.api.requests import (
     AskStats,
     Cancel,
@@ -31,10 +33,9 @@ from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.link import Link
 from specmesh.core.peer_limits import PeerAccounts
 from specmesh.core.requests import Reply
-from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.session_params import TargetLimits
+from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
@@ -43,7 +44,7 @@ from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import OffloadEngine, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, EngineError, PromptTooLong, SpecmeshError, WentAway
+from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
 
 log = structlog.get_logger("specmesh.verifier")
@@ -51,6 +52,9 @@ log = structlog.get_logger("specmesh.verifier")
 REPORT_PATIENCE = (
     0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
 )
+
+PROMPT_SIZES = (2**14, 2**18)
+"""Bytes of requests that do not wait for longer ones: each size has a thread."""
 
 Encoded = vev.Opening | vev.RequestRefused
 Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
@@ -80,16 +84,16 @@ class VerifierLoop(DaemonLoop[Order]):
             engine,
             model_hash,
         )
-        self._prompts = PromptEncoder(
-            engine.tokenizer,
-            lambda client: client in self._clients.requests,
-            self.mailbox.put,
-            engine.info.n_ctx,
-        )
         self.stats = VerifierStats(time.monotonic())
         self._report, self._closing = vev.CoreReport(), closing
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
+        self._prompts = PromptEncoder(
+            engine.tokenizer,
+            limits,
+            lambda client: client in self._clients.requests,
+            self.mailbox.put,
+        )
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -161,8 +165,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case list():
                 for effect in order:
                     self._carry_out(effect, now)
-            case Submit(request, client):
-                self._act(self._clients.open(request, client, None, 0, ""))
+            case Submit(request, client, tenant):
+                self._act(self._clients.open(request, client, tenant=tenant))
             case vev.Opening():
                 self._act(self._clients.encoded(order))
             case vev.RequestRefused(client, error):
@@ -295,11 +299,24 @@ def core_of(
     room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
     part = PREFILL_ROWS if info.width is not None else None
     slots = KVSlots(
-        info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine)
+        info.max_sessions,
+        info.reuse,
+        room,
+        part,
+        offloads=isinstance(engine, OffloadEngine),
+        guests=info.guests,
+        n_ctx=info.n_ctx,
     )
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
     return VerifierCore(
-        limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace
+        limits,
+        costs,
+        slots,
+        info.n_batch,
+        max_sessions=info.max_sessions,
+        guests=info.guests,
+        first=first,
+        grace=grace,
     )
 
 
@@ -308,30 +325,29 @@ def _log_ignored(tool: str, ignored: Sequence[str]) -> None:
 
 
 class PromptEncoder:
-    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
-    have another thread: compiling holds up no others. wanted: whether a client still waits; any thread may ask."""
+    """Encodes prompts and compiles grammars, on threads of their own; each goes to `deliver`, on
+    that thread. Tenants take turns, and what takes long has other threads than what does not.
+    limits: the target's. wanted: whether a client still waits; any thread may ask."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
+        limits: TargetLimits,
         wanted: Callable[[int], bool],
         deliver: Callable[[Encoded], None],
         n_ctx: int,
     ) -> None:
-        self._tokenizer, self._wanted, self._deliver = tokenizer, wanted, deliver
-        self._n_ctx = n_ctx
+        self._tokenizer, self._limits = tokenizer, limits
+        self._wanted, self._deliver = wanted, deliver
         self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
-        self._plain, self._guided = (
-            ThreadPoolExecutor(1, "prompts"),
-            ThreadPoolExecutor(1, "grammars"),
-        )
+        self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
+        self._quick, self._patient = FairWorker("grammars"), FairWorker("slow grammars")
 
     def add(self, opening: vev.Opening) -> None:
         """Encode a prompt that is still wanted when its turn comes."""
-        pool = self._plain if opening.request.params.grammar is None else self._guided
-        pool.submit(
-            lambda: self._deliver(self._encoded(opening)) if self._wanted(opening.client) else None
-        )
+        size = opening.request.size
+        worker = next(worker for most, worker in self._prompts.items() if size <= most)
+        self._have_done(worker, opening, self._encoded)
 
     def _compiled(self, grammar: Grammar | None, n_prompt: int) -> Constraint | None:
         """Compile a grammar, which may take long where there are many tools: not for a prompt that
@@ -345,21 +361,62 @@ class PromptEncoder:
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
         self._grammars.close()
-        under_way = wait(
-            [pool.submit(int) for pool in (self._plain, self._guided)], timeout
-        ).not_done
-        for pool in (self._plain, self._guided):
-            pool.shutdown(wait=False, cancel_futures=True)
-        return not under_way
+        workers = (*self._prompts.values(), self._quick, self._patient)
+        return not wait([worker.close() for worker in workers], timeout).not_done
 
-    def _encoded(self, opening: vev.Opening) -> Encoded:
-        try:
-            ids, params = prompt_of(opening.request, self._tokenizer)
-            constraint = self._compiled(params.grammar, len(ids))
-        except SpecmeshError as error:
-            return vev.RequestRefused(opening.client, error)
-        except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
-            reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
-            return vev.RequestRefused(opening.client, EngineError(reason))
+    def _have_done(
+        self,
+        worker: FairWorker,
+        opening: vev.Opening,
+        work: Callable[[vev.Opening], Encoded | None],
+    ) -> None:
+        """Have a worker do its part for a client that still waits then, and deliver what comes of
+        it, if anything."""
+
+        def done() -> Encoded | None:
+            return work(opening) if self._wanted(opening.client) else None
+
+        cost = opening.request.size
+        worker.submit(opening.tenant, cost, done).add_done_callback(partial(self._settle, opening))
+
+    def _settle(self, opening: vev.Opening, done: "Future[Encoded | None]") -> None:
+        if done.cancelled():
+            return
+        match done.exception():
+            case None:
+                encoded = done.result()
+            case SpecmeshError() as error:
+                encoded = vev.RequestRefused(opening.client, error)
+            case error:
+                reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
+                encoded = vev.RequestRefused(opening.client, EngineError(reason))
+        if encoded is not None:
+            self._deliver(encoded)
+
+    def _encoded(self, opening: vev.Opening) -> vev.Opening | None:
+        """Return what has its prompt's ids; None where a grammar is to be compiled next."""
+        ids, params = prompt_of(opening.request, self._tokenizer, self._limits.n_ctx)
         request = replace(opening.request, params=params)
-        return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
+        opening = replace(opening, request=request, ids=ids, n_prompt=len(ids))
+        if params.grammar is None:
+            return opening
+        if len(ids) >= self._limits.n_ctx:  # many tools may take long to compile
+            raise PromptTooLong.of(len(ids), self._limits.n_ctx)
+        self._have_done(self._quick, opening, self._guided_quickly)
+        return None
+
+    def _guided_quickly(self, opening: vev.Opening) -> vev.Opening | None:
+        """Return what has its grammar; None where that takes longer than most, and so waits for
+        others' that do."""
+        try:
+            return self._guided(opening, patient=False)
+        except ChildLate:
+            self._have_done(self._patient, opening, self._guided)
+            return None
+
+    def _guided(self, opening: vev.Opening, *, patient: bool = True) -> vev.Opening:
+        grammar, generated = opening.request.params.grammar, opening.request.generated
+        assert grammar is not None, "asked only where there is one"
+        constraint = self._grammars.compile(grammar, patient=patient)
+        check_resumed(generated, constraint, self._limits)
+        return replace(opening, constraint=constraint)

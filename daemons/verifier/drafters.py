@@ -319,7 +319,12 @@ class Drafters:
             return
         self._act(
             self._clients.open(
-                request, client, identity, order.ref, self._router.accounts.keys[identity]
+                request,
+                client,
+                identity,
+                order.ref,
+                self._router.accounts.keys[identity],
+                tenant=(identity, order.ref),
             )
         )
 

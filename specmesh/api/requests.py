@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specmesh.core.chat import Tokenizer
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import EventSink, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -13,8 +14,12 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """Order to answer a request. tenant: whom it counts for where clients share something; () for
+    nobody."""
+
     request: Request
     client: EventSink
+    tenant: Tenant = ()
 
 
 @dataclass(frozen=True, slots=True)

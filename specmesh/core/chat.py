@@ -17,7 +17,7 @@ from specmesh.core.session_params import MERGED_ROLES, ChatMessage, SessionParam
 from specmesh.core.template_traits import TemplateTraits
 from specmesh.core.tool_formats import FORMATS, GENERIC, in_words
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import RequestError
+from specmesh.errors import PromptTooLong, RequestError
 
 TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
 LONG_CHAT = 2000
@@ -44,6 +44,10 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a prompt, with the model's special tokens at its ends unless they are
         not wanted."""
+        ...
+
+    def least_ids(self, text: str) -> int:
+        """Return a number of ids that `encode` makes of a text at least, in next to no time."""
         ...
 
     def chat_text(
@@ -190,12 +194,14 @@ def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> Ses
     return replace(params, thinking=thinking, grammar=grammar)
 
 
-def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], SessionParams]:
+def prompt_of(
+    request: Request, tokenizer: Tokenizer, n_ctx: int | None = None
+) -> tuple[tuple[int, ...], SessionParams]:
     """Return the ids to continue, by the target's tokenizer and chat template, and the parameters;
     those of a chat have the form of its answer. Safe from any thread. An empty text, where the
     target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
-    RequestError for text that cannot be encoded, and for a chat where the target has no
-    template."""
+    RequestError for text that cannot be encoded, and for a chat where the target has no template;
+    PromptTooLong for a text that cannot fit into `n_ctx` ids."""
     ids, params = request.prompt_ids, request.params
     if ids is not None:
         pieces = tokenizer.vocabulary.pieces
@@ -206,5 +212,7 @@ def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], 
         if request.messages:
             chat = render(request, tokenizer)
             text, params = chat.text, replace(params, merged=chat.merged)
+        if n_ctx is not None and (least := tokenizer.least_ids(text)) >= n_ctx:
+            raise PromptTooLong.of(least, n_ctx, least=True)
         ids = tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1])
     return ids, with_format(params, tokenizer.traits, text) if request.chat else params

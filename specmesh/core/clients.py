@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import check_queue, most_sessions
+from specmesh.core.admission import WaitingRoom, most_sessions
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import EventSink, Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.session_params import TargetLimits, check_request
 from specmesh.errors import Busy, SpecmeshError
@@ -13,14 +14,17 @@ from specmesh.errors import Busy, SpecmeshError
 
 @dataclass(slots=True, eq=False)
 class ClientRequest:
-    """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
-    by `ref`; None for a client here. session: 0 before it has one."""
+    """A request until its session ends. `number` names its client to the core. owner: the drafter
+    whose client asked, by `ref`; None for a client here. tenant: whom it counts for. size: bytes
+    that it takes. session: 0 before it has one."""
 
     number: int
     request: Request
     client: EventSink
     owner: bytes | None
     ref: int = 0
+    tenant: Tenant = ()
+    size: int = 0
     session: int = 0
 
 
@@ -50,16 +54,17 @@ ClientsEffect = Encode | Reply | vev.Opening | vev.ClientLeft | vev.ClientPaused
 
 
 class Clients:
-    """Requests by number, sessions by id. Beside those that find one of `max_sessions` free `most` requests may wait;
-    the core decides who is next. A drafter's own clients get half of these places and three quarters of the sessions,
-    so that it can keep nobody else out. A prompt that takes long to encode holds up nobody either: those that are ready
-    overtake it."""
+    """Requests by number, sessions by id. Beside those that find one of `max_sessions` free `most`
+    requests may wait; the core decides who is next. A drafter's own clients get half of these places
+    at most. A prompt that takes long to encode holds up nobody: those that are ready overtake it."""
 
     def __init__(self, limits: TargetLimits, max_sessions: int, most: int) -> None:
         self._limits, self._max_sessions, self._most = limits, max_sessions, most
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self.requests: dict[int, ClientRequest] = {}
+        self._waiting: dict[int, ClientRequest] = {}  # those that need a session of their own
+        self._room = WaitingRoom()
         self._numbers = itertools.count(1)
 
     @property
@@ -70,19 +75,38 @@ class Clients:
     @property
     def waiting(self) -> list[ClientRequest]:
         """Requests that wait for a session; one by its name only is answered at once."""
-        return [
-            entry
-            for entry in self.requests.values()
-            if not entry.session and not entry.request.named_only
-        ]
+        return list(self._waiting.values())
+
+    def _add(self, entry: ClientRequest) -> None:
+        self.requests[entry.number] = entry
+        if not entry.request.named_only:
+            self._waiting[entry.number] = entry
+            self._room.enter(entry.tenant, entry.size)
+
+    def _waits_no_longer(self, number: int) -> None:
+        entry = self._waiting.pop(number, None)
+        if entry is not None:
+            self._room.leave(entry.tenant, entry.size)
+
+    def _remove(self, number: int) -> ClientRequest | None:
+        self._waits_no_longer(number)
+        return self.requests.pop(number, None)
 
     # --- what clients ask for
 
     def open(
-        self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str
+        self,
+        request: Request,
+        client: EventSink,
+        owner: bytes | None = None,
+        ref: int = 0,
+        key: str = "",
+        tenant: Tenant = (),
     ) -> Sequence[ClientsEffect]:
         """Let a request wait for a session, or for the one that it names, which may be there."""
-        entry = ClientRequest(next(self._numbers), request, client, owner, ref)
+        entry = ClientRequest(
+            next(self._numbers), request, client, owner, ref, tenant, request.own_size
+        )
         try:
             if self._stopped is not None:
                 raise self._stopped
@@ -90,11 +114,13 @@ class Clients:
                 self._check_room(entry)
         except SpecmeshError as error:
             return [Reply(client, Failed(error))]
-        self.requests[entry.number] = entry
+        self._add(entry)
         ids = (
             () if request.named_only else request.prompt_ids or ()
         )  # without ids no new session begins
-        opening = vev.Opening(entry.number, request, ids, len(ids), None, owner, key)
+        opening = vev.Opening(
+            entry.number, request, ids, len(ids), None, entry.owner, key, entry.tenant
+        )
         if request.named_only:
             return [opening]  # the core answers at once
         if request.prompt_ids is not None and request.params.grammar is None:
@@ -108,18 +134,16 @@ class Clients:
 
     def _check_room(self, entry: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
-        waiting, owners = self.waiting, self.owners()
+        count, owners = self._room.count, self.owners()
         hint = "try again, or start the verifier with a larger --max-queue"
-        full = (
-            f"all {self._max_sessions} sessions are taken and {len(waiting)} requests wait: {hint}"
-        )
-        sizes, free = [one.request.size for one in waiting], self._max_sessions - len(owners)
-        check_queue(sizes, entry.request.size, self._most + free, full)
-        theirs = owners.count(entry.owner) + sum(one.owner == entry.owner for one in waiting)
-        if (
-            entry.owner is not None
-            and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2
-        ):
+        full = f"all {self._max_sessions} sessions are taken and {count} requests wait: {hint}"
+        places = self._most + max(self._max_sessions - len(owners), 0)
+        self._room.check(entry.tenant, entry.size, places, full)
+        if entry.owner is None:
+            return
+        theirs = owners.count(entry.owner)
+        theirs += sum(one.owner == entry.owner for one in self._waiting.values())
+        if theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{theirs} requests of this drafter run or wait", hint)
 
     def encoded(self, opening: vev.Opening) -> Sequence[ClientsEffect]:
@@ -129,7 +153,7 @@ class Clients:
             return []
         known = (*opening.ids, *request.generated)
         try:
-            check_request(request.params, known, len(opening.ids), opening.constraint, self._limits)
+            check_request(request.params, known, len(opening.ids), self._limits)
         except SpecmeshError as error:
             return self.refuse(entry.number, error)
         return [replace(opening, ids=known)]
@@ -139,7 +163,7 @@ class Clients:
         gone = [one for one in self.requests.values() if unwanted(one)]
         for entry in gone:
             if not entry.session:
-                del self.requests[entry.number]
+                self._remove(entry.number)
         return [vev.ClientLeft(entry.number) for entry in gone]
 
     def pause(self, client: EventSink, *, paused: bool) -> Sequence[ClientsEffect]:
@@ -154,7 +178,7 @@ class Clients:
     def abandon(self, owner: bytes) -> None:
         """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
         for entry in [one for one in self.requests.values() if one.owner == owner]:
-            del self.requests[entry.number]
+            self._remove(entry.number)
 
     def stop(self, error: SpecmeshError) -> Sequence[ClientsEffect]:
         """Refuse those that wait, and whoever comes."""
@@ -175,19 +199,20 @@ class Clients:
     # --- what the core says
 
     def refuse(self, number: int, error: SpecmeshError) -> Sequence[Reply]:
-        entry = self.requests.pop(number, None)
+        entry = self._remove(number)
         return [Reply(entry.client, Failed(error))] if entry is not None else []
 
     def began(self, began: vev.Began) -> Sequence[Reply]:
         if began.adopted:  # whoever had it before hears no more of it
             for entry in [one for one in self.requests.values() if one.session == began.session]:
-                del self.requests[entry.number]
+                self._remove(entry.number)
         else:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
         new = self.requests.get(began.client)
         if new is None:
             return []
         new.session = began.session
+        self._waits_no_longer(new.number)
         replies = [
             Reply(
                 new.client,
@@ -213,7 +238,7 @@ class Clients:
 
     def ended(self, end: vev.SessionEnded) -> Sequence[Reply]:
         """Tell a session's client of its end, with the report."""
-        entry = self.requests.pop(end.client, None) if end.client is not None else None
+        entry = self._remove(end.client) if end.client is not None else None
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True

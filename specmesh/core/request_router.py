@@ -1,9 +1,11 @@
 """Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specmesh.core.admission import MAX_QUEUE, check_queue
+from specmesh.core.admission import MAX_QUEUE, WaitingRoom
+from specmesh.core.fair_queue import Tenant, parts_of
 from specmesh.core.requests import (
     DrafterRequest,
     EventSink,
@@ -31,6 +33,7 @@ MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
 MAX_OPENING = (
     32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
 )
+MAX_OWN_OPENING = 8  # and of one tenant: they wait in a line in which no other overtakes them
 NEARLY_AS_FAST = (
     1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 )
@@ -106,20 +109,19 @@ class RequestRouter:
     def in_state(self, *states: RequestState) -> list[DrafterRequest]:
         return [one for one in self.requests if one.state in states]
 
-    def ask(self, request: Request, client: EventSink, now: float) -> None:
+    def ask(self, request: Request, client: EventSink, now: float, tenant: Tenant = ()) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
-        new = DrafterRequest(request, client)
+        new = DrafterRequest(request, client, tenant, request.own_size)
         if self.first.info is None:
             self._replies.append(new.fail(DaemonUnreachable(self.trouble)))
             return
-        unplaced = [one.request.size for one in self.in_state(RequestState.UNPLACED)]
+        unplaced = self.in_state(RequestState.UNPLACED)
+        room = WaitingRoom()
+        for one in unplaced:
+            room.enter(one.tenant, one.size)
+        full = f"{len(unplaced)} requests wait at this drafter: try again"
         try:
-            check_queue(
-                unplaced,
-                request.size,
-                MAX_QUEUE,
-                f"{len(unplaced)} requests wait at this drafter: try again",
-            )
+            room.check(tenant, new.size, MAX_QUEUE, full)
         except Busy as error:
             self._replies.append(new.fail(error))
             return
@@ -157,7 +159,7 @@ class RequestRouter:
         """Find verifiers for what has none any more, and do what is due."""
         if not self.requests:
             return
-        for one in self.in_state(RequestState.UNPLACED):
+        for one in self._in_turn(self.in_state(RequestState.UNPLACED)):
             self._place(one, now)
         for one in self.in_state(RequestState.WAITING):
             self._retry(one, now)
@@ -165,6 +167,20 @@ class RequestRouter:
         for one in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
             one.move(RequestState.OVER)
         self.requests = [one for one in self.requests if one.state is not RequestState.OVER]
+
+    def _in_turn(self, unplaced: list[DrafterRequest]) -> list[DrafterRequest]:
+        """Return them so that tenants with the fewest requests at verifiers come first, of one
+        tenant the oldest."""
+        if len(unplaced) < 2:
+            return unplaced
+        placed = self.in_state(RequestState.OPENING, RequestState.OPEN)
+        taken = Counter(part for one in placed for part in parts_of(one.tenant))
+        ranked = list[tuple[list[int], int]]()
+        for age, one in enumerate(unplaced):
+            parts = parts_of(one.tenant)
+            ranked.append(([taken[part] for part in parts], age))
+            taken.update(parts)
+        return [unplaced[age] for _, age in sorted(ranked)]
 
     def _resume(self, new: DrafterRequest, had: DrafterRequest) -> None:
         """Let a request go on with the text of one that was here, at its verifier if that has it."""
@@ -188,7 +204,9 @@ class RequestRouter:
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
         if found := self._candidates(one):
-            if len(found[0].opening) < MAX_OPENING:  # else once it has begun some
+            opening = found[0].opening
+            own = sum(other.tenant == one.tenant != () for other in opening.values())
+            if len(opening) < MAX_OPENING and own < MAX_OWN_OPENING:  # else once it has begun some
                 found[0].ask(one)
             return
         error = one.error or DaemonUnreachable("no verifier is there that could have this text")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams, message_of, wire_params
@@ -21,6 +22,7 @@ from specmesh.errors import (
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
+CHOICE_BYTES = 2048  # and of a request without its prompt
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
@@ -44,6 +46,7 @@ class Request:
     named_only: bool = False  # resume that text, never start one
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
+    known_size: int = 0  # `size`, where it was computed before: that takes time with many messages
 
     @property
     def chat(self) -> bool:
@@ -52,16 +55,19 @@ class Request:
 
     @property
     def size(self) -> int:
-        """Approximate bytes of memory."""
-        said = (str(message.fields()) for message in self.messages)
-        texts = (self.prompt or "", *said, str(self.template))
+        """Return the approximate bytes of memory that it takes."""
+        if self.known_size:
+            return self.known_size
         grammar = self.params.grammar
+        texts = (self.prompt or "", str(self.template), grammar.text if grammar else "")
         ids = len(self.prompt_ids or ()) + len(self.generated)
-        return (
-            ID_BYTES * ids
-            + sum(map(sys.getsizeof, texts))
-            + (len(grammar.text) if grammar is not None else 0)
-        )
+        messages = sum(message.size for message in self.messages)
+        return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + messages
+
+    @property
+    def own_size(self) -> int:
+        """Return the bytes that it takes besides other answers to its prompt, which they share."""
+        return CHOICE_BYTES if self.choice else self.size
 
     @property
     def label(self) -> str:
@@ -169,13 +175,16 @@ TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
 
 @dataclass(slots=True, eq=False)
 class DrafterRequest:
-    """A request of a drafter's client, from its arrival to its end. home: address of the verifier that had it last;
-    verifier: what that was, where the text has begun. started: the client has been sent Started. until: when to give up
-    without a verifier. due: not asked for before. tried: addresses that have refused it since it had a verifier, with
-    `error`. paused: its client reads nothing at the moment."""
+    """A request of a drafter's client, from its arrival to its end. home: address of the verifier
+    that had it last; verifier: what that was, where the text has begun. started: the client has
+    been sent Started. until: when to give up without a verifier. due: not asked for before. tried:
+    addresses that have refused it since it had a verifier, with `error`. tenant: whom it counts
+    for. size: bytes that it took when it came. paused: its client reads nothing at the moment."""
 
     request: Request
     client: EventSink
+    tenant: Tenant = ()
+    size: int = 0
     state: RequestState = field(default=RequestState.UNPLACED, init=False)  # changed by `move` only
     home: str = ""
     verifier: m.Welcome | None = None

@@ -7,6 +7,7 @@ from enum import Enum
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.sampling import is_exact
@@ -38,12 +39,12 @@ over, its client has closed it or was here, or its sequence was needed."""
 
 @dataclass(slots=True, eq=False)
 class SessionContext:
-    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for
-    it, None for one of the verifier's own. name: to resume it by; key: it was opened with;
-    either may be empty. end: what its client got at the end. The drafter pool's: whether its
-    drafter has heard of it, for how many rounds it has had that, whether drafts were asked for
-    when drafters' loads were last counted, and why nothing was drafted when that was last
-    logged, and when that was."""
+    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it,
+    None for one of the verifier's own. tenant: whom it counts for. guest: it is short, and beside
+    as many others as may be. name: to resume it by; key: it was opened with; either may be empty.
+    end: what its client got at the end. The drafter pool's: whether its drafter has heard of it,
+    for how many rounds it has had that, whether drafts were asked for when drafters' loads were
+    last counted, and why nothing was drafted when that was last logged, and when that was."""
 
     session: VerifierSession
     seq: int  # of the target's memory
@@ -52,6 +53,8 @@ class SessionContext:
     drafter: vev.DrafterId | None = None
     name: str = ""
     key: str = ""
+    tenant: Tenant = ()
+    guest: bool = False
     end: vev.SessionEnded | None = None
     kept_until: float = 0.0
     announced: bool = False

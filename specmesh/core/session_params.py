@@ -1,6 +1,7 @@
 """What a client asked for, and what the target allows."""
 
 import json
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ from specmesh.core.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 from specmesh.wire.messages import MAX_BODY
 
+MESSAGE_BYTES = 256  # memory of a message or a call, besides its long texts
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -31,6 +34,14 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()  # an assistant's
     tool_call_id: str = ""  # of the call that a tool answers
     reasoning: str = ""  # before an assistant's content
+
+    @property
+    def size(self) -> int:
+        """Return the approximate bytes of memory that it takes."""
+        size = MESSAGE_BYTES + sys.getsizeof(self.content) + sys.getsizeof(self.reasoning)
+        for call in self.tool_calls:
+            size += MESSAGE_BYTES + sys.getsizeof(call.arguments)
+        return size
 
     def fields(self) -> dict[str, object]:
         """As OPEN carries it, and a chat template is to read it once `arguments` are objects: what is empty is left
@@ -203,8 +214,13 @@ def wire_params(options: dict[str, object]) -> SessionParams:
     return replace(params, thinking=fields.text("thinking"), merged=merged)
 
 
+_TOO_MANY_BIASES = f"logit_bias can name {MAX_BIASES} tokens at most"
+
+
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
+    if isinstance(value, dict | list) and len(value) > MAX_BIASES:
+        raise RequestError(_TOO_MANY_BIASES, "logit_bias")
     pairs = [list(pair) for pair in value.items()] if is_object(value) else value or []
     if is_list(pairs):
         biases = [
@@ -220,7 +236,7 @@ def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
 
 def check_biases(biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
     if len(biases) > MAX_BIASES:
-        raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
+        raise RequestError(_TOO_MANY_BIASES, "logit_bias")
     return biases
 
 
@@ -247,15 +263,22 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
     return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
 
 
+_TOO_MUCH_TO_STOP_AT = (
+    f"stop must be at most {MAX_STOPS} texts, of {MAX_LENGTH} characters each"
+    f" and {MAX_TOGETHER} together"
+)
+
+
 def stops_of(value: object) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value or []
+    if is_list(given) and len(given) > MAX_STOPS:
+        raise RequestError(_TOO_MUCH_TO_STOP_AT, "stop")
     stops = [stop for stop in given if isinstance(stop, str)] if is_list(given) else []
     if stops != given:
         raise RequestError("stop must be a text or a list of texts", "stop")
     longest, together = max(map(len, stops), default=0), sum(map(len, stops))
-    if len(stops) > MAX_STOPS or longest > MAX_LENGTH or together > MAX_TOGETHER:
-        most = f"{MAX_LENGTH} characters each and {MAX_TOGETHER} together"
-        raise RequestError(f"stop must be at most {MAX_STOPS} texts, of {most}", "stop")
+    if longest > MAX_LENGTH or together > MAX_TOGETHER:
+        raise RequestError(_TOO_MUCH_TO_STOP_AT, "stop")
     if any("\ufffd" in stop for stop in stops):  # it stands for bytes that are no text
         raise RequestError("stop must not contain U+FFFD", "stop")
     try:
@@ -279,21 +302,21 @@ def check_request(
     params: SessionParams,
     ids: Sequence[int],
     n_prompt: int,
-    constraint: Constraint | None,
     limits: TargetLimits,
 ) -> None:
-    """Raise RequestError for what the target cannot go on with, PromptTooLong where not one token would fit after the
-    prompt: the first `n_prompt` of the ids, the others were generated before."""
+    """Raise RequestError for what the target cannot go on with, PromptTooLong where not one token
+    would fit after the prompt: the first `n_prompt` of the ids, the others were generated before.
+    Quick, whatever is given."""
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
         raise RequestError(
             f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most"
         )
-    if not all(0 <= token < limits.n_vocab for token in ids):
-        raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     if n_prompt >= limits.n_ctx:
         raise PromptTooLong.of(n_prompt, limits.n_ctx)
+    if min(ids) < 0 or max(ids) >= limits.n_vocab:
+        raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     foreign = [token for token, _ in params.sampling.logit_bias if token >= limits.n_vocab]
     if foreign:
         raise RequestError(
@@ -308,8 +331,13 @@ def check_request(
             f"strategy {strategy} does not go with a grammar or schema: use deterministic",
             "strategy",
         )
-    said = [token for token in ids[n_prompt:] if token not in limits.end_ids]
-    if constraint is not None and constraint.count_allowed(said) < len(said):
+
+
+def check_resumed(generated: Sequence[int], constraint: Constraint, limits: TargetLimits) -> None:
+    """Raise RequestError where a text so far is not what its grammar allows. Takes its time: a step
+    or so for each id."""
+    said = [token for token in generated if token not in limits.end_ids]
+    if constraint.count_allowed(said) < len(said):
         raise RequestError(
             "the text so far is not what its grammar allows: it cannot be gone on with", "resume"
         )

@@ -26,8 +26,9 @@ from specmesh.wire import messages as m
 
 
 class VerifierCore:
-    """`costs` are of this target's steps; `slots` are its sequences, one a session. n_batch: most rows of a step, at
-    least `max_sessions`. prefill_rows: of prompts, in a step in which others verify. first: id of the first session.
+    """`costs` are of this target's steps; `slots` are its sequences, one a session. n_batch: most
+    rows of a step, at least `max_sessions`. guests: sequences for short texts besides.
+    prefill_rows: of prompts, in a step in which others verify. first: id of the first session.
     grace: seconds that a session is kept for its lost drafter."""
 
     def __init__(
@@ -38,6 +39,7 @@ class VerifierCore:
         n_batch: int,
         *,
         max_sessions: int,
+        guests: int = 0,
         prefill_rows: int = PREFILL_ROWS,
         first: int = 1,
         grace: float = GRACE,
@@ -51,7 +53,8 @@ class VerifierCore:
         self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
         self.drafters = DrafterPool(self.sessions)
-        self.waiting = WaitingRequests(max_sessions)
+        self._max_sessions, self._guests = max_sessions, guests
+        self.waiting = WaitingRequests(max_sessions, guests)
         self.kept = KeptSessions(grace)
         self._paused: dict[int, float] = {}  # sessions that wait for their readers, and until when
         self._threads = CpuThreads(costs)
@@ -304,13 +307,16 @@ class VerifierCore:
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
-        while (opening := self.waiting.next(self.sessions.values())) is not None:
+        while (found := self.waiting.next(self.sessions.values())) is not None:
+            opening, guest = found
             if not self._resumed(opening, now):
-                self._begin(opening, now)
+                self._begin(opening, now, guest=guest)
 
-    def _begin(self, opening: vev.Opening, now: float) -> None:
+    def _begin(self, opening: vev.Opening, now: float, *, guest: bool) -> None:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
-        if not self._slots and (kept := self.kept.running()) is not None:
+        there = sum(live.guest == guest for live in self.sessions.values())
+        full = there >= (self._guests if guest else self._max_sessions)
+        if full and (kept := self.kept.running(guest)) is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
         others = ((live.seq, live.session.memory) for live in self.sessions.values())
@@ -331,6 +337,7 @@ class VerifierCore:
         live = SessionContext(
             session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key
         )
+        live.guest = guest
         self.sessions[live.id] = live
         self.drafters.share(self.waiting.sharing(len(self.sessions)))
         self._tell(live.opened(opening.request.label))
@@ -384,6 +391,7 @@ class VerifierCore:
         """Give a session to the opening's client, with what that does not know of the text."""
         self._pause(live, now, paused=False)  # that was for the reader before
         session, live.client, live.owner = live.session, opening.client, opening.owner
+        live.tenant = opening.tenant
         session.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:

@@ -5,6 +5,7 @@ from enum import Enum
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import Request, Scored
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
@@ -21,9 +22,11 @@ DrafterId = bytes  # the identity of a drafter's connection
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's and then those of a
-    resumed text; without a prompt the session that the request names is to be resumed, or nothing. owner: the drafter
-    whose client asks, None for a client of the verifier's own. key: it was asked with; may be empty."""
+    """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's
+    and then those of a resumed text; without a prompt the session that the request names is to be
+    resumed, or nothing. owner: the drafter whose client asks, None for a client of the verifier's
+    own. key: it was asked with; may be empty. tenant: whom it counts for where clients share
+    something."""
 
     client: int
     request: Request
@@ -32,6 +35,7 @@ class Opening:
     constraint: Constraint | None = None
     owner: DrafterId | None = None
     key: str = ""
+    tenant: Tenant = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The protocols of target and draft models, and what their engines share.
 
-Sequences are numbered 0 .. max_sessions - 1; the daemon allots them. An engine is used from one thread.
+Sequences are numbered 0 .. max_sessions + guests - 1; the daemon allots them. An engine is used
+from one thread.
 """
 
 import functools
@@ -73,6 +74,7 @@ class EngineInfo:
     )
     n_outputs: int | None = None  # most rows with logits of one step; None: `n_batch`
     threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
+    guests: int = 0  # sequences beside `max_sessions`, for texts of GUEST_IDS cells
 
     def named(self) -> dict[str, object]:
         return {

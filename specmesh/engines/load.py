@@ -24,6 +24,8 @@ log = structlog.get_logger("specmesh")
 
 BUNDLED = "bundled"
 
+GUESTS = 2  # sequences of a target for short texts, which do not wait for long ones
+
 
 def check_there(settings: ModelSettings) -> ModelSettings:
     """Return the settings with the model's own path, once all that it needs is there; raise
@@ -48,11 +50,12 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
             from specmesh.engines.llama import LlamaVerifier
             from specmesh.engines.stretched import StretchedVerifier
 
-            return (StretchedVerifier if settings.stretch else LlamaVerifier)(settings, progress)
+            kind = StretchedVerifier if settings.stretch else LlamaVerifier
+            return kind(settings, progress, guests=GUESTS)
         case _:  # sim
             from specmesh.engines.sim import SimSettings, SimVerifier
 
-            return SimVerifier(SimSettings.parse(settings.model or ""))
+            return SimVerifier(SimSettings.parse(settings.model or ""), guests=GUESTS)
 
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:

@@ -77,22 +77,27 @@ class _SimEngine:
     model: str
     batches = False
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings: SimSettings, guests: int = 0) -> None:
         time.sleep(settings.load_s)
         self.settings = settings
+        count = settings.max_sessions + guests
         sizes, backend = (settings.n_ctx, settings.n_batch, settings.max_sessions), "simulation"
         self.info = EngineInfo(
-            self.model, *sizes, "removal", backend, reuse="copied", batches=self.batches
+            self.model,
+            *sizes,
+            "removal",
+            backend,
+            reuse="copied",
+            batches=self.batches,
+            guests=guests,
         )
         pieces = [
             bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)
         ]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(
-            settings.max_sessions, settings.n_ctx, settings.n_vocab, settings.n_batch
-        )
-        self.prefixes = [Prefix() for _ in range(settings.max_sessions)]
+        self.sequences = Sequences(count, settings.n_ctx, settings.n_vocab, settings.n_batch)
+        self.prefixes = [Prefix() for _ in range(count)]
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         del special  # there is none
@@ -100,6 +105,10 @@ class _SimEngine:
             return list(text.encode())
         except UnicodeEncodeError as error:
             raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+
+    def least_ids(self, text: str) -> int:
+        """Return at most as many ids as `encode` does: each is a byte."""
+        return len(text)
 
     def append(self, seq: int, token: int) -> int:
         """Append an id to a sequence; returns the token after it."""

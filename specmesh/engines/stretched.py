@@ -18,8 +18,8 @@ from specmesh.machines import DRAFT_MS, step_ms
 class _Stretched(LlamaEngine):
     """All that name the model, statistics too, say that its speed is not this machine's."""
 
-    def __init__(self, settings: ModelSettings, progress: Progress) -> None:
-        super().__init__(settings, progress)
+    def __init__(self, settings: ModelSettings, progress: Progress, guests: int = 0) -> None:
+        super().__init__(settings, progress, guests=guests)
         self.machine = settings.stretch or ""
         self.info = replace(self.info, model=f"{self.info.model}, stretched to {self.machine}")
 

@@ -22,6 +22,7 @@ from specmesh.api import requests as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -85,8 +86,8 @@ class Hearing:
 class Flaky(SimVerifier):
     """A target that fails where told, and whose text is known."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: SimSettings, guests: int = 0) -> None:
+        super().__init__(settings, guests)
         self.fail_from = 10**9
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
@@ -204,9 +205,9 @@ class Running:
     _thread: threading.Thread
     _close: Callable[[], None]
 
-    def ask(self, what: Request) -> Hearing:
+    def ask(self, what: Request, tenant: Tenant = ()) -> Hearing:
         client = Hearing()
-        self._loop.mailbox.put(api.Submit(what, client))
+        self._loop.mailbox.put(api.Submit(what, client, tenant))
         return client
 
     def cancel(self, client: Hearing) -> None:

@@ -60,8 +60,9 @@ class World:
         self.events: deque[tuple[vev.Happened, float]] = deque()
         self.effects: deque[vev.Effect] = deque()
         self.encoding: list[tuple[vev.Opening, bool]] = []  # and whether it is under way
+        slots = KVSlots(3, "whole", 0, guests=2, n_ctx=LIMITS.n_ctx)
         self.core = VerifierCore(
-            LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, max_sessions=3, grace=GRACE
+            LIMITS, StepCosts(), slots, 16, max_sessions=3, guests=2, grace=GRACE
         )
         self.step: Step | None = None
         self.clients = Clients(LIMITS, 3, 4)
@@ -104,7 +105,9 @@ class World:
         )
         client = Client()
         self.asked.append((client, owner))
-        self.serve(self.clients.open(request, client, owner, len(self.asked), ""))
+        ref = len(self.asked)
+        tenant = (owner, ref) if owner else (self.rng.choice("ab"), self.rng.choice((1, 2)))
+        self.serve(self.clients.open(request, client, owner, ref, "", tenant))
 
     def cancel(self) -> None:
         if self.asked:
@@ -228,8 +231,17 @@ class World:
             core.sessions,
             core.waiting.openings,
             core.kept,
+            clients.waiting,
         )
         return [part for part in parts if part]
+
+    def check_places(self) -> None:
+        """No more sessions run than there are places, for short texts and for others; who has one
+        does not wait."""
+        assert not any(entry.session for entry in self.clients.waiting)
+        guests = [live.guest for live in self.core.sessions.values()]
+        assert guests.count(True) <= 2
+        assert guests.count(False) <= 3
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -241,6 +253,7 @@ def test_nothing_is_left(seed: int, stopped: bool) -> None:
                world.carry_out, world.wait]  # fmt: skip
     for _ in range(400):
         world.rng.choice(happens)()
+        world.check_places()
     world.read_on()
     if stopped:
         world.stopped_with = Busy("stopping")

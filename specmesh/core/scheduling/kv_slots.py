@@ -15,6 +15,10 @@ from specmesh.core.snapshot import PrefixCacheSection
 # what another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
 # follows being cut off; or only all of it
 KVReuse = Literal["copied", "cut", "whole"]
+GUEST_IDS = 512
+"""Cells of a short text beside `max_sessions` others, which it has enough of: ids, and rows of a
+step."""
+
 MIN_REUSED_IDS = (
     16  # any two prompts may begin alike, and to compute fewer again takes one small step
 )
@@ -67,12 +71,18 @@ class _Candidate:
 
 
 class KVSlots:
-    """The sequences 0 .. max_sessions - 1 of one engine, and the orders it is to carry out before its next step.
+    """The sequences 0 .. max_sessions - 1 of one engine, and the orders it is to carry out before
+    its next step.
 
-    room: ids that sequences without a session may hold together; the least recently used are emptied first.
-    part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
+    room: ids that sequences without a session may hold together; the least recently used are
+    emptied first. part: ids of a prompt that are read at once, where the same ids must have the
+    same bits: only what a session would
           read in just the same way is reused. None where that does not matter.
-    offloads: steps pay for all that sequences hold. Sessions that begin while there are no others have what is left
+    guests: sequences more, for short texts, and n_ctx: ids of any other one at most. All of them
+    share
+          the cells of `max_sessions` sequences, and GUEST_IDS more for each guest.
+    offloads: steps pay for all that sequences hold. Sessions that begin while there are no others
+    have what is left
           offloaded before their first step, where they have less than half of it themselves: ids that lie among others'
           are reached through those as long as they stay.
     """
@@ -85,14 +95,17 @@ class KVSlots:
         part: int | None = None,
         *,
         offloads: bool = False,
+        guests: int = 0,
+        n_ctx: int = 0,
     ) -> None:
         self._max_sessions, self._offloads = max_sessions, offloads
+        self._guests, self._n_ctx = guests, n_ctx
         self._begun = list[
             Sequence[int]
         ]()  # ids of sessions that began with no others, since the last orders
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(
-            range(max_sessions), NO_CONTENTS
+            range(max_sessions + guests), NO_CONTENTS
         )  # the least recently used first
         self._orders: list[KVOrder] = []
         self._hits = self._saved = 0
@@ -119,7 +132,7 @@ class KVSlots:
         must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
-        if self._begun or len(self._free) == self._max_sessions:
+        if self._begun or len(self._free) == self._max_sessions + self._guests:
             self._begun.append(ids)
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
         reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()
@@ -134,6 +147,7 @@ class KVSlots:
             self._orders.append(KVCut(best.seq, best.held if itself else 0))
         if not itself:
             self._orders.append(KVCopy(best.seq, best.source, best.held))
+        self._shrink()
         return best.seq, best.held
 
     def _cached(
@@ -176,9 +190,17 @@ class KVSlots:
         self._free[seq] = memory
         if not memory.ids:
             self._forget(seq)
-        kept = sum(len(one.ids) for one in self._free.values())
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Empty the least recently used sequences, until the others leave room for every
+        session."""
+        room, kept = self._room, sum(len(one.ids) for one in self._free.values())
+        if self._guests:
+            ended = len(self._free) - self._guests  # or begun as guests: these need less
+            room = min(room, max(ended, 0) * self._n_ctx + GUEST_IDS)
         for old, held in list(self._free.items()):
-            if kept > self._room and held.ids:
+            if kept > room and held.ids:
                 self._forget(old)
                 kept -= len(held.ids)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
+from specmesh.core.scheduling.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
@@ -30,6 +31,7 @@ class CacheSizes:
     # Rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend on other
     # sequences. None: no filling, and all sequences share the cells.
     width: int | None = None
+    guests: int = 0  # sequences more, of GUEST_IDS tokens
 
 
 class LlamaCache:
@@ -158,8 +160,9 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.n_ctx = (
         sizes.n_ctx + (sizes.width or 0)
     ) * sizes.max_sessions  # rows that fill a step up take cells too
+    params.n_ctx += GUEST_IDS * sizes.guests
     params.n_batch = params.n_ubatch = sizes.rows
-    params.n_seq_max = sizes.max_sessions
+    params.n_seq_max = sizes.max_sessions + sizes.guests
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO

@@ -39,8 +39,9 @@ _NO_LOGITS = np.empty((0, 0), np.float32)
 class LlamaEngine:
     """A model and its sequences.
 
-    n_batch:  most rows of one step, unless the sequences are more.
-    rollback: most rows of a step that are taken back, and one less than have logits; 0 for a drafter.
+    n_batch:  most rows of one step, unless the sequences are more. rollback: most rows of a step
+    that are taken back, and one less than have logits; 0 for a drafter. guests:   sequences for
+    short texts, where that costs little.
     """
 
     def __init__(
@@ -50,32 +51,38 @@ class LlamaEngine:
         *,
         n_batch: int = N_BATCH,
         rollback: int = 0,
+        guests: int = 0,
     ) -> None:
         """Load the model and reserve its cache. Raises ConfigError."""
         self._model = LlamaModel(settings, progress)
         try:
-            self._reserve(settings, n_batch, rollback)
+            self._reserve(settings, n_batch, rollback, guests)
         except BaseException:  # nobody has what would close it, whatever interrupted this
             self._model.close()
             raise
 
-    def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int) -> None:
+    def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int, guests: int) -> None:
         model, max_sessions = self._model, settings.max_sessions
-        width, n_outputs = None, max_sessions * (rollback + 1)
+        if settings.reproducible or model.has_states:  # each sequence has memory of its own
+            guests = 0
+        most: int = model.lib.llama_max_parallel_sequences()
+        guests = min(guests, max(most - max_sessions, 0))
+        sequences = max_sessions + guests
+        width, n_outputs = None, sequences * (rollback + 1)
         if settings.reproducible and rollback:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
             n_outputs, rollback = max_sessions * width, width - 1
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
-        n_batch = max(min(n_batch, n_ctx * max_sessions), max_sessions)
+        n_batch = max(min(n_batch, n_ctx * max_sessions), sequences)
         rows = max(n_batch, 2, width or 0)
         n_batch += (width or 0) * max_sessions  # a prompt's rows fit beside everybody's step
         n_outputs = min(n_outputs, n_batch)
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
         outputs = n_outputs if width is None else max(width, max_sessions)
-        sizes = CacheSizes(n_ctx, max_sessions, rows, outputs, threads, width=width)
+        sizes = CacheSizes(n_ctx, max_sessions, rows, outputs, threads, width=width, guests=guests)
         self._cache = open_cache(model, sizes, drafter=not rollback)
-        self._sequences = Sequences(max_sessions, n_ctx, model.n_vocab, n_batch, n_outputs)
+        self._sequences = Sequences(sequences, n_ctx, model.n_vocab, n_batch, n_outputs)
         self._offloaded: dict[int, SavedState] = {}
         self._idle: dict[
             int, int
@@ -100,6 +107,7 @@ class LlamaEngine:
             batches=not rollback and self._cache.trimming == "removal",
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
+            guests=guests,
         )
 
     def use_threads(self, threads: int) -> None:
@@ -195,10 +203,11 @@ class LlamaVerifier(LlamaEngine):
         *,
         n_batch: int = N_BATCH,
         max_draft: int = MAX_DRAFTS,
+        guests: int = 0,
     ) -> None:
         path = settings.chat_template
         chosen = read_text(path, MAX_TEMPLATE, "a chat template") if path is not None else None
-        super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft)
+        super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft, guests=guests)
         self.tokenizer = self._model
         try:
             self._model.load_template(chosen, settings.tool_format)

@@ -155,9 +155,7 @@ class Restore(LlamaCache):
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
     """Reserve a model's memory. Raises ConfigError. A drafter's wrong state costs drafts only, a verifier's would be in
     the text: it is tried."""
-    recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(
-        model.handle
-    )
+    recurrent = model.has_states
     if recurrent and sizes.width is not None:
         what = "keeps states that rows cannot be removed from, so its steps cannot be filled up to one width"
         raise ConfigError(f"{model.name} {what}", "leave --reproducible out")

@@ -11,7 +11,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients, Encode
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.peer_limits import PeerLimits
-from specmesh.core.request_router import RequestRouter
+from specmesh.core.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
 from specmesh.core.requests import (
     NOBODY,
     Failed,
@@ -208,6 +208,38 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(
         range(1, ahead + 1)
     )
+
+
+def placed(router: RequestRouter) -> list[object]:
+    """Whose requests a verifier was asked for, in order."""
+    opening = router.in_state(RequestState.OPENING)
+    return [one.tenant[0] for one in opening]
+
+
+def test_one_clients_requests_leave_room_for_anothers():
+    """A verifier serves the ones that it was asked for in a line: few of them are one client's."""
+    router, [upstream] = verifiers()
+    for tenant in ("alice",) * 100 + ("bob",):
+        router.ask(REQUEST, HERE, 1.0, (tenant,))
+    router.look(1.0)
+    assert placed(router).count("bob") == 1
+    assert placed(router).count("alice") == MAX_OWN_OPENING
+    upstream.cancel(router.requests[0])
+    router.look(1.0)
+    assert placed(router).count("alice") == MAX_OWN_OPENING
+
+
+def test_clients_requests_are_placed_in_turn():
+    router, [upstream] = verifiers()
+    for number in range(MAX_OPENING):
+        router.ask(REQUEST, HERE, 1.0, (f"other {number}",))
+    for tenant in ("alice", "alice", "alice", "bob"):
+        router.ask(REQUEST, HERE, 1.0, (tenant,))
+    router.look(1.0)
+    for one in router.requests[:2]:
+        upstream.cancel(one)
+    router.look(1.0)
+    assert placed(router)[-2:] == ["alice", "bob"]
 
 
 # --- a verifier's clients, and the line before its sessions

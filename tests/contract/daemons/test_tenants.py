@@ -1,0 +1,152 @@
+"""Clients that ask for much of what all share, and one that asks for little beside them."""
+
+import json
+import threading
+from collections.abc import Sequence
+
+import pytest
+from harness.loops import PATIENCE, Bench, Flaky, Hearing, Running, request
+
+from specmesh.core.requests import Request
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.daemons.verifier.daemon import PROMPT_SIZES
+from specmesh.engines import grammar
+from specmesh.engines.sim import SimSettings
+from specmesh.errors import PromptTooLong, RequestError
+
+ALICE, BOB = ("alice",), ("bob",)
+LONG = 8000  # tokens that nobody waits for
+
+
+class Reader(Flaky):
+    """A target that reads no text until it may, and notes the order in which it did. reading: the
+    first text is being read."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.order: list[str] = []
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self.order.append(text[:2])
+        self.reading.set()
+        assert self.go_on.wait(PATIENCE)
+        return super().encode(text[:9])
+
+    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
+        return "".join(message.content for message in messages)
+
+
+def text(prompt: str, form: Grammar | None = None) -> Request:
+    params = SessionParams(SamplingParams(temperature=0), 3, grammar=form)
+    return Request(prompt, None, params)
+
+
+def schema(value: object) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
+
+
+SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} for n in range(40)]}
+"""It takes more than the compiler may."""
+
+
+def test_prompts_are_encoded_in_turn(bench: Bench):
+    """One client's many delay another's by one of them."""
+    engine = Reader(SimSettings(max_sessions=8))
+    verifier = bench.verifier(engine)
+    mine = [verifier.ask(text(f"a{number}"), ALICE) for number in range(6)]
+    assert engine.reading.wait(PATIENCE)
+    theirs = verifier.ask(text("b0"), BOB)
+    verifier.stats()  # all have been heard
+    engine.go_on.set()
+    for client in (*mine, theirs):
+        client.end()
+    assert engine.order.index("b0") <= 2
+    assert [name for name in engine.order if name != "b0"] == [f"a{n}" for n in range(6)]
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one(bench: Bench):
+    class LongReader(Reader):
+        def encode(self, text: str, *, special: bool = True) -> list[int]:
+            return super().encode(text) if len(text) > 9 else Flaky.encode(self, text)
+
+    engine = LongReader(SimSettings(n_ctx=10 * PROMPT_SIZES[0]))
+    verifier = bench.verifier(engine)
+    mine = verifier.ask(text("a" * PROMPT_SIZES[0]), ALICE)
+    assert engine.reading.wait(PATIENCE)
+    verifier.ask(text("b"), ALICE).end()  # though it is the same client's
+    assert mine.empty()
+    engine.go_on.set()
+    mine.end()
+
+
+def test_a_text_that_cannot_fit_is_not_encoded(bench: Bench):
+    engine = Reader(SimSettings(n_ctx=100))
+    error = bench.verifier(engine).ask(text("a" * 5000)).error()
+    assert isinstance(error, PromptTooLong)
+    assert "your prompt has at least 5000 tokens" in str(error)
+    assert engine.order == []
+
+
+def test_a_small_schema_does_not_wait_for_slow_ones(bench: Bench):
+    verifier = bench.verifier()
+    slow = [
+        verifier.ask(text("a", schema(SLOW | {"title": str(number)})), ALICE) for number in range(8)
+    ]
+    small = verifier.ask(text("b", schema({"type": "integer"})), BOB)
+    small.end()
+    assert all(client.empty() for client in slow)
+    cancel(verifier, slow)
+
+
+def test_a_slow_schema_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grammar, "COMPILE_SECONDS", 0.2)
+    error = bench.verifier().ask(text("a", schema(SLOW))).error()
+    assert isinstance(error, RequestError)
+    assert str(error) == "json_schema takes too much to compile: it took more than 0.2 s"
+
+
+def cancel(verifier: Running, clients: Sequence[Hearing]) -> None:
+    """End what would run until the verifier is made to stop."""
+    for client in clients:
+        verifier.cancel(client)
+
+
+def test_one_clients_texts_leave_a_session_to_others(bench: Bench):
+    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
+    mine = [verifier.ask(request(LONG), ALICE) for _ in range(8)]
+    verifier.ask(request(40), BOB).whole(40)
+    cancel(verifier, mine)
+
+
+def test_many_connections_with_one_key_are_one_client(bench: Bench):
+    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
+    mine = [verifier.ask(request(LONG), ("key", connection)) for connection in range(8)]
+    verifier.ask(request(40), BOB).whole(40)
+    cancel(verifier, mine)
+
+
+@pytest.mark.parametrize("max_sessions", [1, 4])
+def test_a_short_text_waits_for_no_long_one(bench: Bench, max_sessions: int):
+    settings = SimSettings(max_sessions=max_sessions, step_ms=1)
+    verifier = bench.verifier(Flaky(settings, guests=1))
+    busy = [verifier.ask(request(LONG), (number,)) for number in range(max_sessions)]
+    for client in busy:
+        client.heard(1)
+    waiting = verifier.ask(request(LONG), ALICE)
+    verifier.ask(request(10), BOB).whole(10)
+    assert waiting.empty()
+    cancel(verifier, [*busy, waiting])
+
+
+def test_a_guest_goes_on_where_it_was_left(bench: Bench):
+    """Its sequence is another's afterwards, and a prompt is cached there as in any."""
+    verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=1), guests=1))
+    long = verifier.ask(request(LONG), ALICE)
+    long.heard(1)
+    for _ in range(3):
+        verifier.ask(request(10), BOB).whole(10)
+    verifier.cancel(long)
+    verifier.ask(request(300), BOB).whole(300)
