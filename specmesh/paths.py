@@ -96,8 +96,8 @@ def check_socket_path(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> None:
-    """Make the folder of a socket, for this user alone where it is new. Raise ConfigError where it cannot be made, or
-    where others could put a socket of theirs in the place of ours."""
+    """Make the folder of a socket, for this user alone where it is new. Raise ConfigError where it
+    cannot be made, or where others could put a socket of theirs in the place of ours."""
     folder = path.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,8 +112,9 @@ def prepare_folder(path: Path) -> None:
 
 
 def _open_to_others(folder: Path) -> str:
-    """Return why others may replace what a folder holds, "" where they may not. In a sticky one, such as /tmp, only
-    the owner of a file may. A group that is one user's own, as many systems have it, has no others."""
+    """Return why others may replace what a folder holds, "" where they may not. In a sticky one,
+    such as /tmp, only the owner of a file may. A group that is one user's own, as many systems have
+    it, has no others."""
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode):
         return "it is a link"

@@ -335,7 +335,6 @@ class PromptEncoder:
         limits: TargetLimits,
         wanted: Callable[[int], bool],
         deliver: Callable[[Encoded], None],
-        n_ctx: int,
     ) -> None:
         self._tokenizer, self._limits = tokenizer, limits
         self._wanted, self._deliver = wanted, deliver
@@ -348,15 +347,6 @@ class PromptEncoder:
         size = opening.request.size
         worker = next(worker for most, worker in self._prompts.items() if size <= most)
         self._have_done(worker, opening, self._encoded)
-
-    def _compiled(self, grammar: Grammar | None, n_prompt: int) -> Constraint | None:
-        """Compile a grammar, which may take long where there are many tools: not for a prompt that
-        does not fit."""
-        if grammar is None:
-            return None
-        if n_prompt >= self._n_ctx:
-            raise PromptTooLong.of(n_prompt, self._n_ctx)
-        return self._grammars.compile(grammar)
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""

@@ -11,10 +11,14 @@ from starlette.types import Receive, Scope, Send
 from specmesh.api.choices import Choice, nothing, usage_of, whole
 from specmesh.api.requests import Backend, Cancel, PauseClient, Submit
 from specmesh.api.shapes import error_body, refusal, server_sent, written
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
+
+ASKED_AT_ONCE = 8
+"""Choices that are asked for in one turn of the event loop."""
 
 PACE = 0.004
 """Seconds between two looks at what has come. Rounds faster than that are sent together: each costs this thread as much
@@ -49,6 +53,7 @@ class Answer(Response):
         *,
         stream: bool,
         tells_usage: bool,
+        tenant: Tenant = (),
     ) -> None:
         super().__init__(
             headers=headers, media_type="text/event-stream" if stream else "application/json"
@@ -60,6 +65,7 @@ class Answer(Response):
             stream,
             tells_usage,
         )
+        self._tenant = tenant
         self._live: list[Choice] = []
         self._paused: list[Choice] = []  # of these: whose sessions wait for the reader
         self._timer: asyncio.TimerHandle | None = None
@@ -78,9 +84,7 @@ class Answer(Response):
         self._connection.on_writable = self._heard
         self._live = list(self._choices)
         try:
-            for choice in self._choices:
-                choice.heard = self._heard
-                self._backend.submit(Submit(choice.request, choice))
+            await self._submit()
             while (await receive())["type"] != "http.disconnect":
                 pass  # so that the server, too, learns that the answer is complete
         finally:
@@ -89,6 +93,16 @@ class Answer(Response):
                 nothing  # the connection may outlive this answer for long
             )
             self._leave()
+
+    async def _submit(self) -> None:
+        """Ask for the choices; of many some at a time, so that others' requests come in between."""
+        for number, choice in enumerate(self._choices):
+            if not self._live:
+                return  # one was refused, or the client has left
+            choice.heard = self._heard
+            self._backend.submit(Submit(choice.request, choice, self._tenant))
+            if number % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     def _heard(self) -> None:
         """Look at what has come, after the frames of this turn were sent; a little later where that was just done."""

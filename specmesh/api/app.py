@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import structlog
 from starlette.applications import Starlette
@@ -29,9 +30,12 @@ from specmesh import errors
 from specmesh.api.answer import Answer
 from specmesh.api.body import Body, as_header, parse_body
 from specmesh.api.choices import Choice, numbered
+from specmesh.api.fair_workers import FairWorker
+from specmesh.api.json_text import collector_paused, parse_json, write_json
+from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
-from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
+from specmesh.api.responses import ResponseAnswer, ResponseOrder, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import (
     apply_template,
@@ -43,7 +47,9 @@ from specmesh.api.tokens import (
 )
 from specmesh.config import Port
 from specmesh.core.chat import Tokenizer, unknown_variables
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
+from specmesh.core.requests import ID_BYTES
 from specmesh.core.session_params import endless
 from specmesh.core.snapshot import as_json
 from specmesh.security import is_own_host, is_own_page
@@ -51,6 +57,13 @@ from specmesh.security import is_own_host, is_own_page
 log = structlog.get_logger("specmesh.api")
 
 MAX_HTTP_BODY = 2 * 1024 * 1024
+SHORT_BODY = 16 * 1024
+"""Bytes of a body that is read and checked on the event loop: a longer one waits for a thread."""
+
+FEW_IDS, FEW_TEXTS = 4096, 8
+"""Ids of a resumed text, and texts of an answer, of which the same is true."""
+
+Result = TypeVar("Result")
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
@@ -90,6 +103,7 @@ def create_app(
 class _Api:
     def __init__(self, backend: Backend, kept: KeptResponses, ping_timeout: float) -> None:
         self._backend, self._kept, self._ping_timeout = backend, kept, ping_timeout
+        self._bodies, self._short = FairWorker("bodies"), FairWorker("short bodies")
 
     async def health(self, _: HttpRequest) -> Response:
         reason, role = self._backend.not_ready(), self._backend.role
@@ -145,14 +159,37 @@ class _Api:
         return JSONResponse(tokenizer_info(self._backend.tokenizer.texts, info.n_ctx))
 
     async def detokenize(self, http: HttpRequest) -> Response:
-        body = await _json(http)
-        return JSONResponse(detokenize(body, self._served().vocabulary))
+        vocabulary = self._served().vocabulary
+        text = await self._read(http, lambda body: write_json(detokenize(body, vocabulary)))
+        return Response(text, media_type="application/json")
 
     async def work(self, work: Callable[[object, Tokenizer], Json], http: HttpRequest) -> Response:
-        """Answer what takes so long that a thread does it."""
-        body = await _json(http)
+        """Answer what takes so long that a thread does it, whatever the body's length."""
+        raw = await _body(http)
         self._served()
-        return JSONResponse(await asyncio.to_thread(work, body, self._backend.tokenizer))
+        tokenizer = self._backend.tokenizer
+        worker = self._short if len(raw) <= SHORT_BODY else self._bodies
+        text = await worker.run(
+            tenant_of(http), len(raw), lambda: write_json(work(parse_json(raw), tokenizer))
+        )
+        return Response(text, media_type="application/json")
+
+    async def _read(self, http: HttpRequest, read: Callable[[object], Result]) -> Result:
+        """Return what `read` makes of a request's JSON; that of a long one on a thread, its tenants
+        in turn."""
+        raw = await _body(http)
+        if len(raw) <= SHORT_BODY:
+            return read(parse_json(raw))
+
+        connection: object = http.scope["state"].get("connection")
+
+        def read_long() -> Result:
+            if getattr(connection, "gone", False):
+                raise ClientDisconnect  # while it waited
+            with collector_paused():
+                return read(parse_json(raw))
+
+        return await self._bodies.run(tenant_of(http), len(raw), read_long)
 
     def _served(self, name: str = "") -> ModelInfo:
         """The model of this name; raises why it, or any request, cannot be served now."""
@@ -162,34 +199,48 @@ class _Api:
         return self._backend.served(name)
 
     async def answer(self, http: HttpRequest, *, chat: bool) -> Response:
-        return self._answer(parse_body(await _json(http), chat=chat), Answer, chat=chat)
+        body = await self._read(http, partial(parse_body, chat=chat))
+        resumed, texts = len(body.requests[0].generated), len(body.requests) * body.choices
+        work = partial(self._answer, http, body, Answer, chat=chat)
+        if resumed <= FEW_IDS and texts <= FEW_TEXTS:
+            return work()
+        _check_lengths(body, self._served(body.model or body.began).n_ctx)
+        return await self._bodies.run(tenant_of(http), ID_BYTES * resumed, work)
 
     async def respond(self, http: HttpRequest) -> Response:
-        chat, messages, echoed = parse_response(await _json(http), self._kept)
-        kind = partial(ResponseAnswer, messages, echoed, self._kept)
-        body = parse_body(chat, chat=True)
-        if body.schema_field:
-            body = replace(body, schema_field="text.format.schema")
-        return self._answer(body, kind, chat=True)
+        def read(value: object) -> tuple[Body, ResponseOrder]:
+            chat, order = parse_response(value, self._kept)
+            body = parse_body(chat, chat=True)
+            if body.schema_field:
+                body = replace(body, schema_field="text.format.schema")
+            return body, order
+
+        body, order = await self._read(http, read)
+        kind = partial(ResponseAnswer, order, self._kept)
+        return self._answer(http, body, kind, chat=True)
 
     async def response(self, http: HttpRequest) -> Response:
         """A response that is kept, or that it no longer is."""
         name, forget = http.path_params["id"], http.method == "DELETE"
         try:
-            response = self._kept.get(name, forget=forget).response
+            response = self._kept.get(name).response
         except errors.RequestError as error:
             raise HTTPException(404, str(error)) from None
         if forget:
+            self._kept.forget(name)
             response = json.dumps({"id": name, "object": "response", "deleted": True})
         return Response(response, media_type="application/json")
 
-    def _answer(self, body: Body, kind: Callable[..., Answer], *, chat: bool) -> Response:
+    def _answer(
+        self, http: HttpRequest, body: Body, kind: Callable[..., Answer], *, chat: bool
+    ) -> Response:
         served = self._served(body.model or body.began)
         if body.began not in ("", served.model):
             raise errors.RequestError(
                 f"{body.began} began this text, and {served.model} answers here", "resume"
             )
         first, params = body.requests[0], body.requests[0].params
+        _check_lengths(body, served.n_ctx)
         if body.ignore_eos:
             params = endless(params, served.vocabulary.end_ids)
         name = first.id or new_id(chat)
@@ -217,6 +268,7 @@ class _Api:
             headers=headers,
             stream=body.stream,
             tells_usage=body.tells_usage,
+            tenant=tenant_of(http),
         )
 
 
@@ -246,6 +298,21 @@ async def round_trips(backend: Backend, timeout: float) -> list[dict[str, object
         {"peer": peer.name, "address": peer.address, "time_ms": time_ms}
         for peer, time_ms in times.items()
     ]
+
+
+def _check_lengths(body: Body, n_ctx: int | None) -> None:
+    """Raise RequestError for ids that cannot fit into the context, before anything is made of
+    them."""
+    if n_ctx is None:
+        return
+    for request in body.requests:
+        n_prompt = len(request.prompt_ids or ())
+        if n_prompt >= n_ctx:
+            raise errors.PromptTooLong.of(n_prompt, n_ctx)
+        if n_prompt + len(request.generated) > n_ctx:
+            count = n_prompt + len(request.generated)
+            why = f"{count} ids are no text that has {n_ctx} at most"
+            raise errors.RequestError(why, "resume")
 
 
 _INFLATED = ("gzip", "x-gzip", "deflate")
@@ -294,25 +361,11 @@ class _Inflating:
             raise self._damaged
 
 
-async def _json(http: HttpRequest) -> object:
-    """Return the request's JSON. Raise RequestError for anything else, HTTPException for too much
-    of it."""
-    raw = await _body(http)
-    try:
-        body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair
-        if b"\\u" in raw:
-            json.dumps(
-                body, ensure_ascii=False
-            ).encode()  # an escape can hide half a surrogate pair
-    except RecursionError:
-        raise errors.RequestError("the request body is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise errors.RequestError(
-            "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
-        ) from None
-    except ValueError:
-        raise errors.RequestError("the request body is not JSON") from None
-    return body
+def tenant_of(http: HttpRequest) -> Tenant:
+    """Return whom a request counts for where clients share something: its key, if there are
+    several, and its connection."""
+    tenant: Tenant = http.scope.get("state", {}).get("tenant", ())
+    return tenant
 
 
 _CODES = {
@@ -355,6 +408,8 @@ class ApiGuard:
             refused = (
                 self._unknown(headers, scope["path"]) if self._keys else self._foreign(headers)
             )
+            if refused is None and len(self._keys) > 1:
+                _count_by_key(scope, self._keys)
         await (self._app if refused is None else refused)(scope, receive, send)
 
     def _unknown(self, headers: Headers, path: str) -> JSONResponse | None:
@@ -414,3 +469,12 @@ def _is_key(given: str, keys: tuple[str, ...]) -> bool:
     """Compares with every key, so that the time it takes tells nothing."""
     raw = given.encode("utf-8", "replace")
     return True in [hmac.compare_digest(raw, key.encode()) for key in keys]
+
+
+def _count_by_key(scope: Scope, keys: tuple[str, ...]) -> None:
+    """Let a request count for its key before its connection: one alone would tell no clients
+    apart."""
+    given = Headers(scope=scope).get("authorization", "").partition(" ")[2].strip()
+    number = [key for key in range(len(keys)) if _is_key(given, keys[key : key + 1])]
+    state = scope["state"]
+    state["tenant"] = (("key", *number), *state.get("tenant", ()))

@@ -12,6 +12,8 @@ from specmesh.core.fields import (
     Json,
     are_ids,
     at,
+    check_few,
+    check_short,
     is_list,
     is_object,
     object_at,
@@ -19,6 +21,7 @@ from specmesh.core.fields import (
 )
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import (
+    MAX_GRAMMAR,
     MAX_TOOLS,
     Grammar,
     GrammarKind,
@@ -41,6 +44,9 @@ VERIFIER_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 
 MAX_CHOICES = 8
 MAX_TEXTS = 128  # of one request: prompts times choices
+_TOO_MANY_TEXTS = f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once"
+MAX_VARIABLES = 2**14  # values of a template's variables
+MOST_TOOL_VALUES = 2**17  # values of all tools
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
@@ -70,7 +76,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
     fields = Fields(value)
     requests, began = _requests(fields, chat=chat)
     body = Body(
-        requests,
+        tuple(replace(one, known_size=one.size) for one in requests),
         began,
         model=fields.text("model"),
         choices=fields.integer("n", 1, 1, MAX_CHOICES),
@@ -84,9 +90,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
     if texts > MAX_TEXTS:
-        raise RequestError(
-            f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt"
-        )
+        raise RequestError(_TOO_MANY_TEXTS, "prompt")
     if texts > 1 and (body.resumable or resumes):
         field = "n" if body.choices > 1 else "prompt"
         raise RequestError(
@@ -121,8 +125,11 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
             variables["add_generation_prompt"] = False
         if effort := fields.text("reasoning_effort"):
             variables = {"reasoning_effort": effort} | variables
+        check_few(variables, "chat_template_kwargs", MAX_VARIABLES)
         return (replace(request, messages=messages, continued=continued, template=variables),), ""
     if is_list(said) and said and all(isinstance(one, str | list) for one in said):
+        if len(said) > MAX_TEXTS:
+            raise RequestError(_TOO_MANY_TEXTS, "prompt")
         return tuple(_prompted(one, request) for one in said), ""
     return (_prompted(said, request),), ""
 
@@ -345,10 +352,12 @@ def _format(value: object) -> Grammar | None:
 def _schema(value: object, where: str) -> Grammar:
     if not is_object(value):
         raise RequestError(f"{where} must be a JSON object", where.partition(".")[0])
+    field = where.partition(".")[0]
+    check_short(value, field, MAX_GRAMMAR)
     try:
         return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
     except RecursionError:
-        raise RequestError(f"{where} is nested too deeply", where.partition(".")[0]) from None
+        raise RequestError(f"{where} is nested too deeply", field) from None
 
 
 _NOTHING: Json = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -364,15 +373,18 @@ def _tools(fields: Fields) -> Json | None:
             functions.append(_tool(tool, f"tools[{index}]"))
             strict += [functions[-1]["name"]] * (at(tool, "function.strict") is True)
     choice, allowed = _allowed(fields.get("tool_choice", "auto"))
-    names = [one["name"] for one in functions if allowed is None or one["name"] in allowed]
-    functions = [one for one in functions if one["name"] in names]
+    if allowed is not None:
+        functions = [one for one in functions if one["name"] in allowed]
+    names = [one["name"] for one in functions]
     chosen = _choice(choice, names, _other_kinds(fields))
     parallel = fields.flag("parallel_tool_calls", True)
     if chosen == "none" or not functions:
         return None
+    check_few(functions, "tools", MOST_TOOL_VALUES)
     described: Json = {"tools": functions, "choice": chosen, "parallel": parallel}
     described |= {"format": "", "thinking": ""}
-    strict = [name for name in strict if name in names]
+    known = set(names)
+    strict = [name for name in strict if name in known]
     return described | ({"strict": strict} if strict else {})
 
 
@@ -396,14 +408,14 @@ def _skipped_tools(fields: Fields) -> Iterator[str]:
         yield "tool_choice"
 
 
-def _allowed(choice: object) -> tuple[object, list[object] | None]:
+def _allowed(choice: object) -> tuple[object, set[str] | None]:
     """Return the mode of a choice of OpenAI's type allowed_tools, and the names of its functions; any other choice as
     it is, and None. A chat has both in an object of their own, /v1/responses beside the type."""
     if at(choice, "type") != "allowed_tools":
         return choice, None
     own = object_at(choice, "allowed_tools") or choice
     names = [_name_of(tool) for tool in objects_at(own, "tools")]
-    return at(own, "mode"), names
+    return at(own, "mode"), {name for name in names if isinstance(name, str)}
 
 
 def _name_of(tool: object) -> object:

@@ -124,7 +124,7 @@ class Choice:
             self._deltas.skip(shown.text)
 
     def _start(self, event: Started) -> None:
-        if event.params is not None:
+        if event.params is not None and event.params != self.request.params:
             self._begin(event.params)
             self.merged = event.params.merged
         if self.request.params.echo:

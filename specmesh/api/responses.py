@@ -3,14 +3,17 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
 
 from specmesh.api.answer import Answer
 from specmesh.api.body import text_of_part
 from specmesh.api.choices import Choice, usage_of, whole
+from specmesh.api.json_text import write_gently
+from specmesh.api.kept_responses import GrowingChat, KeptResponses, memory_of
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, object_at, objects_at
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import MissingField, RequestError, SpecmeshError
@@ -43,66 +46,28 @@ _ECHOED.update({"tools": [], "top_p": 1.0})
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class KeptResponse(NamedTuple):
-    """A response as JSON, the chat up to and with it, and the items that it said, by their ids."""
+@dataclass(frozen=True, slots=True)
+class ResponseOrder:
+    """What a body for /v1/responses asks for besides its chat. conversation: the chat's messages,
+    without instructions. size: bytes of those that the body brought. echoed: what the response
+    repeats, as JSON. store: whether it is to be kept."""
 
-    response: str
-    messages: list[Json]
-    items: dict[object, Json]
-
-
-class KeptResponses:
-    """The last responses, at most so many; in memory only."""
-
-    def __init__(self, most: int = 0) -> None:
-        self.most = most
-        self._kept: dict[str, KeptResponse] = {}
-
-    def keep(
-        self, name: str, response: str, messages: list[Json], items: Sequence[Json] = ()
-    ) -> None:
-        by_id = {item["id"]: item for item in items}
-        self._kept[name] = KeptResponse(response, messages, by_id)
-        if len(self._kept) > self.most:
-            del self._kept[next(iter(self._kept))]
-
-    def get(self, name: str, *, forget: bool = False) -> KeptResponse:
-        """Return a response. Raise RequestError where it is not kept."""
-        if name in self._kept:
-            return self._kept.pop(name) if forget else self._kept[name]
-        raise RequestError(self._why_not(f"response {name[:80]}"), "previous_response_id")
-
-    def item(self, reference: str, where: str) -> Json:
-        """Return an item of a kept response by its id, which has the response's in it. Raise
-        RequestError where it is not kept."""
-        _, _, rest = reference.partition("_")
-        kept = self._kept.get(f"resp_{rest[:_ID_DIGITS]}")
-        if kept is not None and reference in kept.items:
-            return kept.items[reference]
-        why = self._why_not(f"item {reference[:80]}")
-        raise RequestError(f"{where} refers to what is not here: {why}", where)
-
-    def _why_not(self, what: str) -> str:
-        if not self.most:
-            remedy = "start the daemon with --responses N, or send the whole input"
-            return f"no responses are kept here: {remedy}"
-        return f"{what} is not kept: the last {self.most} are, but for those with store false"
+    conversation: GrowingChat
+    size: int
+    echoed: str
+    store: bool
 
 
-_ID_DIGITS = 32  # of a response, which the ids of its items begin with
-
-
-def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json], Json]:
-    """Return of a body for /v1/responses that of its chat, still to be checked; the chat's messages without the
-    instructions; and what the response repeats. Raise RequestError that names the field."""
+def parse_response(value: object, kept: KeptResponses) -> tuple[Json, ResponseOrder]:
+    """Return of a body for /v1/responses that of its chat, still to be checked, and what else it
+    asks for. Raise RequestError that names the field."""
     fields = Fields(value)
     for name in _REFUSED:
         if fields.get(name, False) is not False:
             raise RequestError(f"{name} is not supported in /v1/responses", name)
     instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
-    messages = [*kept.get(previous).messages] if previous else []
-    if messages:
-        messages[-1] = _copied(messages[-1])  # of the one before, which stays as it is
+    conversation = GrowingChat(kept.get(previous).part if previous else None)
+    messages = conversation.messages
     said = fields.get("input", [])
     items = [{"role": "user", "content": said}] if isinstance(said, str) else said
     if not is_list(items):
@@ -136,16 +101,11 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
         "reasoning": {"effort": effort, "summary": None},
         "text": {"format": form or {"type": "text"}},
     }
-    echoed |= {
-        "metadata": metadata,
-        "store": fields.flag("store", True) and kept.most > 0,
-        "truncation": "disabled",
-    }
-    try:
-        written([[echoed]])  # deeper than it will be
-    except RecursionError:
-        raise RequestError("the request body is nested too deeply") from None
-    return {name: fields.given[name] for name in fields.unread()} | chat, messages, echoed
+    store = fields.flag("store", True) and kept.most > 0
+    echoed |= {"metadata": metadata, "store": store, "truncation": "disabled"}
+    chat = {name: fields.given[name] for name in fields.unread()} | chat
+    size = conversation.size if store else 0
+    return chat, ResponseOrder(conversation, size, write_gently(echoed), store)
 
 
 def _reference(item: object) -> str | None:
@@ -238,14 +198,6 @@ def _readable(value: object) -> object:
     return value
 
 
-def _copied(message: Json) -> Json:
-    """Return a message that may change while the other does not."""
-    copy = dict(message)
-    if "tool_calls" in copy:
-        copy["tool_calls"] = [*list_at(copy, "tool_calls")]
-    return copy
-
-
 def _text(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
@@ -306,9 +258,10 @@ _UNCOUNTED = {
 
 
 class ResponseBuilder:
-    """A response as far as its chat has come, and the events that tell of it. output: its items."""
+    """A response as far as its chat has come, and the events that tell of it. output: its items.
+    echoed: what it repeats of its request, as JSON."""
 
-    def __init__(self, shape: Shape, echoed: Json) -> None:
+    def __init__(self, shape: Shape, echoed: str) -> None:
         self._id = shape.id.rpartition("-")[2]
         self.id, self.output = f"resp_{self._id}", list[Json]()
         self.response: Json = {
@@ -323,7 +276,8 @@ class ResponseBuilder:
             "incomplete_details": None,
             "output": self.output,
         }
-        self.response |= {"usage": None, **echoed}
+        self.response |= {"usage": None}
+        self._echoed = echoed
         self._events: list[str] = []
         self._said = 0
         self._kind = ""  # of the last item
@@ -331,6 +285,10 @@ class ResponseBuilder:
         self._pieces: list[str] = []  # of its text
         self._logprobs: list[object] = []
         self._finish: object = None
+
+    def text(self) -> str:
+        """Return the response as JSON."""
+        return _joined(written(self.response), self._echoed)
 
     def events(self) -> str:
         """Those that have not been written yet, as server-sent ones."""
@@ -340,8 +298,8 @@ class ResponseBuilder:
     def hear(self, chat: Json) -> None:
         """Take a chunk of a chat, or a whole one."""
         if not self._said:
-            self._say("created", response=self.response)
-            self._say("in_progress", response=self.response)
+            self._tell("created")
+            self._tell("in_progress")
         for choice in objects_at(chat, "choices"):  # one, or none
             said = object_at(choice, "delta") or object_at(choice, "message")
             if thought := said.get("reasoning_content"):
@@ -371,7 +329,7 @@ class ResponseBuilder:
             count = name.replace("prompt", "input").replace("completion", "output")
             used[count] = _UNCOUNTED[count] | one if isinstance(one, dict) else one
         self.response |= {"status": status, "usage": used, "incomplete_details": details}
-        self._say(status, response=self.response)
+        self._tell(status)
 
     def fail(self, error: SpecmeshError) -> None:
         self._close("incomplete")
@@ -379,7 +337,7 @@ class ResponseBuilder:
             "status": "failed",
             "error": {"code": "server_error", "message": str(error)},
         }
-        self._say("failed", response=self.response)
+        self._tell("failed")
 
     def _write(
         self,
@@ -432,15 +390,31 @@ class ResponseBuilder:
         return {"logprobs": logprobs} if self._kind == "message" else {}
 
     def _say(self, kind: str, **fields: object) -> None:
-        event: Json = {"type": f"response.{kind}", "sequence_number": self._said}
+        """Add an event."""
+        event = self._event(kind)
         if self._open is not None:
             event["output_index"], item = len(self.output) - 1, self.output[-1]
             if "item" not in fields:
                 event |= {"item_id": item["id"]} | (
                     {"content_index": 0} if "content" in item else {}
                 )
-        self._events.append(f"event: response.{kind}\ndata: {written(event | fields)}\n\n")
+        self._add(kind, written(event | fields))
+
+    def _tell(self, kind: str) -> None:
+        """Add an event that has the whole response."""
+        self._add(kind, _joined(written(self._event(kind)), f'{{"response": {self.text()}}}'))
+
+    def _event(self, kind: str) -> Json:
+        return {"type": f"response.{kind}", "sequence_number": self._said}
+
+    def _add(self, kind: str, data: str) -> None:
+        self._events.append(f"event: response.{kind}\ndata: {data}\n\n")
         self._said += 1
+
+
+def _joined(one: str, other: str) -> str:
+    """Return the JSON of an object with the fields of two, none of them empty."""
+    return f"{one[:-1]}, {other[1:]}"
 
 
 class ResponseAnswer(Answer):
@@ -448,8 +422,7 @@ class ResponseAnswer(Answer):
 
     def __init__(
         self,
-        messages: list[Json],
-        echoed: Json,
+        order: ResponseOrder,
         kept: KeptResponses,
         backend: Backend,
         choices: Sequence[Choice],
@@ -457,13 +430,13 @@ class ResponseAnswer(Answer):
         *,
         stream: bool,
         tells_usage: bool,
+        tenant: Tenant = (),
     ) -> None:
-        super().__init__(backend, choices, headers, stream=stream, tells_usage=tells_usage)
-        self._messages, self._kept, self._builder = (
-            messages,
-            kept,
-            ResponseBuilder(choices[0].shape, echoed),
+        super().__init__(
+            backend, choices, headers, stream=stream, tells_usage=tells_usage, tenant=tenant
         )
+        self._order, self._kept = order, kept
+        self._builder = ResponseBuilder(choices[0].shape, order.echoed)
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:
@@ -471,15 +444,16 @@ class ResponseAnswer(Answer):
         return self._builder.events()
 
     def end(self) -> str:
-        builder = self._builder
+        builder, order = self._builder, self._order
         if not self._stream:
             builder.hear(whole(self._choices))
         builder.end(usage_of(self._choices))
-        response = written(builder.response)
-        if builder.response["store"]:
+        response = builder.text()
+        if order.store:
             for item in builder.output:
-                _add(self._messages, item, "output")
-            self._kept.keep(builder.id, response, self._messages, builder.output)
+                _add(order.conversation.messages, item, "output")
+            part = order.conversation.part(order.size + memory_of(builder.output))
+            self._kept.keep(builder.id, response, part, builder.output)
         return builder.events() if self._stream else response
 
     def failed(self, error: SpecmeshError) -> str:

@@ -1,6 +1,7 @@
 """The API on a thread of its own, listening on a Unix domain socket and, where asked for, a TCP port."""
 
 import asyncio
+import itertools
 import os
 import resource
 import socket
@@ -19,9 +20,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.app import create_app, guarded
+from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.other_end import hears_nothing, other_end
 from specmesh.api.requests import Backend
-from specmesh.api.responses import KeptResponses
 from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
@@ -43,6 +44,7 @@ ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
 SERVERS_END = 5.0  # seconds that all that is served gets to end
 _FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
 _FULL.headers["Connection"] = "close"
+_numbers = itertools.count(1)  # of connections
 
 
 def _most_connections() -> int:
@@ -70,7 +72,8 @@ class ApiConnection(H11Protocol):
         self._socket: socket.socket = transport.get_extra_info("socket")
         _set_options(self._socket)
         transport.set_write_buffer_limits(WAITING)
-        self.app_state = {"connection": self}  # an answer may look at it
+        # An answer may look at its connection, and counts for it where clients share something.
+        self.app_state = {"connection": self, "tenant": (next(_numbers),)}
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there: list[ApiConnection] = [
             one
@@ -131,6 +134,11 @@ class ApiConnection(H11Protocol):
         return (
             self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
         )
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is at the other end any more; any thread may ask."""
+        return self.transport.is_closing()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Note that the client sends no more; return True where it waits for an answer."""

@@ -11,6 +11,8 @@ from specmesh.core.fields import Fields, Json, are_ids, is_id, is_list
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
+MOST_PARTS = 2**14  # texts to tokenize at once: each takes as long as a short text does
+
 
 def tokenize(body: object, tokenizer: Tokenizer, n_ctx: int | None = None) -> Json:
     """Return the ids of `content`, a text or a list of texts and ids, as llama-server does. Of
@@ -29,6 +31,8 @@ def _llama_tokens(fields: Fields, tokenizer: Tokenizer) -> Json:
     special, pieces = fields.flag("add_special"), fields.flag("with_pieces")
     given = content if is_list(content) else [content]
     parts = [part for part in given if isinstance(part, str) or is_id(part)]
+    if sum(isinstance(part, str) for part in parts) > MOST_PARTS:
+        raise RequestError(f"content has more than {MOST_PARTS} texts: join some", "content")
     if len(parts) < len(given):
         raise RequestError("content must be a text, or a list of texts and token ids", "content")
     if not fields.flag("parse_special", True):

@@ -79,7 +79,7 @@ _daemon_options = combined(
         "--responses",
         click.IntRange(0),
         "N",
-        "Number of answers of /v1/responses to keep in memory.",
+        "Number of answers of /v1/responses to keep in memory, in 64 MiB at most.",
         0,
     ),
     option(

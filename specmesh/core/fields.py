@@ -1,5 +1,7 @@
 """What JSON has: the fields of a request, checked as they are read, and what stands at a path in anything else."""
 
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import TypeGuard
 
 from specmesh.errors import RemoteProtocolError, RequestError
@@ -74,6 +76,52 @@ class Fields:
 
     def unread(self) -> list[str]:
         return [name for name in self.given if name not in self._read]
+
+
+MOST_LEVELS = 200
+"""Lists and objects within one another, at most, where a value has a limit of its own."""
+
+
+def check_short(value: object, name: str, most: int) -> None:
+    """Raise RequestError where a value is nested too deeply, or certainly has more than `most`
+    letters as JSON; without writing that, and in no more steps than it may have letters."""
+    letters = 0
+    for one in _values(value, name):
+        letters += len(one) if isinstance(one, str) else 1
+        if letters > most:
+            raise RequestError(f"{name} has more than {most} bytes: that is the most", name)
+
+
+def check_few(value: object, name: str, most: int) -> None:
+    """Raise RequestError where a value is nested too deeply, or is made of more than `most`."""
+    if not is_few(value, most, name):
+        raise RequestError(f"{name} has more than {most} values: that is the most", name)
+
+
+def is_few(value: object, most: int, name: str = "") -> bool:
+    """Return whether a value is made of at most so many. With a name raise RequestError where it
+    is nested too deeply."""
+    return sum(1 for _ in islice(_values(value, name), most + 1)) <= most
+
+
+def _values(value: object, name: str) -> Iterator[object]:
+    """Yield a value, those that it is made of, and the names of its fields. With a name raise
+    RequestError where it is nested too deeply."""
+    left: list[tuple[Iterator[object], int]] = [(iter((value,)), 0)]
+    while left:
+        inside, depth = left[-1]
+        for one in inside:
+            yield one
+            if is_list(one):
+                left.append((iter(one), depth + 1))
+                break
+            if is_object(one):
+                left.append((chain(one, one.values()), depth + 1))
+                break
+        else:
+            left.pop()
+        if name and depth > MOST_LEVELS:
+            raise RequestError(f"{name} is nested too deeply", name)
 
 
 def is_id(value: object) -> TypeGuard[int]:

@@ -1,15 +1,17 @@
-"""Two machines learn each other's public keys, by a short code that a person reads on one and types on the other.
+"""Two machines learn each other's public keys, by a short code that a person reads on one and types
+on the other.
 
-The code never crosses the network: SPAKE2 makes a strong shared key of it, which encrypts what each side says of
-itself. Who does not know the code can try one, which ends the wait. Lines over TCP, at most MAX_LINE bytes each:
+The code never crosses the network: SPAKE2 makes a strong shared key of it, which encrypts what each
+side says of itself. Who does not know the code can try one, which ends the wait. Lines over TCP, at
+most MAX_LINE bytes each:
 
-drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal
-verifier  the message of side B
-drafter   its introduction, encrypted
-verifier  its own, or "no" if the drafter's cannot be read
+drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal verifier  the
+message of side B drafter   its introduction, encrypted verifier  its own, or "no" if the drafter's
+cannot be read
 
-The drafter uses the key first, so the verifier knows of the try before it says whether the code was right. Its message
-alone tells nothing about the code: who leaves before the introduction has not tried one.
+The drafter uses the key first, so the verifier knows of the try before it says whether the code was
+right. Its message alone tells nothing about the code: who leaves before the introduction has not
+tried one.
 """
 
 import base64
@@ -63,9 +65,10 @@ def wait(
     admit: Callable[[PairingIntroduction], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code was right. All
-    callers are served side by side, so a silent or slow one delays nobody, and only a whole introduction is a try:
-    who leaves before it has learned nothing about the code. Raise Refused after a wrong code, Busy if nobody came."""
+    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code
+    was right. All callers are served side by side, so a silent or slow one delays nobody, and only
+    a whole introduction is a try: who leaves before it has learned nothing about the code. Raise
+    Refused after a wrong code, Busy if nobody came."""
     end = time.monotonic() + lifetime
     callers = _Callers(listener)
     try:
@@ -106,7 +109,8 @@ def _introduced(
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
-    """Admit the drafter whose introduction this is, and answer it. Raise Refused where it had another code."""
+    """Admit the drafter whose introduction this is, and answer it. Raise Refused where it had
+    another code."""
     try:
         theirs = _opened(box, line, "drafter")
     except (WrongCode, RemoteProtocolError) as error:
@@ -124,8 +128,8 @@ def _introduced(
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """A connection at the pairing port. end: when it is closed, on the monotonic clock. box: what it and this side can
-    open, once it has greeted."""
+    """A connection at the pairing port. end: when it is closed, on the monotonic clock. box: what
+    it and this side can open, once it has greeted."""
 
     connection: socket.socket
     host: str
@@ -135,9 +139,9 @@ class _Caller:
 
 
 class _Callers:
-    """The connections at a listener, at most MAX_CALLERS, each for EXCHANGE_TIMEOUT_S. Beyond these a host gives up its
-    own oldest one, of several hosts the one with the most. Of hosts with lines to read the one that was read least is
-    first: computing an answer takes milliseconds."""
+    """The connections at a listener, at most MAX_CALLERS, each for EXCHANGE_TIMEOUT_S. Beyond these
+    a host gives up its own oldest one, of several hosts the one with the most. Of hosts with lines
+    to read the one that was read least is first: computing an answer takes milliseconds."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -148,7 +152,8 @@ class _Callers:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def next_line(self, now: float, until: float) -> tuple[_Caller, bytes] | None:
-        """Wait for connections and bytes, at most until then; return a line that is whole by now, and whose it is."""
+        """Wait for connections and bytes, at most until then; return a line that is whole by now,
+        and whose it is."""
         for late in [one for one in self._there if one.end <= now]:
             self.drop(late)
         due = min((one.end for one in self._there), default=until)
@@ -197,7 +202,8 @@ class _Callers:
         self.drop(next(one for one in self._there if one.host == crowded))
 
     def _line_of(self, caller: _Caller) -> bytes | None:
-        """Return the line that a caller has completed, if any; drop a caller that has left, or sends no lines."""
+        """Return the line that a caller has completed, if any; drop a caller that has left, or
+        sends no lines."""
         if caller not in self._there:
             return None
         try:
@@ -238,7 +244,8 @@ def _message_in(line: bytes) -> bytes:
 
 
 def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
-    """Return what only both sides can open. Raises RemoteProtocolError for a message that is no point."""
+    """Return what only both sides can open. Raises RemoteProtocolError for a message that is no
+    point."""
     try:
         key = side.finish(message)
     except Exception as error:  # noqa: BLE001  (the library has many for what is no point of its curve)

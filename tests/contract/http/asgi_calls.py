@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from specmesh.api import requests as r
 from specmesh.api.app import create_app
-from specmesh.api.responses import KeptResponses
+from specmesh.api.kept_responses import KeptResponses
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary

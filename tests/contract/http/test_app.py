@@ -16,8 +16,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY, create_app
+from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.requests import Cancel, ClientOrder, ModelInfo, Peer, Submit
-from specmesh.api.responses import KeptResponses
 from specmesh.core.chat import Tokenizer
 from specmesh.core.requests import Failed
 from specmesh.core.vocabulary.vocabulary import Vocabulary

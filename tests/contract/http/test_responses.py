@@ -8,7 +8,8 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, ask
 
 from specmesh import errors
 from specmesh.api.body import parse_body
-from specmesh.api.responses import KeptResponses, ResponseBuilder, parse_response
+from specmesh.api.kept_responses import ChatPart, KeptResponses
+from specmesh.api.responses import ResponseBuilder, parse_response
 from specmesh.api.shapes import Shape
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -109,10 +110,10 @@ def test_fields():
         "model": "m",
         "user": "me",
     }
-    chat, _, echoed = parse_response(
+    chat, order = parse_response(
         {"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, KeptResponses()
     )
-    body = parse_body(chat, chat=True)
+    body, echoed = parse_body(chat, chat=True), json.loads(order.echoed)
     params = body.requests[0].params
     assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (
         7,
@@ -271,10 +272,9 @@ def test_a_turn_of_many_calls_is_read_at_once():
     """And the response that it goes on from stays as it was."""
     kept = KeptResponses(1)
     before = [{"role": "assistant", "tool_calls": [CALLED]}]
-    kept.keep("resp_1", "{}", before)
-    _, messages, _ = parse_response(
-        {"input": [CALL] * 20_000, "previous_response_id": "resp_1"}, kept
-    )
+    kept.keep("resp_1", "{}", ChatPart(None, 0, before, 100))
+    _, order = parse_response({"input": [CALL] * 20_000, "previous_response_id": "resp_1"}, kept)
+    messages = order.conversation.messages
     assert len(messages[0]["tool_calls"]) == 20_001  # type: ignore[arg-type]
     assert before == [{"role": "assistant", "tool_calls": [CALLED]}]
 
@@ -382,7 +382,7 @@ def test_events_of_a_turn_with_everything():
         [{"content": "S"}, {"content": "o"}],
         [{"tool_calls": [one]} for one in (named, *pieces, second)],
     )
-    builder = ResponseBuilder(SHAPE, {"store": False})
+    builder = ResponseBuilder(SHAPE, '{"store": false}')
     for delta in (begin, *thoughts, *texts, *calls, {}):
         choice = {
             "index": 0,
@@ -538,14 +538,14 @@ def test_items_may_be_referred_to():
 
 def test_a_call_may_be_referred_to():
     """With what was thought before it, and answered by its tool's output."""
-    builder = ResponseBuilder(SHAPE, {"store": True})
+    builder = ResponseBuilder(SHAPE, '{"store": true}')
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     message = {"reasoning_content": "Hm", "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     builder.hear({"choices": [choice], "specmesh": {}})
     builder.end(USAGE)
     kept = KeptResponses(1)
-    kept.keep(builder.id, "", [], builder.output)
+    kept.keep(builder.id, "", ChatPart(None, 0, [], 0), builder.output)
     items = [
         USER,
         *({"type": "item_reference", "id": one["id"]} for one in builder.output),

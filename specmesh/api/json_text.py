@@ -1,0 +1,139 @@
+"""JSON of any length, read and written so that no other thread waits for it long: one call into C
+keeps the interpreter's lock to its end."""
+
+import gc
+import json
+import re
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from json.decoder import JSONArray  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+
+from specmesh.core.fields import Json, is_few, is_list
+from specmesh.errors import RequestError
+
+FEW_VALUES = 2**16
+"""Values, about, of JSON that one call reads: each takes 0.1 to 0.3 us."""
+
+MOST_NESTED, MOST_QUOTES = 2**18, 2**20
+"""Brackets that open, and quotes, of all JSON that is read. Nobody needs as many, and a million
+lists take a second. They are counted in texts too, where there are fewer."""
+
+HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
+
+PART = 2**12
+"""Items of a list that one call writes, or letters of one that one call reads."""
+
+_ESCAPE = re.compile(
+    r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F]))"
+)
+"""A backslash, a whole surrogate pair, or half of one."""
+
+
+class _Yielding(json.JSONDecoder):
+    """Reads lists and objects step by step in Python, but long lists of numbers in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parse_array = _array
+        self.scan_once = py_make_scanner(self)
+
+
+def _array(at: tuple[str, int], scan: Callable[[str, int], object]) -> tuple[list[object], int]:
+    """Read a list from behind its bracket; return it, and where it ends."""
+    text, begin = at
+    values, end = list[object](), _end_of_numbers(text, begin)
+    while (cut := text.find(",", begin + PART, end)) >= 0:
+        values += json.loads(f"[{text[begin:cut]}]")
+        begin = cut + 1
+    rest: tuple[list[object], int] = JSONArray((text, begin), scan)
+    if values and not rest[0]:  # nothing after a comma
+        raise json.JSONDecodeError("Expecting value", text, begin)
+    return values + rest[0], rest[1]
+
+
+def _end_of_numbers(text: str, begin: int) -> int:
+    """Return where the first list, object or text begins behind there, or a list ends."""
+    end = text.find("]", begin)
+    for mark in '[{"':
+        found = text.find(mark, begin, end)
+        end = end if found < 0 else found
+    return end
+
+
+_yielding = _Yielding()
+
+
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """Keep Python's collector from looking at what lives in the context for a short while only: a
+    look at a million values takes as long as reading some, and every thread waits for it."""
+    global _pauses  # noqa: PLW0603  (there is one collector)
+    with _counting:
+        _pauses += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _counting:
+            _pauses -= 1
+            if not _pauses:
+                gc.enable()
+
+
+_pauses, _counting = 0, threading.Lock()
+
+
+def parse_json(raw: bytes | bytearray) -> object:
+    """Return a body's value. Raises RequestError for what is no JSON in UTF-8, or no text, and for
+    lists within lists without end."""
+    if raw.count(b"[") + raw.count(b"{") > MOST_NESTED or raw.count(b'"') > MOST_QUOTES:
+        why = f"the request body has more than {MOST_NESTED} lists and objects, or texts"
+        raise RequestError(f"{why}: send fewer")
+    try:
+        text = raw.decode("utf-8-sig")
+        decode = json.loads if _size(raw) <= FEW_VALUES else _yielding.decode
+        value: object = decode(text)
+    except RecursionError:
+        raise RequestError("the request body is nested too deeply") from None
+    except ValueError:
+        raise RequestError("the request body is not JSON") from None
+    if b"\\u" in raw and any(escape["half"] for escape in _ESCAPE.finditer(text)):
+        raise RequestError(HALF)
+    return value
+
+
+def _size(raw: bytes | bytearray) -> int:
+    """Return about how many values a body has, and no fewer."""
+    return 1 + sum(map(raw.count, (b",", b"[", b"{", b":")))
+
+
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def write_json(value: Json) -> str:
+    """Return an object, lists of any length among its fields, in as few letters as JSON has for
+    it."""
+    fields = [f"{_write(name)}:{_value(one)}" for name, one in value.items()]
+    return f"{{{','.join(fields)}}}"
+
+
+def _value(value: object) -> str:
+    if not is_list(value):
+        return _write(value)
+    parts = [value[at : at + PART] for at in range(0, len(value), PART)]
+    return f"[{','.join(_write(part)[1:-1] for part in parts)}]"
+
+
+_plain = json.JSONEncoder(ensure_ascii=False)
+
+
+def write_gently(value: Json) -> str:
+    """Return JSON as `json.dumps` writes it. Raises RequestError where it is nested too deeply."""
+    try:
+        if is_few(value, FEW_VALUES):
+            return _plain.encode(value)
+        return "".join(_plain.iterencode(value))  # step by step
+    except RecursionError:
+        raise RequestError("the request body is nested too deeply") from None

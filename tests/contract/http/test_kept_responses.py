@@ -1,0 +1,148 @@
+"""Responses that are kept: how many, in how many bytes, and what chats of many share."""
+
+import sys
+from itertools import count
+
+import pytest
+from asgi_calls import EVENTS, FakeDaemon, ask
+
+from specmesh.api.kept_responses import GrowingChat, KeptResponses
+from specmesh.api.responses import parse_response
+from specmesh.core.fields import Json, is_list, is_object
+from specmesh.errors import RequestError
+
+MIB = 2**20
+NAMES = count(1)
+
+
+def message(size: int, role: str = "user") -> Json:
+    """A message with a text of its own, of so many bytes."""
+    return {"role": role, "content": f"{next(NAMES):09}" + "x" * (size - 9)}
+
+
+def keep(kept: KeptResponses, before: str | None, *messages: Json) -> str:
+    """Keep a response that adds these messages to the chat of another; return its name."""
+    conversation = GrowingChat(kept.get(before).part if before else None)
+    conversation.messages.extend(messages)
+    name = f"resp_{next(NAMES):032}"
+    kept.keep(name, "{}", conversation.part(conversation.size))
+    return name
+
+
+def texts(kept: KeptResponses, name: str) -> list[object]:
+    return [one["content"] for one in kept.get(name).part.whole()]
+
+
+def held(kept: KeptResponses, names: list[str]) -> int:
+    """The bytes of everything that is reached from these responses, each object once."""
+    seen = dict[int, int]()
+    left: list[object] = [kept.get(name).part.whole() for name in names]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        if is_list(one):
+            left += one
+        elif is_object(one):
+            seen[id(one)] = sys.getsizeof(one)
+            left += one.values()
+        else:
+            seen[id(one)] = sys.getsizeof(one)
+    return sum(seen.values())
+
+
+def test_a_chat_of_many_responses_is_kept_once():
+    kept, names = KeptResponses(100), list[str]()
+    for _ in range(18):
+        before = names[-1] if names else None
+        names.append(keep(kept, before, message(100_000), message(1000, "assistant")))
+    assert len(texts(kept, names[-1])) == 36
+    assert kept.size == pytest.approx(held(kept, names), rel=0.02)
+
+
+def test_chats_that_go_on_from_the_same_response_share_it():
+    kept = KeptResponses(100)
+    first = keep(kept, None, message(MIB))
+    others = [keep(kept, first, message(100)) for _ in range(20)]
+    assert kept.size == pytest.approx(held(kept, [first, *others]), rel=0.02)
+    assert kept.size < 1.1 * MIB
+
+
+def test_bytes_are_bounded_and_the_oldest_go_first():
+    kept = KeptResponses(1000, 10 * MIB)
+    names = [keep(kept, None, message(MIB)) for _ in range(30)]
+    assert kept.size <= 10 * MIB
+    for name in names[:-9]:
+        with pytest.raises(RequestError, match="10 MiB together"):
+            kept.get(name)
+    assert [len(texts(kept, name)) for name in names[-9:]] == [1] * 9
+
+
+def test_a_long_chain_is_not_kept_beyond_all_bounds():
+    """What has no room even alone is not kept, and takes nobody else's."""
+    kept, name = KeptResponses(1000, 10 * MIB), None
+    other = keep(kept, None, message(1000))
+    for _ in range(9):
+        name = keep(kept, name, message(MIB))
+    assert len(texts(kept, name)) == 9
+    late = keep(kept, keep(kept, name, message(1000)), message(MIB))
+    with pytest.raises(RequestError):
+        kept.get(late)
+    assert len(texts(kept, other)) == 1
+    assert kept.size <= 10 * MIB
+
+
+def test_what_is_forgotten_makes_room_once_nobody_needs_it():
+    kept = KeptResponses(100)
+    first = keep(kept, None, message(MIB))
+    second = keep(kept, first, message(MIB))
+    whole = kept.size
+    kept.forget(first)
+    assert kept.size == pytest.approx(whole, rel=0.01)
+    assert len(texts(kept, second)) == 2
+    kept.forget(second)
+    assert kept.size == 0
+
+
+def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
+    kept = KeptResponses(100)
+    conversation = GrowingChat(kept.get(keep(kept, None, message(MIB))).part)
+    kept.forget(next(iter(kept._kept)))
+    conversation.messages.append(message(10))
+    kept.keep("resp_late", "{}", conversation.part(conversation.size))
+    assert len(texts(kept, "resp_late")) == 2
+    assert kept.size > MIB
+
+
+def test_a_turn_that_goes_on_changes_no_earlier_response():
+    """Calls that are added to the last turn are this chat's alone."""
+    kept = KeptResponses(100)
+    call: Json = {"id": "c", "function": {}}
+    first = keep(kept, None, {"role": "assistant", "content": "", "tool_calls": [call]})
+    conversation = GrowingChat(kept.get(first).part)
+    calls = conversation.messages[-1]["tool_calls"]
+    assert is_list(calls)
+    calls.append(call)
+    kept.keep("resp_second", "{}", conversation.part(conversation.size))
+    lengths = [
+        len(kept.get(name).part.whole()[0]["tool_calls"])  # type: ignore[arg-type]
+        for name in (first, "resp_second")
+    ]
+    assert lengths == [1, 2]
+
+
+def test_the_api_counts_what_bodies_bring():
+    """Of the body's items, and of the response that repeats its instructions."""
+    kept, daemon = KeptResponses(100), FakeDaemon(*EVENTS)
+    previous = None
+    for _ in range(5):
+        body = {"input": "x" * 100_000, "instructions": "y" * 50_000}
+        if previous:
+            body["previous_response_id"] = previous
+        previous = ask(daemon, "/v1/responses", body, kept=kept).json()["id"]
+    assert 5 * 150_000 < kept.size < 5 * 160_000
+
+
+def test_nothing_is_counted_where_nothing_is_kept():
+    _, order = parse_response({"input": "x" * 1000}, KeptResponses())
+    assert order.size == 0

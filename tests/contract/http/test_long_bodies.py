@@ -1,0 +1,247 @@
+"""Bodies that ask for much: what reading one costs grows with its length and no faster, it is read
+beside the event loop, and no other client waits for it."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+from asgi_calls import EVENTS, FakeDaemon, call
+
+from bench.body_shapes import Shape, chats, completions, others, responses
+from specmesh.api import app, json_text
+from specmesh.api.body import as_header, parse_body
+from specmesh.api.kept_responses import KeptResponses
+from specmesh.api.responses import parse_response
+from specmesh.api.tokens import apply_template, detokenize, tokenize
+from specmesh.core.fields import Json
+from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.errors import RequestError
+
+TARGET = SimVerifier(SimSettings())
+SHORT, LONG = 12_000, 24_000
+
+
+def read(shape: Shape) -> object:
+    """Read a body as the API does before a prompt is known."""
+    value = json_text.parse_json(shape.body)
+    match shape.path:
+        case "/v1/completions" | "/v1/chat/completions":
+            body = parse_body(value, chat="chat" in shape.path)
+            return as_header(body.ignored), [one.size for one in body.requests]
+        case "/v1/responses":
+            chat, order = parse_response(value, KeptResponses(1))
+            return parse_body(chat, chat=True), order.conversation.part(order.size)
+        case "/detokenize":
+            return detokenize(value, TARGET.vocabulary)
+        case "/apply-template":
+            return apply_template(value, TARGET)
+        case _:
+            return tokenize(value, TARGET)
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """Return how many instructions of Python something takes; an error ends it, too."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except RequestError:
+        pass
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def shapes(size: int) -> list[Shape]:
+    return [*completions(size), *chats(size), *responses(size), *others(size)]
+
+
+@pytest.mark.parametrize("quick", [json_text.FEW_VALUES, 0], ids=["at once", "in steps"])
+@pytest.mark.parametrize(
+    ("short", "long"), list(zip(shapes(SHORT), shapes(LONG), strict=True)), ids=lambda one: one.name
+)
+def test_twice_the_body_is_twice_the_work(
+    monkeypatch: pytest.MonkeyPatch, short: Shape, long: Shape, quick: int
+):
+    monkeypatch.setattr(json_text, "FEW_VALUES", quick)
+    assert steps_of(lambda: read(long)) <= 2.2 * steps_of(lambda: read(short)) + 2000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "x" * app.SHORT_BODY},
+        {"prompt": [1] * app.SHORT_BODY},
+        {"prompt": "x", "u": [[]] * app.SHORT_BODY},
+    ],
+    ids=["a text", "ids", "an unknown field"],
+)
+def test_a_long_body_is_read_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, object]
+):
+    threads = list[str]()
+
+    def noted(raw: bytes) -> object:
+        threads.append(threading.current_thread().name)
+        return json_text.parse_json(raw)
+
+    monkeypatch.setattr(app, "parse_json", noted)
+    asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [json.dumps(body).encode()]))
+    assert threads == ["bodies_0"]
+
+
+def test_a_short_body_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch):
+    threads = list[threading.Thread]()
+
+    def noted(raw: bytes) -> object:
+        threads.append(threading.current_thread())
+        return json_text.parse_json(raw)
+
+    monkeypatch.setattr(app, "parse_json", noted)
+    asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [b'{"prompt": "x"}']))
+    assert threads == [threading.main_thread()]
+
+
+def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch: pytest.MonkeyPatch):
+    """The long one is not read to its end before the short one has its answer."""
+    answered = threading.Event()
+
+    def slow(raw: bytes) -> object:
+        if len(raw) > app.SHORT_BODY:
+            assert answered.wait(60)
+        return json_text.parse_json(raw)
+
+    monkeypatch.setattr(app, "parse_json", slow)
+    daemon = FakeDaemon(*EVENTS)
+
+    async def ask_both() -> list[int]:
+        served = app.create_app(daemon, KeptResponses())
+        long = json.dumps({"prompt": "x" * app.SHORT_BODY}).encode()
+        first = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [long], app=served))
+        await asyncio.sleep(0)
+        short = await call(daemon, "POST", "/v1/completions", [b'{"prompt": "x"}'], app=served)
+        answered.set()
+        return [short.status, (await first).status]
+
+    assert asyncio.run(ask_both()) == [200, 200]
+
+
+def test_what_a_client_left_behind_is_not_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(app, "parse_json", pytest.fail)
+    gone = SimpleNamespace(behind=False, gone=True)
+    body = json.dumps({"prompt": "x" * app.SHORT_BODY}).encode()
+    answer = asyncio.run(
+        call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [body], connection=gone)
+    )
+    assert answer.status == 499
+
+
+# --- JSON
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, text: str) -> list[object]:
+    """What comes of JSON that is read at once, and step by step."""
+    found = list[object]()
+    for quick in (json_text.FEW_VALUES, 0):
+        monkeypatch.setattr(json_text, "FEW_VALUES", quick)
+        try:
+            found.append(json_text.parse_json(text.encode()))
+        except RequestError as error:
+            found.append(str(error))
+    return found
+
+
+NUMBERS = ", ".join(str(number) for number in range(3000))
+TEXTS = [
+    "[]",
+    "[ ]",
+    f"[{NUMBERS}]",
+    f"[{NUMBERS}, -1.5e3, true, null]",
+    f'[{NUMBERS}, "x", [1], {{"a": [{NUMBERS}]}}]',
+    f"[[{NUMBERS}], [{NUMBERS}]]",
+    f"[{NUMBERS},]",
+    f"[{NUMBERS},, 1]",
+    "[1" + " " * 5000 + ",]",
+    "[1" + " " * 5000 + ", ]",
+    f"[,{NUMBERS}]",
+    f"[{NUMBERS}",
+    f"[{NUMBERS}}}",
+    f"[{NUMBERS} 1]",
+    '{"a": 1, "a": {"b": [1, 2]}}',
+    '{"a": "]\\"[", "b": [1, "]"]}',
+    '{"a"}',
+    "[1] 2",
+    "nothing",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
+def test_json_read_in_steps_is_the_same(monkeypatch: pytest.MonkeyPatch, text: str):
+    at_once, in_steps = both_ways(monkeypatch, text)
+    assert at_once == in_steps
+
+
+HALVES = {
+    '"\\ud83d\\ude00"': True,
+    '"\\ud83d"': False,
+    '"\\ude00\\ud83d"': False,
+    '"\\ud83d\\u0041"': False,
+    '"\\ud83d\\ud83d\\ude00"': False,
+    '"\\\\ud83d"': True,
+    '"\\\\\\ud83d"': False,
+    '"\\u00e9\\"\\uD83D\\uDE00"': True,
+}
+
+
+@pytest.mark.parametrize(("text", "whole"), HALVES.items())
+def test_half_a_surrogate_pair_is_no_text(monkeypatch: pytest.MonkeyPatch, text: str, whole: bool):
+    for found in both_ways(monkeypatch, text):
+        assert found == (json.loads(text) if whole else json_text.HALF)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [filled * (json_text.MOST_NESTED + 1) for filled in (b"[", b"{", b"[],", b'{"a":')]
+    + [b'"",' * json_text.MOST_QUOTES],
+    ids=["lists", "objects", "empty lists", "nested", "texts"],
+)
+def test_more_than_anybody_needs_is_refused_unread(raw: bytes):
+    with pytest.raises(RequestError, match="lists and objects, or texts"):
+        json_text.parse_json(raw)
+
+
+def test_a_deep_body_is_refused(monkeypatch: pytest.MonkeyPatch):
+    for found in both_ways(monkeypatch, "[" * 10_000 + "]" * 10_000):
+        assert found == "the request body is nested too deeply"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"a": "ä\n"}, {"tokens": list(range(10_000)), "b": None}, {"a": [{"id": 1}] * 5000}],
+    ids=["empty", "a text", "numbers", "objects"],
+)
+def test_json_is_written_as_it_was(value: Json):
+    assert json.loads(json_text.write_json(value)) == value
+
+
+def test_what_a_response_repeats_is_written_in_steps_where_it_is_much(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    value: Json = {"metadata": {str(number): [number, "ä"] for number in range(50)}}
+    whole = json_text.write_gently(value)
+    monkeypatch.setattr(json_text, "FEW_VALUES", 1)
+    assert whole == json_text.write_gently(value) == json.dumps(value, ensure_ascii=False)
