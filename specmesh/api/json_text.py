@@ -7,8 +7,8 @@ import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from json.decoder import JSONArray  # type: ignore[attr-defined]
-from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from json import decoder, scanner
+from typing import Any, cast
 
 from specmesh.core.fields import Json, is_few, is_list
 from specmesh.errors import RequestError
@@ -25,6 +25,15 @@ HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
 PART = 2**12
 """Items of a list that one call writes, or letters of one that one call reads."""
 
+_Scan = Callable[[str, int], tuple[Any, int]]
+"""Read the value that begins at a place of a text; return it, and where it ends."""
+
+# What json has in Python beside its C, which type checkers are not told of.
+_make_scanner = cast("Callable[[json.JSONDecoder], _Scan]", vars(scanner)["py_make_scanner"])
+_read_list = cast(
+    "Callable[[tuple[str, int], _Scan], tuple[list[object], int]]", vars(decoder)["JSONArray"]
+)
+
 _ESCAPE = re.compile(
     r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F]))"
 )
@@ -37,17 +46,17 @@ class _Yielding(json.JSONDecoder):
     def __init__(self) -> None:
         super().__init__()
         self.parse_array = _array
-        self.scan_once = py_make_scanner(self)
+        self.scan_once = _make_scanner(self)
 
 
-def _array(at: tuple[str, int], scan: Callable[[str, int], object]) -> tuple[list[object], int]:
+def _array(at: tuple[str, int], scan: _Scan) -> tuple[list[object], int]:
     """Read a list from behind its bracket; return it, and where it ends."""
     text, begin = at
     values, end = list[object](), _end_of_numbers(text, begin)
     while (cut := text.find(",", begin + PART, end)) >= 0:
         values += json.loads(f"[{text[begin:cut]}]")
         begin = cut + 1
-    rest: tuple[list[object], int] = JSONArray((text, begin), scan)
+    rest = _read_list((text, begin), scan)
     if values and not rest[0]:  # nothing after a comma
         raise json.JSONDecodeError("Expecting value", text, begin)
     return values + rest[0], rest[1]

@@ -219,9 +219,10 @@ _TOO_MANY_BIASES = f"logit_bias can name {MAX_BIASES} tokens at most"
 
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
-    if isinstance(value, dict | list) and len(value) > MAX_BIASES:
+    given: object = [] if value is None else value
+    if (is_object(given) or is_list(given)) and len(given) > MAX_BIASES:
         raise RequestError(_TOO_MANY_BIASES, "logit_bias")
-    pairs = [list(pair) for pair in value.items()] if is_object(value) else value or []
+    pairs: object = [list(pair) for pair in given.items()] if is_object(given) else given
     if is_list(pairs):
         biases = [
             _bias(pair[0], pair[1], largest) if is_list(pair) and len(pair) == 2 else None
