@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
@@ -22,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from specmesh.api.app import create_app, guarded
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.other_end import hears_nothing, other_end
+from specmesh.api.request_parser import RequestParser, SmallParts
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import refusal
 from specmesh.config import Port
@@ -69,6 +71,7 @@ class ApiConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn: h11.Connection = RequestParser(h11.SERVER)
         self._socket: socket.socket = transport.get_extra_info("socket")
         _set_options(self._socket)
         transport.set_write_buffer_limits(WAITING)
@@ -139,6 +142,12 @@ class ApiConnection(H11Protocol):
     def gone(self) -> bool:
         """Whether nobody is at the other end any more; any thread may ask."""
         return self.transport.is_closing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read as a request, and close the connection."""
+        why = sys.exception()
+        text = str(why) if isinstance(why, SmallParts) else msg
+        super().send_400_response(text)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Note that the client sends no more; return True where it waits for an answer."""

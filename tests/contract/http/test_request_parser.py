@@ -1,0 +1,94 @@
+"""Requests as they may be written: with a host in their target, with bodies in parts."""
+
+import json
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+
+import h11
+import pytest
+from asgi_calls import EVENTS, FakeDaemon
+from harness.loops import PATIENCE
+
+from specmesh.api.request_parser import MOST_SMALL_PARTS, SMALL_PART, in_origin_form
+from specmesh.api.server import serving_api
+
+BODY = json.dumps({"prompt": "x", "user": "y" * (MOST_SMALL_PARTS * SMALL_PART)}).encode()
+
+
+def in_parts(body: bytes, size: int) -> bytes:
+    """Return a request whose body comes in parts of so many bytes."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""])
+
+
+def answer(path: Path, request: bytes) -> bytes:
+    """Return all that is answered until the connection is closed."""
+    with closing(socket.socket(socket.AF_UNIX)) as client:
+        client.settimeout(PATIENCE)
+        client.connect(str(path))
+        answered = b""
+        with suppress(ConnectionError):  # it may be answered before all is sent
+            client.sendall(request)
+            client.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            while part := client.recv(65536):
+                answered += part
+        return answered
+
+
+@pytest.mark.parametrize(
+    ("body", "size", "status"),
+    [
+        (BODY, SMALL_PART + 1, 200),
+        (BODY[:MOST_SMALL_PARTS], 1, 400),
+        (BODY, SMALL_PART // 2, 400),
+        (json.dumps({"prompt": "x" * 900}).encode(), 1, 200),
+    ],
+    ids=["long parts", "one part a byte, cut", "half as long parts", "few parts"],
+)
+def test_bodies_in_parts(tmp_path: Path, body: bytes, size: int, status: int):
+    """Many parts are read where they are not small, small ones where they are few."""
+    with serving_api(tmp_path / "s", FakeDaemon(*EVENTS)):
+        answered = answer(tmp_path / "s", in_parts(body, size))
+    assert answered.startswith(b"HTTP/1.1 %d " % status), answered
+
+
+def test_small_parts_are_refused_by_name(tmp_path: Path):
+    with serving_api(tmp_path / "s", FakeDaemon()):
+        answered = answer(tmp_path / "s", in_parts(BODY, 1)[:200_000])
+    assert b"parts of fewer than 256 bytes" in answered
+
+
+@pytest.mark.parametrize(
+    ("target", "origin_form"),
+    [
+        ("/v1/models?x=http://a/b", "/v1/models?x=http://a/b"),
+        ("http://localhost:80/v1/models", "/v1/models"),
+        ("HTTP://localhost:80/v1/models?a=//b", "/v1/models?a=//b"),
+        ("http://localhost:80", "/"),
+        ("http://localhost:80?a=1", "/?a=1"),
+        ("*", "*"),
+        ("ftp://localhost/x", "ftp://localhost/x"),
+        ("http:///v1/models", "http:///v1/models"),
+    ],
+)
+def test_targets(target: str, origin_form: str):
+    request = h11.Request(method="GET", target=target, headers=[("Host", "a")])
+    assert in_origin_form(request).target == origin_form.encode()
+
+
+def test_a_targets_host_counts():
+    """The one of the Host field does not: what guards the API looks at it."""
+    headers = [("Host", "localhost"), ("Accept", "*/*")]
+    request = h11.Request(method="GET", target="http://elsewhere:1/v1/models", headers=headers)
+    found = in_origin_form(request)
+    assert list(found.headers) == [(b"host", b"elsewhere:1"), (b"accept", b"*/*")]
+
+
+def test_a_target_with_a_host_is_answered(tmp_path: Path):
+    request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with serving_api(tmp_path / "s", FakeDaemon()):
+        assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 200 ")
