@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from body_shapes import COMPLETIONS, NUMBER, Shape, all_shapes
 from live import start, until
 
+from specmesh.api.server import Api
 from specmesh.cli import main as specmesh
 from specmesh.client import Client
 from specmesh.daemons import serve as daemons
@@ -51,15 +52,15 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 def serve(record: Path, arguments: list[str]) -> None:
     """Run `specmesh` with these arguments, and note in a file by how many seconds its event loop is
     late at most."""
-    real = daemons.serving_api
+    real = daemons.serving_api  # type: ignore[attr-defined]
     with record.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), LATE.size)
 
     @contextmanager
-    def with_heartbeat(*how: object, **named: object) -> Generator[asyncio.AbstractEventLoop]:
-        with real(*how, **named) as loop:  # type: ignore[arg-type]
-            loop.call_soon_threadsafe(beat, loop, loop.time())
-            yield loop
+    def with_heartbeat(*how: object, **named: object) -> Generator[Api]:
+        with real(*how, **named) as api:  # type: ignore[arg-type]
+            api.loop.call_soon_threadsafe(beat, api.loop, api.loop.time())
+            yield api
 
     def beat(loop: asyncio.AbstractEventLoop, due: float) -> None:
         late = loop.time() - due
@@ -67,7 +68,7 @@ def serve(record: Path, arguments: list[str]) -> None:
             shared[:] = LATE.pack(late)
         loop.call_later(BEAT, beat, loop, loop.time() + BEAT)
 
-    daemons.serving_api = with_heartbeat  # type: ignore[assignment]
+    daemons.serving_api = with_heartbeat  # type: ignore[assignment, attr-defined]
     sys.argv = ["specmesh", *arguments]
     specmesh()
 

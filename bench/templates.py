@@ -192,6 +192,10 @@ class TemplateTokenizer:
         del special
         return list(text.encode())
 
+    def least_ids(self, text: str) -> int:
+        """Return how many ids a text has at least."""
+        return len(text.encode())
+
     def chat_text(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
