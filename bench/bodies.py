@@ -68,7 +68,7 @@ def serve(record: Path, arguments: list[str]) -> None:
             shared[:] = LATE.pack(late)
         loop.call_later(BEAT, beat, loop, loop.time() + BEAT)
 
-    daemons.serving_api = with_heartbeat  # type: ignore[assignment, attr-defined]
+    daemons.serving_api = with_heartbeat  # type: ignore[attr-defined]
     sys.argv = ["specmesh", *arguments]
     specmesh()
 
