@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import socketserver
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +48,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+def forget_configuration() -> None:
+    """Let each module's logger be configured again: it keeps the configuration of its first line."""
+    lazy = type(structlog.get_logger())
+    for module in list(sys.modules.values()):
+        logger = getattr(module, "log", None)
+        if isinstance(logger, lazy):
+            vars(logger).pop("bind", None)
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Commands and daemons that run in this process configure logging, which is for a process of its own."""
@@ -58,6 +68,7 @@ def _logging_as_before() -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(level)
         structlog.reset_defaults()
+        forget_configuration()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from json import decoder, scanner
-from typing import Any, cast
+from typing import cast
 
 from specmesh.core.fields import Json, is_few, is_list
 from specmesh.errors import RequestError
@@ -25,10 +25,10 @@ HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
 PART = 2**12
 """Items of a list that one call writes, or letters of one that one call reads."""
 
-_Scan = Callable[[str, int], tuple[Any, int]]
+_Scan = Callable[[str, int], tuple[object, int]]
 """Read the value that begins at a place of a text; return it, and where it ends."""
 
-# What json has in Python beside its C, which type checkers are not told of.
+# Parts of json in Python, beside its C, that have no types.
 _make_scanner = cast("Callable[[json.JSONDecoder], _Scan]", vars(scanner)["py_make_scanner"])
 _read_list = cast(
     "Callable[[tuple[str, int], _Scan], tuple[list[object], int]]", vars(decoder)["JSONArray"]
