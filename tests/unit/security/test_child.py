@@ -218,6 +218,7 @@ def test_copies_end_with_the_process(make: Callable[..., Child], tmp_path: Path)
         assert select.select([end], [], [], PATIENCE)[0]
         child.close()
         asked.result(PATIENCE)
-    while os.read(end, 1):
+    os.set_blocking(end, True)
+    while os.read(end, 1):  # its end comes when nobody holds the other one any more
         pass
     os.close(end)
