@@ -27,12 +27,12 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span, Step
+from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
-from specmesh.core.verifier_events import Opening
+from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.events import Opening
 from specmesh.engines.base import Ask
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 

@@ -31,12 +31,12 @@ from test_cache import cache_folder
 from validity import BYTES, Writer, repeated_names, violation, without_ignored
 
 from specmesh.api.body import parse_body
-from specmesh.core.chat import with_format
 from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import Grammar
-from specmesh.core.template_traits import TemplateTraits
-from specmesh.core.tool_calls import ArgumentsPart, CallParser
-from specmesh.core.tool_formats import FORMATS
+from specmesh.core.text.chat import with_format
+from specmesh.core.text.template_traits import TemplateTraits
+from specmesh.core.text.tool_calls import ArgumentsPart, CallParser
+from specmesh.core.text.tool_formats import FORMATS
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
 

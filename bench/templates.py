@@ -32,10 +32,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from test_cache import cache_folder
 
 from specmesh.api.body import parse_body
-from specmesh.core.chat import prompt_of
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.tool_formats import object_of
+from specmesh.core.text.chat import prompt_of
+from specmesh.core.text.tool_formats import object_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import chat_template
 from specmesh.errors import ConfigError, RequestError, SpecmeshError

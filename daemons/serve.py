@@ -13,12 +13,12 @@ from typing import TypeVar
 import structlog
 
 from specmesh import __version__
-from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
+from specmesh.api.backend import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
 from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
-from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.snapshot import LoadingSnapshot, Snapshot
+from specmesh.core.statistics.snapshot import LoadingSnapshot, Snapshot
+from specmesh.core.text.chat import Tokenizer
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import numbers_here

@@ -7,7 +7,7 @@ from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.draft_session import DrafterSession, DraftLimits
+from specmesh.core.drafter.session import DrafterSession, DraftLimits
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams

@@ -11,8 +11,8 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, St
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
 SESSION = 7

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from specmesh.core.tool_formats import ToolCall, ToolFormat, write_calls
+from specmesh.core.text.tool_formats import ToolCall, ToolFormat, write_calls
 
 Call = tuple[str, dict[str, Any]]
 

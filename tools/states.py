@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from specmesh.core.requests import TRANSITIONS
-from specmesh.core.session import STATES
-from specmesh.core.session_context import CONTEXT_STATES
+from specmesh.core.verifier.session import STATES
+from specmesh.core.verifier.session_context import CONTEXT_STATES
 from specmesh.core.vocabulary.vocabulary import VOCABULARY_STATES
 from specmesh.daemons.link.dealer import CONNECTION_STATES
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
 
-from specmesh.api.requests import (
+from specmesh.api.backend import (
     AskStats,
     Cancel,
     ClientOrder,
@@ -16,14 +16,14 @@ from specmesh.api.requests import (
 )
 from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
-from specmesh.core.chat import Tokenizer
-from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.draft_session import DraftLimits
-from specmesh.core.drafter import DrafterCore
-from specmesh.core.request_router import RequestRouter
+from specmesh.core.drafter.core import DrafterCore
+from specmesh.core.drafter.request_router import RequestRouter
+from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Failed, RequestState, target_of
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.snapshot import DrafterSnapshot, WireSection
+from specmesh.core.statistics.daemon import DrafterStats
+from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection
+from specmesh.core.text.chat import Tokenizer
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import LookedUp, NameLookups

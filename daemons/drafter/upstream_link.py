@@ -8,18 +8,18 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import Peer, PingPeers
+from specmesh.api.backend import Peer, PingPeers
 from specmesh.core import events as ev
-from specmesh.core.daemon_statistics import DrafterStats
+from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.fields import Json
-from specmesh.core.link import Greeting, Link
+from specmesh.core.liveness import Greeting, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import Reply, error_of
 from specmesh.core.sampling.constraint import Grammar
-from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import wire_params
-from specmesh.core.snapshot import WireSection
-from specmesh.core.upstream import Upstream
+from specmesh.core.statistics.daemon import DrafterStats
+from specmesh.core.statistics.snapshot import WireSection
+from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.names import LookedUp, NameLookups

@@ -7,7 +7,7 @@ from enum import Enum
 import zmq
 
 from specmesh.core.names import HostNumbers
-from specmesh.core.snapshot import WireSection
+from specmesh.core.statistics.snapshot import WireSection
 from specmesh.daemons.link.sockets import (
     MAX_FRAMES_PER_TURN,
     OPTIONS,

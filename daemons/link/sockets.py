@@ -13,9 +13,15 @@ from collections.abc import Callable, Generator, Iterator
 import structlog
 import zmq
 
-from specmesh.core.link import Departure
-from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerAccounts, Throttle
-from specmesh.core.snapshot import WireSection
+from specmesh.core.liveness import Departure
+from specmesh.core.statistics.snapshot import WireSection
+from specmesh.core.verifier.peer_limits import (
+    BODY_WEIGHT,
+    Cost,
+    FrameAction,
+    PeerAccounts,
+    Throttle,
+)
 from specmesh.errors import ConfigError, FrameError, NotThereYet
 from specmesh.security import ABSENT, check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.scheduling.batch import ThreadShare
+from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyExchange, VocabularyState
 from specmesh.engines.base import DraftEngine

@@ -18,10 +18,10 @@ from functools import partial
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from specmesh.api.requests import AskStats, Submit
+from specmesh.api.backend import AskStats, Submit
 from specmesh.core.events import Wait
 from specmesh.core.requests import Failed
-from specmesh.core.snapshot import Snapshot
+from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.errors import EngineError, SpecmeshError
 
 STEP_PATIENCE = 180.0  # seconds until a step is stuck: a part of a prompt takes a large model on a slow CPU a minute

@@ -13,8 +13,7 @@ import structlog
 import zmq
 
 from specmesh import logs
-from specmesh.api.fair_workers import FairWorker
-from specmesh.api.requests import (
+from specmesh.api.backend import (
     AskStats,
     Cancel,
     ClientOrder,
@@ -23,21 +22,22 @@ from specmesh.api.requests import (
     PingPeers,
     Submit,
 )
+from specmesh.api.fair_workers import FairWorker
 from specmesh.config import VerifierSettings
-from specmesh.core import verifier_events as vev
-from specmesh.core.chat import Tokenizer, prompt_of
-from specmesh.core.clients import Clients, ClientsEffect, Encode
-from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.link import Link
-from specmesh.core.peer_limits import PeerAccounts
+from specmesh.core.kv_slots import KVSlots
+from specmesh.core.liveness import Link
 from specmesh.core.requests import Reply
-from specmesh.core.scheduling.batch import PREFILL_ROWS
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits, check_resumed
-from specmesh.core.snapshot import VerifierSnapshot
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.statistics.daemon import VerifierStats
+from specmesh.core.statistics.snapshot import VerifierSnapshot
+from specmesh.core.text.chat import Tokenizer, prompt_of
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
+from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.peer_limits import PeerAccounts
+from specmesh.core.verifier.scheduler import PREFILL_ROWS
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share

@@ -9,12 +9,9 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import Peer, PingPeers
-from specmesh.core import verifier_events as vev
-from specmesh.core.clients import Clients, ClientsEffect
-from specmesh.core.daemon_statistics import VerifierStats
+from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.events import Rows, Step
-from specmesh.core.link import Departure, Link
+from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
     ClientEvent,
@@ -27,8 +24,11 @@ from specmesh.core.requests import (
     requested,
 )
 from specmesh.core.sampling.logprobs import flattened
-from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import TargetLimits, opened_options
+from specmesh.core.statistics.daemon import VerifierStats
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.clients import Clients, ClientsEffect
+from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop

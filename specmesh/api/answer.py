@@ -8,8 +8,8 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specmesh.api.backend import Backend, Cancel, PauseClient, Submit
 from specmesh.api.choices import Choice, nothing, usage_of, whole
-from specmesh.api.requests import Backend, Cancel, PauseClient, Submit
 from specmesh.api.shapes import error_body, refusal, server_sent, written
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens

@@ -28,13 +28,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
+from specmesh.api.backend import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.body import Body, as_header, parse_body
 from specmesh.api.choices import Choice, numbered
 from specmesh.api.fair_workers import FairWorker
 from specmesh.api.json_text import collector_paused, parse_json, write_json
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.metrics import exposition
-from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.responses import ResponseAnswer, ResponseOrder, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import (
@@ -46,12 +46,12 @@ from specmesh.api.tokens import (
     tokenizer_info,
 )
 from specmesh.config import Port
-from specmesh.core.chat import Tokenizer, unknown_variables
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
 from specmesh.core.requests import ID_BYTES
 from specmesh.core.session_params import endless
-from specmesh.core.snapshot import as_json
+from specmesh.core.statistics.snapshot import as_json
+from specmesh.core.text.chat import Tokenizer, unknown_variables
 from specmesh.security import is_own_host, is_own_page
 
 log = structlog.get_logger("specmesh.api")

@@ -10,8 +10,8 @@ from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Shape, new_id, serv
 from specmesh.core.fields import Json, list_at
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
+from specmesh.core.text.stop import ShownText, StopTextFilter
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError, SpecmeshError
 from specmesh.wire.messages import FinishReason

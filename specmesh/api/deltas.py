@@ -3,12 +3,12 @@
 import secrets
 from collections.abc import Iterator
 
-from specmesh.core.chat import ToolChoice
 from specmesh.core.fields import Json
-from specmesh.core.reasoning import STYLES, ThoughtSplitter
 from specmesh.core.session_params import SessionParams
-from specmesh.core.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
-from specmesh.core.tool_formats import FORMATS
+from specmesh.core.text.chat import ToolChoice
+from specmesh.core.text.reasoning import STYLES, ThoughtSplitter
+from specmesh.core.text.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
+from specmesh.core.text.tool_formats import FORMATS
 
 
 class Deltas:

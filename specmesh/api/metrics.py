@@ -14,8 +14,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from specmesh import __version__
-from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, Snapshot, VerifierSnapshot
-from specmesh.core.statistics import Histogram, MetricSpec
+from specmesh.core.statistics.counters import Histogram, MetricSpec
+from specmesh.core.statistics.snapshot import (
+    DrafterSnapshot,
+    LoadingSnapshot,
+    Snapshot,
+    VerifierSnapshot,
+)
 
 Measured = Histogram | list[float] | dict[object, float] | float
 PREFIX = "specmesh_"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from specmesh.api.answer import Answer
+from specmesh.api.backend import Backend
 from specmesh.api.body import text_of_part
 from specmesh.api.choices import Choice, usage_of, whole
 from specmesh.api.json_text import write_gently
 from specmesh.api.kept_responses import GrowingChat, KeptResponses, memory_of
-from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, object_at, objects_at

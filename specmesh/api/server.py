@@ -21,10 +21,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.app import create_app, guarded
+from specmesh.api.backend import Backend
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.other_end import hears_nothing, other_end
 from specmesh.api.request_parser import RequestParser, SmallParts
-from specmesh.api.requests import Backend
 from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError

@@ -4,10 +4,10 @@ chat as text, and what is served."""
 from collections.abc import Mapping
 
 from specmesh import __version__
+from specmesh.api.backend import ModelInfo
 from specmesh.api.body import parse_body
-from specmesh.api.requests import ModelInfo
-from specmesh.core.chat import Tokenizer, render
 from specmesh.core.fields import Fields, Json, are_ids, is_id, is_list
+from specmesh.core.text.chat import Tokenizer, render
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 

@@ -20,7 +20,7 @@ from specmesh.config import (
     parse_port,
 )
 from specmesh.core.fields import Json
-from specmesh.core.tool_formats import FORMATS
+from specmesh.core.text.tool_formats import FORMATS
 from specmesh.machines import STEPS_MS
 from specmesh.models import located
 from specmesh.security import check_bind, check_present, check_rpc, host_of, listen

@@ -284,7 +284,8 @@ def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:
 @click.pass_context
 def doctor_command(ctx: click.Context, json: bool) -> None:
     """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
-    from specmesh import doctor, logs
+    from specmesh import logs
+    from specmesh.cli import doctor
 
     logs.configure("error")
     checks = doctor.examine()

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.kv_slots import KVCut, KVOrder
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.scheduling.kv_slots import KVCut, KVOrder
-from specmesh.core.snapshot import PrefixCacheSection
+from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 

@@ -18,8 +18,8 @@ from specmesh.core.sampling.sampler import (
     Penalties,
     SamplingParams,
 )
-from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
-from specmesh.core.tool_formats import ToolCall
+from specmesh.core.text.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 from specmesh.wire.messages import MAX_BODY
 

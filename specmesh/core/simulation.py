@@ -16,17 +16,17 @@ from typing import assert_never
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.draft_session import DraftLimits
-from specmesh.core.drafter import DrafterCore
+from specmesh.core.drafter.core import DrafterCore
+from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.core import VerifierCore
 from specmesh.wire import messages as m
 
 VOCABULARY = 2

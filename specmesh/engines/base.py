@@ -15,12 +15,12 @@ from typing import Literal, Protocol, assert_never, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
+from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
 from specmesh.core.session_params import TargetLimits
+from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
 

@@ -20,8 +20,8 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from specmesh.core.fields import Json, list_at, object_at, objects_at
 from specmesh.core.session_params import ChatMessage, message_of
-from specmesh.core.template_traits import TemplateTraits, ThoughtField
-from specmesh.core.tool_formats import object_of
+from specmesh.core.text.template_traits import TemplateTraits, ThoughtField
+from specmesh.core.text.tool_formats import object_of
 from specmesh.engines.sandbox import Child
 from specmesh.engines.template_probe import (
     TemplateProbe,

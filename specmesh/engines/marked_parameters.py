@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from specmesh.core.tool_calls import resolved, types_of
-from specmesh.core.tool_formats import STRING, TYPE, ToolFormat
+from specmesh.core.text.tool_calls import resolved, types_of
+from specmesh.core.text.tool_formats import STRING, TYPE, ToolFormat
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
 from specmesh.engines.schema_document import is_list, is_object
 from specmesh.engines.schema_keywords import CONSTRAINTS, SchemaFault

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.chat import Tokenizer
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.text.chat import Tokenizer
+from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences
 from specmesh.errors import ConfigError, RequestError

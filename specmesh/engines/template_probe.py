@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specmesh.core import reasoning, tool_formats
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.template_traits import IdKind, TemplateTraits, ThoughtField
-from specmesh.core.tool_formats import GENERIC, ToolCall
+from specmesh.core.text import reasoning, tool_formats
+from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtField
+from specmesh.core.text.tool_formats import GENERIC, ToolCall
 
 Write = Callable[[Sequence[ChatMessage], TemplateTraits, Json, bool], str | None]
 """Renders messages with variables, or as one that is continued; None where the template refuses

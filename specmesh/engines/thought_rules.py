@@ -2,7 +2,7 @@
 
 import json
 
-from specmesh.core.reasoning import STYLES
+from specmesh.core.text.reasoning import STYLES
 
 _quoted = json.dumps
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specmesh.core.fields import is_list, is_object
-from specmesh.core.tool_calls import resolved
-from specmesh.core.tool_formats import ToolFormat, raw_or_json
-from specmesh.core.tool_values import ValueSyntax, written, written_name
+from specmesh.core.text.tool_calls import resolved
+from specmesh.core.text.tool_formats import ToolFormat, raw_or_json
+from specmesh.core.text.tool_values import ValueSyntax, written, written_name
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
 from specmesh.engines.schema_document import is_object as is_any_object
 from specmesh.engines.schema_faults import rule_of

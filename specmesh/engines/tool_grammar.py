@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specmesh.core.tool_formats import FORMATS, ID, ToolFormat
+from specmesh.core.text.tool_formats import FORMATS, ID, ToolFormat
 from specmesh.engines.keeping import Keeping, json_rule
 from specmesh.engines.marked_parameters import MarkedParameters, any_text_rule
 from specmesh.engines.schema_choices import types_of

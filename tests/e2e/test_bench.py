@@ -197,7 +197,7 @@ def test_fifty_ways_to_sample(verifier: Daemon):
 
 
 ERRS = """
-from specmesh.core import session
+from specmesh.core.verifier import session
 accept, told = session.accept, []
 def errs(drafts, choose, **rest):
     if not drafts or told or rest["room"] > 20:

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 
 from fuzz.oracle import END, MOST_HELD, N_VOCAB
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import solve
-from specmesh.core.draft_session import DraftLimits
-from specmesh.core.drafter import DrafterCore
-from specmesh.core.drafting.drafter_pool import RemoteDrafter
+from specmesh.core.drafter.core import DrafterCore
+from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.events import Step
+from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
-from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.drafter_pool import RemoteDrafter
+from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many

@@ -18,7 +18,7 @@ import zmq
 from harness import PATIENCE, until
 from harness.ports import free_address
 from harness.truth import simulated
-from specmesh.api import requests as api
+from specmesh.api import backend as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
@@ -26,7 +26,7 @@ from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import Snapshot, as_json
+from specmesh.core.statistics.snapshot import Snapshot, as_json
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.sockets import bind_router

@@ -12,8 +12,8 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
 Row = Callable[[int], NDArray[np.float32]]

@@ -5,13 +5,13 @@ from random import Random
 from fuzz.oracle import row
 from harness.sessions import generate, mostly_right, session
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
-from specmesh.core.daemon_statistics import DrafterStats, VerifierStats
-from specmesh.core.link import Link
+from specmesh.core.liveness import Link
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_context import SessionContext, session_row
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
+from specmesh.core.statistics.daemon import DrafterStats, VerifierStats
+from specmesh.core.statistics.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.session_context import SessionContext, session_row
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo

@@ -9,10 +9,10 @@ from harness import cores as core
 from fuzz.frames import WILD_IDS, Tape, frame_of
 from fuzz.oracle import N_VOCAB, Memory, row
 from specmesh.core import events as ev
-from specmesh.core.accept import uses_proposals
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.verifier.accept import uses_proposals
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

@@ -14,10 +14,10 @@ from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 from fuzz.frames import decoded
 from fuzz.oracle import END, PROMPT, Memory, alone
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
+from specmesh.core.verifier import events as vev
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 

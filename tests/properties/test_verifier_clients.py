@@ -10,17 +10,17 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from specmesh.core import verifier_events as vev
-from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.events import Step
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import ClientEvent, Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
+from specmesh.core.verifier.core import VerifierCore
 from specmesh.errors import Busy, EngineError, RequestError
 
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)

@@ -17,9 +17,9 @@ from rendered import TemplateTokenizer
 from test_cache import cache_folder
 
 from specmesh.api.body import parse_body
-from specmesh.core.chat import render
 from specmesh.core.fields import Json
-from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.text.chat import render
+from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.errors import RequestError
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))

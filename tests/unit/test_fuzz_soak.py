@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fuzz import TARGETS, corpus
 from soak.truth import BAD, Text, Told, Verdict, judge
-from specmesh.core import session as core_verifier
-from specmesh.core.accept import Acceptance
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.verifier import session as core_verifier
+from specmesh.core.verifier.accept import Acceptance
 from specmesh.wire import codec as wire_codec
 
 REACHED = {

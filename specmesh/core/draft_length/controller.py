@@ -17,7 +17,7 @@ from specmesh.core.draft_length.estimates import (
 )
 from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_drafts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
-from specmesh.core.statistics import SessionTimes
+from specmesh.core.statistics.counters import SessionTimes
 
 SESSION_MEMORY = (
     16.0  # rounds after which what a session saw of acceptance counts half: texts change

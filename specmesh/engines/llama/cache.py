@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.scheduling.kv_slots import GUEST_IDS
+from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel

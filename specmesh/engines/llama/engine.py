@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Span
-from specmesh.core.scheduling.kv_slots import KVReuse
+from specmesh.core.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
 from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes, SavedState

@@ -15,8 +15,8 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.template_traits import TemplateTraits
-from specmesh.core.tool_formats import TOOL_MARKS
+from specmesh.core.text.template_traits import TemplateTraits
+from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specmesh.config import ModelSettings
+from specmesh.core.kv_slots import KVReuse
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxModel, free
 

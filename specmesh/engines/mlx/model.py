@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.tool_formats import TOOL_MARKS
+from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import ConfigError, SpecmeshError
 

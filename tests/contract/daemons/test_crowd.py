@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request, until
 
-from specmesh.core.link import Link
-from specmesh.core.peer_limits import Cost, PeerAccounts, Rate
+from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Request, Started
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.verifier.peer_limits import Cost, PeerAccounts, Rate
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
 from specmesh.wire import messages as m

@@ -24,9 +24,9 @@ from harness.loops import (
 from named_texts import LONG, NAME, back, by_name, followed, kept, named, sessions, slow, wanted
 from numpy.typing import NDArray
 
-from specmesh.core.admission import KeptSessions
 from specmesh.core.events import Span
 from specmesh.core.requests import Finished
+from specmesh.core.verifier.admission import KeptSessions
 from specmesh.daemons.link.sockets import Router
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import RequestError

@@ -27,7 +27,7 @@ from harness.loops import (
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
-from specmesh.core.link import Link
+from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.engines.base import Ask, host_id

@@ -8,11 +8,11 @@ from typing import Any
 from harness import PATIENCE
 from starlette.types import ASGIApp
 
-from specmesh.api import requests as r
+from specmesh.api import backend as r
 from specmesh.api.app import create_app
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
-from specmesh.core.snapshot import Snapshot
+from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
 

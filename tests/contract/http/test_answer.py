@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.api import answer as api_answer
+from specmesh.api.backend import Cancel, PauseClient, Submit
 from specmesh.api.body import parse_body
 from specmesh.api.deltas import Deltas, deltas_of
-from specmesh.api.requests import Cancel, PauseClient, Submit
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob

@@ -16,10 +16,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY, create_app
+from specmesh.api.backend import Cancel, ClientOrder, ModelInfo, Peer, Submit
 from specmesh.api.kept_responses import KeptResponses
-from specmesh.api.requests import Cancel, ClientOrder, ModelInfo, Peer, Submit
-from specmesh.core.chat import Tokenizer
 from specmesh.core.requests import Failed
+from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.sim import SimSettings, SimVerifier
 

@@ -13,7 +13,7 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
-from specmesh.core.tool_formats import ToolCall
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
 parse_completion = partial(parse_body, chat=False)

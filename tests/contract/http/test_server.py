@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from specmesh.api import app, server
 from specmesh.api.app import ApiGuard, guarded
-from specmesh.api.requests import ClientOrder, ModelInfo, PauseClient, Submit
+from specmesh.api.backend import ClientOrder, ModelInfo, PauseClient, Submit
 from specmesh.api.server import ApiConnection, serving_api
 from specmesh.config import Port, parse_port, read_keys
 from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Tokens

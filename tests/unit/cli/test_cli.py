@@ -18,11 +18,11 @@ from rich.console import Console
 from specmesh import client as client_module
 from specmesh.cli import main, status
 from specmesh.cli.demo import result, screen
+from specmesh.cli.doctor import judge_reach
 from specmesh.cli.generate import Conversation
 from specmesh.client import GeneratedText
 from specmesh.core.fields import Json
-from specmesh.core.snapshot import as_json
-from specmesh.doctor import judge_reach
+from specmesh.core.statistics.snapshot import as_json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 from specmesh.machines import step_ms
 

@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from specmesh.core import verifier_events as vev
-from specmesh.core.admission import MAX_BYTES, WaitingRequests, WaitingRoom, most_sessions
 from specmesh.core.fair_queue import Tenant
+from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import GUEST_IDS
-from specmesh.core.session_context import SessionContext
 from specmesh.core.session_params import SessionParams
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.admission import MAX_BYTES, WaitingRequests, WaitingRoom, most_sessions
+from specmesh.core.verifier.session_context import SessionContext
 from specmesh.errors import Busy
 
 ALICE, BOB, CAROL = ("alice",), ("bob",), ("carol",)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.core.chat import RenderedChat, prompt_of, render, renditions, with_format
 from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.template_traits import IdKind, TemplateTraits, ThoughtField
-from specmesh.core.tool_formats import ToolCall
+from specmesh.core.text.chat import RenderedChat, prompt_of, render, renditions, with_format
+from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtField
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.chat_history import adapted, with_words
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.template_traits import IdKind, TemplateTraits
-from specmesh.core.tool_formats import ToolCall
+from specmesh.core.text.chat_history import adapted, with_words
+from specmesh.core.text.template_traits import IdKind, TemplateTraits
+from specmesh.core.text.tool_formats import ToolCall
 
 SYSTEM, OTHER = ChatMessage("system", "Be brief."), ChatMessage("system", "In French.")
 USER, AGAIN = ChatMessage("user", "Hi"), ChatMessage("user", "And?")

@@ -15,7 +15,7 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, St
 from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_drafts
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.simulation import Deployment, Simulation, Workload
-from specmesh.core.statistics import SessionTimes
+from specmesh.core.statistics.counters import SessionTimes
 
 MOST, AHEAD = 16, 48  # drafts of a step, and that a drafter is ahead at most
 Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))

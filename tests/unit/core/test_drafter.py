@@ -5,11 +5,11 @@ from dataclasses import replace
 from harness.sessions import crc
 
 from specmesh.core import events as ev
-from specmesh.core.draft_session import DraftLimits
-from specmesh.core.drafter import DrafterCore
+from specmesh.core.drafter.core import DrafterCore
+from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.snapshot import PrefixCacheSection
+from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import EngineError
 from specmesh.wire import messages as m
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.link import REFUSED_INTERVAL, Greeting
+from specmesh.core.liveness import REFUSED_INTERVAL, Greeting
 from specmesh.core.names import LOOK_UP_INTERVAL, TRY_SECONDS, HostNumbers
 
 TICK = 0.1

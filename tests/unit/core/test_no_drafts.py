@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
-from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.drafter.upstream import Upstream
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.upstream import Upstream
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.statistics.daemon import DrafterStats
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.core import VerifierCore
 from specmesh.wire import messages as m
 
 PROMPT = (1, 2, 3)

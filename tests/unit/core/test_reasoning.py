@@ -5,8 +5,8 @@ from called import cut_up
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specmesh.core import reasoning
-from specmesh.core.reasoning import STYLES, Thinking, ThoughtSplitter, thinking
+from specmesh.core.text import reasoning
+from specmesh.core.text.reasoning import STYLES, Thinking, ThoughtSplitter, thinking
 
 HARMONY = (
     "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"

@@ -7,11 +7,8 @@ from unittest.mock import ANY
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
-from specmesh.core.clients import Clients, Encode
-from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.peer_limits import PeerLimits
-from specmesh.core.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
+from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
+from specmesh.core.drafter.upstream import Upstream, UpstreamEffect
 from specmesh.core.requests import (
     NOBODY,
     Failed,
@@ -24,7 +21,10 @@ from specmesh.core.requests import (
 )
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.upstream import Upstream, UpstreamEffect
+from specmesh.core.statistics.daemon import DrafterStats
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.clients import Clients, Encode
+from specmesh.core.verifier.peer_limits import PeerLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, RemoteProtocolError, Starting
 from specmesh.wire import messages as m

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams, penalised
-from specmesh.core.sampling.stop import StopScan, StopTextFilter
 from specmesh.core.session_params import stops_of
+from specmesh.core.text.stop import StopScan, StopTextFilter
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 

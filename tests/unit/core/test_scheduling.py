@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.scheduling.batch import Scheduler, ThreadShare
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
+from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
+from specmesh.core.verifier.scheduler import Scheduler, ThreadShare
 
 
 class Scripted:

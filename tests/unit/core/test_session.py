@@ -23,9 +23,9 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.logprobs import LEAST, MAX_ALTERNATIVES, Logprob, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session import STATES, SessionState
-from specmesh.core.session_context import CONTEXT_STATES, ContextState, SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier.session import STATES, SessionState
+from specmesh.core.verifier.session_context import CONTEXT_STATES, ContextState, SessionContext
 from specmesh.core.vocabulary import vocabulary
 from specmesh.core.vocabulary.vocabulary import (
     VOCABULARY_STATES,

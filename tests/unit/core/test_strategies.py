@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.oracle import row
-from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.block_verification import Block
 from specmesh.core.sampling.proposal import (
@@ -30,6 +29,13 @@ from specmesh.core.sampling.proposal import (
     proposal_of,
 )
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
+from specmesh.core.verifier.accept import (
+    Acceptance,
+    VerifiedRows,
+    accept,
+    strategy_of,
+    uses_proposals,
+)
 
 PROMPT = (2, 1)
 LENGTH = 3

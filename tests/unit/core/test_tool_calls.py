@@ -11,9 +11,9 @@ from called import Call, cut_up, spelt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core import tool_calls, tool_formats
-from specmesh.core.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
-from specmesh.core.tool_formats import (
+from specmesh.core.text import tool_calls, tool_formats
+from specmesh.core.text.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
+from specmesh.core.text.tool_formats import (
     FORMATS,
     GENERIC,
     TOOL_MARKS,

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
-from specmesh.core.admission import READER_PATIENCE
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.statistics import RoundCounts
-from specmesh.core.verifier import VerifierCore
+from specmesh.core.statistics.counters import RoundCounts
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.admission import READER_PATIENCE
+from specmesh.core.verifier.core import VerifierCore
 from specmesh.errors import EngineError, LocalProtocolError
 from specmesh.wire import messages as m
 

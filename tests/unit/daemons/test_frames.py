@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.draft_buffer import TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.prefix import Prefix
@@ -16,9 +15,10 @@ from specmesh.core.requests import DrafterRequest, Request, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
-from specmesh.core.sampling.stop import MAX_STOPS, MAX_TOGETHER
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
-from specmesh.core.statistics import SessionTimes
+from specmesh.core.statistics.counters import SessionTimes
+from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
+from specmesh.core.verifier.sources.remote import TruthSender
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

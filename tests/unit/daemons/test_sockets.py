@@ -13,7 +13,7 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
-from specmesh.core.peer_limits import Cost, FrameAction, PeerAccounts, PeerLimits, Rate
+from specmesh.core.verifier.peer_limits import Cost, FrameAction, PeerAccounts, PeerLimits, Rate
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
 from specmesh.errors import ConfigError

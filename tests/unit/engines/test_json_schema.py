@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from specmesh.core.reasoning import STYLES, Thinking
+from specmesh.core.text.reasoning import STYLES, Thinking
 from specmesh.engines.grammar_source import answer
 from specmesh.engines.schema_faults import strict
 from specmesh.engines.schema_keywords import SchemaFault

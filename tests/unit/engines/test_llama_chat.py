@@ -10,7 +10,7 @@ import pytest
 from specmesh.config import ModelSettings
 from specmesh.core.fields import Json, object_at
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.tool_formats import ToolCall
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.engines.chat_template import answer
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import RequestError

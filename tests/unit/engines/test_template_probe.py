@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from rendered import TemplateTokenizer
 
-from specmesh.core.chat import RenderedChat, render
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.tool_formats import FORMATS, ToolCall, write_calls
+from specmesh.core.text.chat import RenderedChat, render
+from specmesh.core.text.tool_formats import FORMATS, ToolCall, write_calls
 
 pytest.importorskip("jinja2")
 

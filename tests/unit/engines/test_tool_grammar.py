@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from specmesh.core.reasoning import STYLES, Thinking
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
-from specmesh.core.tool_calls import ArgumentsPart, CallParser, TextPart
-from specmesh.core.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
+from specmesh.core.text.reasoning import STYLES, Thinking
+from specmesh.core.text.tool_calls import ArgumentsPart, CallParser, TextPart
+from specmesh.core.text.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer

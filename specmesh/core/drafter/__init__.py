@@ -1,0 +1,1 @@
+"""The drafter's side: sessions, steps of the draft model, and their verifiers."""

@@ -1,0 +1,1 @@
+"""Counters, and the snapshots made of them."""

@@ -1,0 +1,204 @@
+"""What a daemon tells of itself: the JSON of `stats --json` and, by what stands beside a field, its metrics.
+
+Sections that only one role has are None by default. No metric's label says anything of a request, a prompt or a peer.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated
+
+from specmesh.core.fields import Json
+from specmesh.core.statistics.counters import Histogram, RoundCounts, counter, gauge, histogram
+
+
+def as_json(part: object) -> Json:
+    """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
+    assert is_dataclass(part), "snapshots and their sections are"
+    values = ((one, getattr(part, one.name)) for one in fields(part))
+    shown = (
+        (one.name, value) for one, value in values if value is not None or one.default is not None
+    )
+    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    schema_version: int = 1
+    role: str
+    version: str
+    pid: int
+    uptime_s: Annotated[float, gauge("uptime_seconds", "Seconds since the start.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingSnapshot(Snapshot):
+    """waiting_for: the missing thing, if loading has not begun for want of it."""
+
+    loading: float
+    waiting_for: str | None = None
+
+
+@dataclass(slots=True)
+class Ended:
+    """Sessions that are over, by FinishReason; one that was MOVED is not."""
+
+    stop: Annotated[
+        int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})
+    ] = 0
+    length: Annotated[
+        int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})
+    ] = 0
+    cancelled: Annotated[int, counter("cancelled_requests", "Requests whose client left.")] = 0
+    error: Annotated[
+        int, counter("failed_requests", "Requests that failed.", labels={"reason": "error"})
+    ] = 0
+    shutdown: Annotated[
+        int, counter("failed_requests", "Requests that failed.", labels={"reason": "shutdown"})
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsSection:
+    """kept: those whose client is away. interrupted: requests that wait for a verifier."""
+
+    opened: int
+    resumed: Annotated[
+        int,
+        counter("resumed_requests", "Completions resumed after a connection or a daemon was lost."),
+    ]
+    max_sessions: int
+    live: Annotated[int, gauge("num_requests_running", "Sessions held now.")]
+    kept: Annotated[
+        int | None, gauge("num_sessions_kept", "Sessions of a drafter that is away, kept for it.")
+    ] = None
+    queued: Annotated[
+        int | None, gauge("num_requests_waiting", "Requests that have no session yet.")
+    ] = None
+    interrupted: Annotated[
+        int | None, gauge("num_requests_interrupted", "Requests that wait for a verifier.")
+    ] = None
+    rows: list[Json] | None = None
+    ended: Ended | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramsSection:
+    round_trip_s: Annotated[Histogram, histogram("round_trip_seconds", "From a PING to its PONG.")]
+    time_to_first_token_s: Annotated[
+        Histogram | None,
+        histogram("time_to_first_token_seconds", "From the request to the first token."),
+    ] = None
+    inter_token_latency_s: Annotated[
+        Histogram | None,
+        histogram("inter_token_latency_seconds", "Seconds per token after the first round."),
+    ] = None
+    request_latency_s: Annotated[
+        Histogram | None,
+        histogram("e2e_request_latency_seconds", "From the request to its last token."),
+    ] = None
+    draft_s: Annotated[Histogram | None, histogram("draft_seconds", "Seconds per draft.")] = None
+
+
+@dataclass(slots=True)
+class WireSection:
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+
+    frames_sent: Annotated[
+        int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})
+    ] = 0
+    frames_received: Annotated[
+        int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})
+    ] = 0
+    bytes_sent: Annotated[
+        int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})
+    ] = 0
+    bytes_received: Annotated[
+        int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})
+    ] = 0
+    rejected: Annotated[
+        Counter[str], counter("frames_rejected", "Frames refused.", by="reason")
+    ] = field(default_factory=Counter)
+    handshake_failures: Annotated[
+        Counter[str], counter("handshake_failures", "Peers refused.", by="reason")
+    ] = field(default_factory=Counter)
+    stray: Annotated[
+        int | None, counter("stray_frames", "Frames for sessions that are over or another's.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheSection:
+    hits: Annotated[
+        int, counter("prefix_cache_hit_requests", "Sessions that found some there.")
+    ] = 0
+    tokens_saved: Annotated[
+        int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+    ] = 0
+    kept_sequences: int = 0
+    kept_tokens: Annotated[
+        int, gauge("prefix_cache_kept_tokens", "Tokens in the prefix cache.")
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSnapshot(Snapshot):
+    """Fields of both daemons. no_drafts: why nothing is drafted now, for the newest session or for
+    any; a sentence at a drafter, one of NoDrafts at a verifier."""
+
+    address: str
+    encrypted: bool
+    model: Json
+    no_drafts: str | None
+    sessions: SessionsSection
+    histograms: HistogramsSection
+    draft_n: Annotated[
+        int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")
+    ]
+    busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
+    reconnects: Annotated[
+        int,
+        counter("drafter_reconnects", "Connections of drafter and verifier after one was lost."),
+    ]
+    wire: WireSection
+    prefix_cache: PrefixCacheSection
+    offloaded_bytes: Annotated[
+        int, gauge("offloaded_bytes", "Memory of the host that offloaded sequences take.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSnapshot(RunningSnapshot):
+    """steps_ms: by rows, by the least context of each table."""
+
+    acceptance: Json
+    totals: RoundCounts
+    tokens_per_second: float
+    pause_ms: dict[str, float | None]
+    one_token_step_ms: Annotated[
+        float | None, gauge("one_token_step_seconds", "Time of a step of one token.", scale=1e-3)
+    ]
+    steps_ms: dict[str, dict[str, float]]
+    peers: list[Json]
+
+
+@dataclass(slots=True)
+class DraftTotals:
+    draft_tokens: Annotated[
+        int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")
+    ] = 0
+    accepted: Annotated[
+        int, counter("drafter_accepted_tokens", "Of these, those that were accepted.")
+    ] = 0
+    committed: Annotated[
+        int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")
+    ] = 0
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSnapshot(RunningSnapshot):
+    """verifiers: in the order of the settings; `name` is None where one is not there."""
+
+    verifiers: list[Json]
+    totals: DraftTotals
+    draft_interval_ms: float | None

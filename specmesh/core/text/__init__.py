@@ -1,0 +1,1 @@
+"""Texts of chats and answers: templates, thoughts, calls of tools, stop strings."""

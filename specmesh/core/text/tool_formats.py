@@ -1,0 +1,582 @@
+"""Forms in which families of models write calls of tools, as data; calls written in them."""
+
+# ruff: noqa: RUF001 - DeepSeek's marks have wide bars
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specmesh.core.fields import Json, is_list, is_object
+from specmesh.core.text.reasoning import STYLES
+from specmesh.core.text.tool_values import GEMMA, PYTHON, ValueSyntax, written, written_name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool. arguments: the text of a JSON object, or what a model wrote instead."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """How a family of models writes calls: `opening`, `call` for each with `between` in between,
+    `closing`.
+
+    call: with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which `ids`
+        matches.
+    between: None where one answer has one call.
+    trigger: the beginning of the first call after which a text can only be a call.
+    bare: a text may begin with a call without the `opening`.
+    parameter: one argument, with $KEY and $VALUE, where arguments have marks; $STRING is true for a
+        text and false for JSON, $TYPE the JSON type. Without it arguments are a JSON object, or in
+        `syntax`.
+    tag: begins each of the marks around the items and members of a parameter's value; "": those are
+        JSON.
+    never: an expression for what no text has, as a call would begin with it in another way.
+    history: the `call` of templates whose earlier calls differ from what the model writes.
+    signs: all stand in the source of a template that writes no calls and whose model writes these.
+    """
+
+    name: str
+    call: str
+    opening: str = ""
+    closing: str = ""
+    between: str | None = "\n"
+    trigger: str = ""
+    bare: bool = False
+    parameter: str = ""
+    syntax: ValueSyntax | None = None
+    tag: str = ""
+    ids: str = ""
+    first_id: int = 0
+    never: str = ""
+    history: str = ""
+    signs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.trigger:
+            mark = re.split(r"(?<=[>\]])", self.start, maxsplit=1)[0]
+            object.__setattr__(self, "trigger", mark)
+
+    @property
+    def head(self) -> str:
+        """Return what comes before a name."""
+        return self.call.partition("$NAME")[0]
+
+    @property
+    def after(self) -> str:
+        """Return what comes between a name and its arguments."""
+        return self.call.partition("$NAME")[2].partition("$ARGS")[0]
+
+    @property
+    def end(self) -> str:
+        """Return what comes after the arguments."""
+        return self.call.partition("$ARGS")[2]
+
+    @property
+    def start(self) -> str:
+        """Return what comes before the name of the first call."""
+        return self.opening + self.head
+
+    @property
+    def param_begin(self) -> str:
+        return self.parameter.partition("$KEY")[0]
+
+    @property
+    def param_middle(self) -> str:
+        """Return what comes between a parameter's name and its value, perhaps with $STRING or
+        $TYPE."""
+        return self.parameter.partition("$KEY")[2].partition("$VALUE")[0]
+
+    @property
+    def param_end(self) -> str:
+        """Return what comes after a parameter's value, perhaps with its $KEY."""
+        return self.parameter.partition("$VALUE")[2]
+
+    def end_of(self, name: str) -> str:
+        """Return what comes after the value of a parameter of this name."""
+        return self.param_end.replace("$KEY", name)
+
+
+NINE = "[A-Za-z0-9]{9}"
+_NUMBER = "[0-9]{1,4}"
+"""Expressions for ids: nine letters and digits, as Mistral's models write them, and a number."""
+
+
+def _glm(line: str, mark: str = "") -> str:
+    """Return a parameter in GLM's form. mark: within each of its tags."""
+    key, value = f"arg_key{mark}", f"arg_value{mark}"
+    return f"<{key}>$KEY</{key}>{line}<{value}>$VALUE</{value}>{line}"
+
+
+def _dsml(name: str, block: str, *signs: str) -> "ToolFormat":
+    """Return a form in DeepSeek's DSML, whose calls are in a block of this name."""
+    mark = "｜DSML｜"
+    return ToolFormat(
+        name=name,
+        opening=f"<{mark}{block}>\n",
+        closing=f"</{mark}{block}>",
+        call=f'<{mark}invoke name="$NAME">\n$ARGS</{mark}invoke>\n',
+        parameter=f'<{mark}parameter name="$KEY" string="$STRING">$VALUE</{mark}parameter>\n',
+        between="",
+        signs=(mark, *signs),
+    )
+
+
+_HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
+_ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
+_ARRAY_ID = '{"name": "$NAME", "arguments": $ARGS, "id": "$ID"}'
+_LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
+_QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
+_DEEPSEEK = (
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
+)
+_DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
+_CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_RECIPIENT = "<|channel|>commentary to="
+_ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to(.|\n)*"
+_MINIMAX = "]<]minimax[>["
+_KIMI2 = "<|tool_call_begin|>functions.$NAME:$ID<|tool_call_argument_begin|>$ARGS<|tool_call_end|>"
+_SOLAR = "<|tool_call:begin|>$ID<|tool_call:name|>$NAME<|tool_call:args|>$ARGS<|tool_call:end|>"
+_KIMI3_ARGUMENT = '<|open|>argument key="$KEY" type="$TYPE"<|sep|>$VALUE<|close|>argument<|sep|>'
+_COMMAND = '{"tool_call_id": "$ID", "tool_name": "$NAME", "parameters": $ARGS}'
+
+_FORMATS = (
+    ToolFormat(
+        name="harmony",
+        call=f"{_RECIPIENT}functions.$NAME <|constrain|>json<|message|>$ARGS",
+        history=" to=functions.$NAME<|channel|>commentary json<|message|>$ARGS",
+        between=None,
+        trigger=_RECIPIENT,
+        never=_ELSEWHERE,  # its recipient is named in one place only
+        signs=("<|channel|>", "functions."),
+    ),
+    ToolFormat(
+        name="seed",
+        call=_QWEN.replace("tool_call>", "seed:tool_call>"),
+        parameter="<parameter=$KEY>$VALUE</parameter>\n",
+        signs=("<seed:tool_call>", "<parameter="),
+    ),
+    ToolFormat(
+        name="qwen3_coder",
+        call=_QWEN,
+        parameter="<parameter=$KEY>\n$VALUE\n</parameter>\n",
+        signs=("<function=", "<parameter="),
+    ),
+    ToolFormat(
+        name="hy3",
+        opening="<tool_calls:opensource>\n",
+        closing="</tool_calls:opensource>",
+        call="<tool_call:opensource>$NAME<tool_sep:opensource>\n$ARGS</tool_call:opensource>\n",
+        parameter=_glm("\n", ":opensource"),
+        between="",
+        signs=("tool_calls", "arg_key", "tool_sep"),
+    ),
+    ToolFormat(
+        name="glm47",
+        call="<tool_call>$NAME$ARGS</tool_call>",
+        parameter=_glm(""),
+        signs=("</arg_key><arg_value>",),
+    ),
+    ToolFormat(
+        name="glm",
+        call="<tool_call>$NAME\n$ARGS</tool_call>",
+        parameter=_glm("\n"),
+        signs=("<arg_key>",),
+    ),
+    ToolFormat(
+        name="deepseek",
+        opening=_CALLS_BEGIN,
+        closing=_CALLS_END,
+        call=_DEEPSEEK,
+        signs=("<｜tool▁sep｜>", "```json"),
+    ),
+    ToolFormat(
+        name="deepseek31",
+        opening=_CALLS_BEGIN,
+        closing=_CALLS_END,
+        call=_DEEPSEEK31,
+        between="",
+        signs=("<｜tool▁sep｜>",),
+    ),
+    _dsml("deepseek32", "function_calls", "function_calls"),
+    _dsml("deepseek4", "tool_calls"),
+    ToolFormat(
+        name="mistral_ids",
+        call="[TOOL_CALLS]$NAME[CALL_ID]$ID[ARGS]$ARGS",
+        between="",
+        ids=NINE,
+        signs=("[TOOL_CALLS]", "[CALL_ID]"),
+    ),
+    ToolFormat(
+        name="mistral_args",
+        call="[TOOL_CALLS]$NAME[ARGS]$ARGS",
+        between="",
+        signs=("[TOOL_CALLS]", "[ARGS]"),
+    ),
+    ToolFormat(
+        name="mistral_array",
+        opening="[TOOL_CALLS][",
+        closing="]",
+        call=_ARRAY_ID,
+        between=", ",
+        ids=NINE,
+    ),
+    ToolFormat(
+        name="mistral",
+        opening="[TOOL_CALLS][",
+        closing="]",
+        call=_ARRAY,
+        between=", ",
+        signs=("[TOOL_CALLS]",),
+    ),
+    ToolFormat(
+        name="nemotron",
+        opening="<TOOLCALL>[",
+        closing="]</TOOLCALL>",
+        call=_ARRAY,
+        between=", ",
+        signs=("<TOOLCALL>",),
+    ),
+    ToolFormat(
+        name="gemma4",
+        call="<|tool_call>call:$NAME{$ARGS}<tool_call|>",
+        between="",
+        syntax=GEMMA,
+        signs=("<|tool_call>call:",),
+    ),
+    ToolFormat(
+        name="lfm2",
+        opening="<|tool_call_start|>[",
+        closing="]<|tool_call_end|>",
+        call="$NAME($ARGS)",
+        between=", ",
+        syntax=PYTHON,
+        signs=("List of tools: ",),
+    ),
+    ToolFormat(
+        name="minimax_m2",
+        opening="<minimax:tool_call>\n",
+        closing="</minimax:tool_call>",
+        call='<invoke name="$NAME">\n$ARGS</invoke>\n',
+        parameter='<parameter name="$KEY">$VALUE</parameter>\n',
+        between="",
+        signs=("<minimax:tool_call>",),
+    ),
+    ToolFormat(
+        name="minimax_m3",
+        opening=f"{_MINIMAX}<tool_call>\n",
+        trigger=f"{_MINIMAX}<tool_call>",
+        closing=f"{_MINIMAX}</tool_call>",
+        call=f'{_MINIMAX}<invoke name="$NAME">$ARGS{_MINIMAX}</invoke>\n',
+        parameter=f"{_MINIMAX}<$KEY>$VALUE{_MINIMAX}</$KEY>",
+        tag=_MINIMAX,
+        between="",
+    ),
+    ToolFormat(
+        name="minimax_m1",
+        opening="<tool_calls>\n",
+        closing="\n</tool_calls>",
+        call=_ARRAY,
+    ),
+    ToolFormat(
+        name="apriel",
+        opening="<tool_calls>[",
+        closing="]</tool_calls>",
+        call=_ARRAY_ID,
+        between=", ",
+        ids=NINE,
+    ),
+    ToolFormat(
+        name="jamba",
+        opening="<tool_calls>[",
+        closing="]</tool_calls>",
+        call=_ARRAY,
+        between=", ",
+        signs=("<tool_calls>[",),
+    ),
+    ToolFormat(
+        name="kimi_k2",
+        opening="<|tool_calls_section_begin|>",
+        closing="<|tool_calls_section_end|>",
+        call=_KIMI2,
+        between="",
+        ids=_NUMBER,
+        signs=("<|tool_calls_section_begin|>",),
+    ),
+    ToolFormat(
+        name="kimi_k3",
+        opening="<|open|>tools<|sep|>",
+        trigger="<|open|>tools<|sep|>",
+        closing="<|close|>tools<|sep|>",
+        call='<|open|>call tool="$NAME" index="$ID"<|sep|>$ARGS<|close|>call<|sep|>',
+        parameter=_KIMI3_ARGUMENT,
+        between="",
+        ids=_NUMBER,
+        first_id=1,
+    ),
+    ToolFormat(
+        name="command",
+        opening="<|START_ACTION|>[\n    ",
+        closing="\n]<|END_ACTION|>",
+        call=_COMMAND,
+        between=",\n    ",
+        ids=_NUMBER,
+        signs=("<|START_ACTION|>", "tool_call_id"),
+    ),
+    ToolFormat(
+        name="apertus",
+        opening="<|tools_prefix|>[",
+        closing="]<|tools_suffix|>",
+        call='{"$NAME": $ARGS}',
+        between=", ",
+        signs=("<|tools_prefix|>",),
+    ),
+    ToolFormat(
+        name="solar",
+        opening="<|tool_calls|>",
+        call=_SOLAR,
+        between="",
+        ids="[a-z0-9]{10}",
+        signs=("<|tool_call:begin|>",),
+    ),
+    ToolFormat(
+        name="phi4",
+        opening="<|tool_call|>[",
+        closing="]<|/tool_call|>",
+        call=_ARRAY,
+        between=", ",
+        signs=("<|tool_call|>", "<|/tool_call|>"),
+    ),
+    ToolFormat(
+        name="granite",
+        opening="<|tool_call|>[",
+        closing="]",
+        call=_ARRAY,
+        between=", ",
+        signs=("<|tool_call|>", "start_of_role"),
+    ),
+    ToolFormat(
+        name="minicpm5",
+        call='<function name="$NAME">$ARGS</function>',
+        parameter='<param name="$KEY">$VALUE</param>',
+        between="",
+    ),
+    ToolFormat(name="functionary", call="<function=$NAME>$ARGS</function>", between=""),
+    ToolFormat(name="gigachat", call=f"<|function_call|>{_ARRAY}", between=None),
+    ToolFormat(
+        name="firefunction",
+        opening=" functools[",
+        closing="]",
+        call=_ARRAY,
+        between=", ",
+        trigger=" functools[",
+        signs=("functools[",),
+    ),
+    ToolFormat(name="hermes", call=_HERMES, signs=("<tool_call>",)),
+    ToolFormat(
+        name="llama4",
+        opening="<|python_start|>",
+        call=_LLAMA,
+        between=None,
+        bare=True,
+        history=f"<|python_start|><|python_end|>{_LLAMA}",
+    ),
+    ToolFormat(
+        name="llama3",
+        opening="<|python_tag|>",
+        call=_LLAMA,
+        between=None,
+        bare=True,
+        signs=("start_header_id", '"parameters":'),
+    ),
+    ToolFormat(name="generic", call=_HERMES),
+)
+FORMATS = {form.name: form for form in _FORMATS}
+"""By their names, the most specific first."""
+
+GENERIC = FORMATS["generic"]
+"""For models whose own form is not known: `in_words` shows it to them."""
+
+ID, STRING, TYPE = "$ID", "$STRING", "$TYPE"
+"""What stands in a form for what differs: see `ToolFormat`."""
+
+_MARK = re.compile(
+    r"""<\|[^<>\s|"]*\|?> | <[^<>\s|="]+\|> | <｜[^<>\s$]*｜> | ｜DSML｜
+    | </?[\w:]+> | \[/?[A-Z_]+\] | \]<\]minimax\[>\[ | <\|"\|>""",
+    re.VERBOSE,
+)
+
+
+def _texts_of(form: ToolFormat) -> str:
+    """Return all that a form writes besides names and values."""
+    quotes = form.syntax.quotes if form.syntax is not None else ()
+    return "\n".join((form.opening, form.call, form.closing, form.parameter, form.tag, *quotes))
+
+
+_WRITTEN = [*map(_texts_of, FORMATS.values()), *map(repr, STYLES.values())]
+TOOL_MARKS = frozenset(mark for text in _WRITTEN for mark in _MARK.findall(text))
+"""All that may be one control token of a vocabulary, whose text a parser has to see."""
+
+
+# --- calls as a model writes them
+
+
+def object_of(arguments: str) -> Json | None:
+    """Return the JSON object that arguments are; an empty one for none; None for anything else."""
+    if not arguments.strip():
+        return {}
+    try:
+        value: object = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return value if is_object(value) else None
+
+
+def write_calls(form: ToolFormat, calls: Sequence[ToolCall]) -> str:
+    """Return the text with which a model of this family calls the tools."""
+    between = "\n" if form.between is None else form.between
+    texts = [_write_call(form, call, place) for place, call in enumerate(calls)]
+    return form.opening + between.join(texts) + form.closing
+
+
+def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
+    number = _fitting_id(form, call.id, place)
+    before = (form.head + call.name + form.after).replace(ID, number)
+    return before + write_arguments(form, call.arguments) + form.end.replace(ID, number)
+
+
+def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
+    """Return a call's id if it fits the form, else one that does: the same for the same id, or the
+    call's place."""
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+    for one in (name, digest[:9], digest[:10]):
+        if re.fullmatch(form.ids, one):
+            return one
+    return str(place + form.first_id)
+
+
+def write_arguments(form: ToolFormat, arguments: str) -> str:
+    """Return arguments in a form. Those that are no JSON object stay as they are where the form has
+    JSON; elsewhere they are none."""
+    given = object_of(arguments)
+    if not form.parameter and form.syntax is None:
+        return arguments if arguments.strip() else "{}"
+    given = given or {}
+    if form.syntax is not None:
+        syntax = form.syntax
+        pairs = [
+            written_name(name, syntax) + syntax.assign + written(value, syntax)
+            for name, value in given.items()
+        ]
+        return syntax.comma.join(pairs)
+    return "".join(_write_parameter(form, name, value) for name, value in given.items())
+
+
+def _write_parameter(form: ToolFormat, name: str, value: object) -> str:
+    middle = form.param_middle.replace(STRING, "true" if isinstance(value, str) else "false")
+    middle = middle.replace(TYPE, json_type(value))
+    text = _write_tagged(form.tag, value) if form.tag else raw_or_json(value)
+    return form.param_begin + name + middle + text + form.end_of(name)
+
+
+def raw_or_json(value: object) -> str:
+    """Return a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _write_tagged(tag: str, value: object) -> str:
+    """Return a value with a mark around each item and member, as MiniMax-M3 has them."""
+    if is_object(value):
+        members = list(value.items())
+    elif is_list(value):
+        members = [("item", one) for one in value]
+    else:
+        return raw_or_json(value)
+    parts = [f"{tag}<{name}>{_write_tagged(tag, one)}{tag}</{name}>" for name, one in members]
+    return "".join(parts)
+
+
+def json_type(value: object) -> str:
+    """Return the name of a JSON value's type; that of a whole number is number."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | float):
+        return "number"
+    return "object" if is_object(value) else "array"
+
+
+def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
+    """Return a text that describes the tools to a model, and how it calls one in this form."""
+    call = write_calls(form, [ToolCall("0", "NAME", "ARGUMENTS")])
+    if form.parameter or form.syntax is not None:
+        call = write_calls(form, [ToolCall("0", "NAME", '{"KEY": "VALUE"}')])
+    shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
+    several = "Several calls follow each other. " if form.between is not None else ""
+    return (
+        f"You can call these tools, each described by a line of JSON:\n{shown}\n\n"
+        "To call one, end your answer with its name and its arguments, in exactly this form:\n"
+        f"{call}\n\n"
+        f"{several}Call no tool where you can answer without one."
+    )
+
+
+# --- which form a model's template has
+
+
+def detect(template: str) -> ToolFormat:
+    """Find the form of calls in the source of a template that writes none itself; GENERIC where it
+    shows no tools, or has no sign of a form."""
+    if re.search(r"\btools\b", template) is None:
+        return GENERIC
+    for form in FORMATS.values():
+        if form.signs and all(sign in template for sign in form.signs):
+            return form
+    return GENERIC
+
+
+def detect_written(text: str, call: ToolCall) -> ToolFormat | None:
+    """Find the form of the call in a text that a template wrote, first to the letter, then but for
+    blanks, then without what ends the calls. None where it is none of these forms."""
+    for tolerance in (_exactly, _squeezed, _unclosed):
+        for form in FORMATS.values():
+            if form is not GENERIC and tolerance(form, call).search(text):
+                return form
+    return None
+
+
+def _exactly(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    return _pattern(form, call, closing=form.closing)
+
+
+def _squeezed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    return _pattern(form, call, closing=form.closing, blanks=True)
+
+
+def _unclosed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    return _pattern(form, call, closing="", blanks=True)
+
+
+def _pattern(
+    form: ToolFormat, call: ToolCall, *, closing: str, blanks: bool = False
+) -> re.Pattern[str]:
+    """Return an expression for the text of a call with any id. blanks: with any blanks between its
+    letters, or none."""
+    text = form.opening * (not form.bare) + form.call + closing
+    if form.history:
+        text = form.history
+    text = text.replace("$NAME", call.name).replace("$ARGS", write_arguments(form, call.arguments))
+    parts = list[str]()
+    for part in text.split(ID):
+        letters = [re.escape(letter) for letter in part if not (blanks and letter.isspace())]
+        parts.append((r"\s*" if blanks else "").join(letters))
+    return re.compile(r"\s*[\w.-]+\s*".join(parts) if blanks else r"[\w.-]+".join(parts))

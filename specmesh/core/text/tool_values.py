@@ -1,0 +1,234 @@
+"""Arguments that some families of models do not write as JSON: their syntax as data, written and
+read."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+
+from specmesh.core.fields import is_list, is_object
+from specmesh.core.text.incoming_text import IncomingText, Reading
+
+MOST_DEEP = 64  # brackets within one another that are read
+_BLANK = re.compile(r"\s")
+_WORD = re.compile(r"""[^\s,:=()\[\]{}'"<>]""")
+_LONGEST_WORD = 256  # letters of a number or a name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSyntax:
+    """How arguments are written: `NAME assign VALUE`, with `comma` in between.
+
+    quotes: what may be around a text, of which the first is written.
+    escapes: a backslash in a text changes the letter after it.
+    member: between the name and the value of an object's member.
+    item: between members, and between the items of a list.
+    quoted_names: an object's members have their names in quotes.
+    """
+
+    quotes: tuple[str, ...]
+    escapes: bool
+    true: str
+    false: str
+    null: str
+    assign: str
+    comma: str
+    member: str
+    item: str
+    quoted_names: bool
+
+
+GEMMA = ValueSyntax(
+    quotes=('<|"|>',),
+    escapes=False,
+    true="true",
+    false="false",
+    null="null",
+    assign=":",
+    comma=",",
+    member=":",
+    item=",",
+    quoted_names=False,
+)
+PYTHON = ValueSyntax(
+    quotes=("'", '"'),
+    escapes=True,
+    true="True",
+    false="False",
+    null="None",
+    assign="=",
+    comma=", ",
+    member=": ",
+    item=", ",
+    quoted_names=True,
+)
+_NAMED = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "True": "true",
+    "False": "false",
+    "None": "null",
+}
+"""What is JSON by another name, in any syntax: templates write some of it as Python does."""
+
+
+def written(value: object, syntax: ValueSyntax) -> str:
+    """Return a JSON value in a syntax."""
+    if isinstance(value, str):
+        return _quoted(value, syntax)
+    if value is True:
+        return syntax.true
+    if value is False:
+        return syntax.false
+    if value is None:
+        return syntax.null
+    if is_list(value):
+        return "[" + syntax.item.join(written(one, syntax) for one in value) + "]"
+    if is_object(value):
+        members = [
+            _name(name, syntax) + syntax.member + written(one, syntax)
+            for name, one in value.items()
+        ]
+        return "{" + syntax.item.join(members) + "}"
+    return json.dumps(value)
+
+
+def _quoted(text: str, syntax: ValueSyntax) -> str:
+    quote = syntax.quotes[0]
+    if syntax.escapes:
+        text = text.replace("\\", "\\\\").replace(quote, f"\\{quote}").replace("\n", "\\n")
+    return f"{quote}{text}{quote}"
+
+
+def _name(name: str, syntax: ValueSyntax) -> str:
+    return _quoted(name, syntax) if syntax.quoted_names else written_name(name, syntax)
+
+
+def written_name(name: str, syntax: ValueSyntax) -> str:
+    """Return an argument's name: in quotes where it has letters that mean something else."""
+    plain = 0 < len(name) <= _LONGEST_WORD and all(_WORD.fullmatch(letter) for letter in name)
+    return name if plain else _quoted(name, syntax)
+
+
+def json_text(text: str) -> str:
+    """Return a text as JSON; half a surrogate pair in it stays an escape."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def read_value(text: IncomingText, syntax: ValueSyntax, depth: int = 0) -> Reading[str | None]:
+    """Read a value; return it as JSON. None where the text is over first, or the value is none."""
+    yield from skip_blanks(text)
+    quote = yield from text.take(syntax.quotes, within=True)
+    if quote:
+        found = yield from _read_text(text, syntax, quote)
+        return None if found is None else json_text(found)
+    bracket = yield from text.take("[{")
+    if bracket and depth == MOST_DEEP:
+        return None
+    if bracket == "[":
+        return (yield from _read_list(text, syntax, depth))
+    if bracket == "{":
+        return (yield from _read_object(text, syntax, depth))
+    word = yield from text.letters(_WORD, _LONGEST_WORD)
+    if not word or text.ended:
+        return None
+    if word in _NAMED:
+        return _NAMED[word]
+    return word if _is_number(word) else json_text(word)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        value: object = json.loads(word)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, int | float) and word not in ("NaN", "Infinity", "-Infinity")
+
+
+def skip_blanks(text: IncomingText) -> Reading[None]:
+    while (yield from text.letters(_BLANK, _LONGEST_WORD)):
+        pass
+
+
+def read_name(text: IncomingText, syntax: ValueSyntax) -> Reading[str | None]:
+    """Read the name of a member or an argument, in quotes or not."""
+    yield from skip_blanks(text)
+    quote = yield from text.take(syntax.quotes, within=True)
+    if quote:
+        return (yield from _read_text(text, syntax, quote))
+    word = yield from text.letters(_WORD, _LONGEST_WORD)
+    return word or None
+
+
+def _read_text(text: IncomingText, syntax: ValueSyntax, quote: str) -> Reading[str | None]:
+    """Read a text up to the quote at its end."""
+    if not syntax.escapes:
+        return (yield from text.until(quote))
+    parts = list[str]()
+    while True:
+        part = yield from text.until(quote)
+        if part is None:
+            return None
+        parts.append(part)
+        backslashes = len(part) - len(part.rstrip("\\"))
+        if backslashes % 2 == 0:
+            return _unescaped(quote.join(parts))
+
+
+_ESCAPE = re.compile(r"""\\([abfnrtv\\'"]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})""")
+_LETTERS = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
+
+
+def _unescaped(text: str) -> str:
+    """Return what a literal of Python means: other escapes than these stay as they are."""
+    return _ESCAPE.sub(_letter, text)
+
+
+def _letter(escape: re.Match[str]) -> str:
+    code = escape[1]
+    if code in _LETTERS:
+        return _LETTERS[code]
+    number = int(code[1:], 16)
+    return chr(number) if number <= sys.maxunicode else escape[0]
+
+
+def _read_list(text: IncomingText, syntax: ValueSyntax, depth: int) -> Reading[str | None]:
+    items = list[str]()
+    yield from skip_blanks(text)
+    if (yield from text.take("]")):
+        return "[]"
+    while True:
+        item = yield from read_value(text, syntax, depth + 1)
+        yield from skip_blanks(text)
+        sign = yield from text.take(",]")
+        if item is None or not sign:
+            return None
+        items.append(item)
+        if sign == "]":
+            return f"[{', '.join(items)}]"
+
+
+def _read_object(text: IncomingText, syntax: ValueSyntax, depth: int) -> Reading[str | None]:
+    members = list[str]()
+    yield from skip_blanks(text)
+    if (yield from text.take("}")):
+        return "{}"
+    while True:
+        name = yield from read_name(text, syntax)
+        yield from skip_blanks(text)
+        colon = yield from text.take(":")
+        if name is None or not colon:
+            return None
+        value = yield from read_value(text, syntax, depth + 1)
+        yield from skip_blanks(text)
+        sign = yield from text.take(",}")
+        if value is None or not sign:
+            return None
+        members.append(f"{json_text(name)}: {value}")
+        if sign == "}":
+            return f"{{{', '.join(members)}}}"

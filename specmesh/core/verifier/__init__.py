@@ -1,0 +1,1 @@
+"""The verifier's side: sessions, steps of the target, and their drafters."""
