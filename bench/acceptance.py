@@ -89,7 +89,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
         for path in (args.target, args.drafter)
     )
     for number, prompt in enumerate(prompts(args.prompts)):
-        params = SamplingParams(args.temperature, args.top_k, args.top_p)
+        params = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p)
         sampler = Sampler(replace(params, seed=number))
         for p, q, head, shares in distributions(target, drafter, prompt, args.tokens, sampler):
             proposal = proposal_of(head.tolist(), shares)

@@ -1,9 +1,12 @@
-"""How near the best draft length does `auto` come, in virtual time? Exact but for luck, and no daemon runs.
+"""How near `auto` comes to the best draft length, in virtual time; exact but for luck.
 
     python bench/draft_length.py [--tokens N] [--seeds N] [--only NAME] [--against FILE] [--json]
 
-Alone: no drafts. Ideal: a policy that is told acceptance and all step costs, 1 to 25 rows. Auto learns both; it begins
-with what a calibration measures. Burden: seconds that a step takes longer while its drafter drafts, on one machine.
+- alone: no drafts.
+- ideal: a policy that knows the acceptance and all step costs, of 1 to 25 rows.
+- auto: learns both, and begins with the measurements of a calibration.
+
+The burden of a case is how much longer a step takes while its drafter drafts on the same machine.
 """
 
 import argparse
@@ -16,8 +19,8 @@ from random import Random
 from statistics import fmean
 
 from specmesh.bench.steps import costs_of
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.load import WIDTHS
 
@@ -39,7 +42,7 @@ H100_70B = {
 
 
 def linear(first: float, each: float) -> dict[int, float]:
-    """Milliseconds of one row, and of 32."""
+    """Return the milliseconds of one row, and of 32."""
     return {1: first, 32: first + 31 * each}
 
 
@@ -50,12 +53,17 @@ STEPS = {
     "cliffs": {rows: 30.0 * cost for rows, cost in enumerate(Q8_0, 1)},
     "H100 8B": H100_8B,
     "H100 70B": H100_70B,
-}  # milliseconds by rows
+}
+"""Milliseconds by rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Milliseconds, and the acceptance of `period` tokens each in turn. users: sessions that share steps."""
+    """A verifier with its drafters; times in milliseconds.
+
+    name: of its step costs. alphas: acceptance of `period` tokens each in turn.
+    users: sessions that share steps.
+    """
 
     name: str
     draft: float
@@ -66,71 +74,91 @@ class Case:
     burden: float = 0.0
 
     def alpha(self, position: int) -> float:
-        """The probability that a draft for `position` is right."""
+        """Return the probability that a draft for a position is right."""
         return self.alphas[position // self.period % len(self.alphas)]
 
     def __str__(self) -> str:
-        alphas, also = (
-            "/".join(map(str, self.alphas)),
-            f" users {self.users}" if self.users > 1 else "",
-        )
-        also += f" burden {self.burden:g}" if self.burden else ""
-        return (
-            f"{self.name} draft {self.draft:g} alpha {alphas} round_trip {self.round_trip:g}{also}"
-        )
+        alphas = "/".join(map(str, self.alphas))
+        text = f"{self.name} draft {self.draft:g} alpha {alphas} round_trip {self.round_trip:g}"
+        if self.users > 1:
+            text += f" users {self.users}"
+        if self.burden:
+            text += f" burden {self.burden:g}"
+        return text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Tokens per second."""
+    """Tokens per second of a case.
+
+    promise: of the ideal policy, if the acceptance is constant.
+    """
 
     case: str
     alone: float
     auto: float
     ideal: float
-    promise: float  # of the ideal policy, where acceptance is constant
+    promise: float
 
     def line(self) -> str:
-        """The same as a row, with auto over ideal and over alone."""
+        """Return a row, with auto over ideal and over alone."""
         rates = f"{self.alone:8.1f}{self.auto:8.1f}{self.ideal:8.1f}{self.promise:8.1f}"
         return f"{self.case:<58}{rates}{self.auto / self.ideal:7.3f}{self.auto / self.alone:7.3f}"
 
 
+def like_7b(round_trip: float, *alphas: float, users: int = 1, burden: float = 0.0) -> Case:
+    """Return a target of 7B parameters with a drafter of 5.2 ms."""
+    return Case(
+        name="7B-like",
+        draft=5.2,
+        alphas=alphas,
+        round_trip=round_trip,
+        users=users,
+        burden=burden,
+    )
+
+
+def fast(round_trip: float, alpha: float, users: int = 1) -> Case:
+    """Return a fast target with a drafter that is hardly faster."""
+    return Case(name="fast", draft=5.2, alphas=(alpha,), round_trip=round_trip, users=users)
+
+
 def cases() -> Iterator[Case]:
-    """All there are."""
+    """Yield all cases."""
     for round_trip in (0.3, 5, 20, 80):
         for alpha in (0.5, 0.75, 0.9):
-            yield Case("7B-like", 5.2, (alpha,), round_trip)
-            yield Case("70B-like", 3.3, (alpha,), round_trip)
+            yield like_7b(round_trip, alpha)
+            yield Case(name="70B-like", draft=3.3, alphas=(alpha,), round_trip=round_trip)
         for alpha in (0.5, 0.75, 0.85, 0.95):
-            yield Case("fast", 5.2, (alpha,), round_trip)
-        yield Case("7B-like", 5.2, (0.9, 0.2), round_trip)
+            yield fast(round_trip, alpha)
+        yield like_7b(round_trip, 0.9, 0.2)
     for alpha in (0.75, 0.9):
-        yield Case("cliffs", 10, (alpha,), 0.3)
+        yield Case(name="cliffs", draft=10, alphas=(alpha,), round_trip=0.3)
+    drafts = (1.5, 2.5, 5.0)
     for name, alpha, draft, round_trip in product(
-        ("H100 8B", "H100 70B"), (0.65, 0.85), (1.5, 2.5, 5.0), (0.3, 5)
+        ("H100 8B", "H100 70B"), (0.65, 0.85), drafts, (0.3, 5)
     ):
-        yield Case(name, draft, (alpha,), round_trip)
+        yield Case(name=name, draft=draft, alphas=(alpha,), round_trip=round_trip)
     for users in (2, 4, 16):
-        yield Case("7B-like", 5.2, (0.75,), 0.3, users=users)
-        yield Case("fast", 5.2, (0.75,), 0.3, users=users)
+        yield like_7b(0.3, 0.75, users=users)
+        yield fast(0.3, 0.75, users=users)
     for burden in (10.0, 100.0):
-        yield Case("7B-like", 5.2, (0.75,), 0.3, burden=burden)
-    yield Case("fast", 1.0, (0.75,), 0.3, burden=20.0)
-    yield Case("7B-like", 5.2, (0.75,), 0.3, users=4, burden=100.0)
+        yield like_7b(0.3, 0.75, burden=burden)
+    yield Case(name="fast", draft=1.0, alphas=(0.75,), round_trip=0.3, burden=20.0)
+    yield like_7b(0.3, 0.75, users=4, burden=100.0)
 
 
 def run(case: Case, tokens: int, seeds: int) -> Found:
-    """The mean of so many texts, drafted alike by luck."""
+    """Return the mean of so many texts, all drafted with the same luck."""
     costs = costs_of({"0": {str(rows): ms for rows, ms in STEPS[case.name].items()}})
-    known = StepCosts()
-    for rows in WIDTHS:
-        for _ in range(3):
-            known.record(rows, costs.seconds(rows))
     site = Deployment(
-        costs, case.draft / 1e3, case.round_trip / 1e3, known=known, burden=case.burden / 1e3
+        costs=costs,
+        draft=case.draft / 1e3,
+        round_trip=case.round_trip / 1e3,
+        known=calibrated(costs),
+        burden=case.burden / 1e3,
     )
-    told = {alpha: best(case, costs, alpha) for alpha in case.alphas}
+    policies = {alpha: best(case, costs, alpha) for alpha in case.alphas}
 
     def rate(draft_n: int | None, policy: Callable[[int], Policy] | None = None) -> float:
         return fmean(one_rate(seed, draft_n, policy) for seed in range(seeds))
@@ -138,27 +166,49 @@ def run(case: Case, tokens: int, seeds: int) -> Found:
     def one_rate(seed: int, draft_n: int | None, policy: Callable[[int], Policy] | None) -> float:
         chance = Random(seed)
         texts = Workload(1, tokens // case.users, draft_n)
-        luck = [
-            chance.random() for _ in range(tokens + 99)
-        ]  # by position, so that all ways have the same
-        return (
-            Simulation(site, texts, case.users, lambda at: luck[at] < case.alpha(at), policy)
-            .run()
-            .total
-        )
+        # By position, so that all ways to draft have the same luck.
+        luck = [chance.random() for _ in range(tokens + 99)]
 
-    alone, auto = rate(0), rate(None)
-    ideal = auto if case.users > 1 or case.burden else rate(None, lambda at: told[case.alpha(at)])
+        def right(position: int) -> bool:
+            return luck[position] < case.alpha(position)
+
+        return Simulation(site, texts, case.users, right, policy).run().total
+
+    alone = rate(0)
+    auto = rate(None)
+    ideal = auto
+    if case.users == 1 and not case.burden:
+        ideal = rate(None, lambda position: policies[case.alpha(position)])
     return Found(
-        str(case), alone, auto, max(ideal, alone), fmean(one.rate for one in told.values())
+        case=str(case),
+        alone=alone,
+        auto=auto,
+        ideal=max(ideal, alone),
+        promise=fmean(policy.rate for policy in policies.values()),
     )
 
 
+def calibrated(costs: StepCosts) -> StepCosts:
+    """Return the costs that a verifier has measured at its start."""
+    known = StepCosts()
+    for rows in WIDTHS:
+        for _ in range(3):
+            known.record(rows, costs.seconds(rows))
+    return known
+
+
 def best(case: Case, costs: StepCosts, alpha: float) -> Policy:
-    """The policy where all is known."""
+    """Return the policy of somebody who knows all estimates."""
     steps = tuple(costs.seconds(rows) for rows in range(1, ROWS + 1))
-    restart = (case.round_trip + 1.5 * case.draft) / 1e3
-    return solve(PolicyInputs(steps, (alpha,) * ROWS, case.draft / 1e3, restart, steps[0]))
+    return solve(
+        PolicyInputs(
+            steps=steps,
+            rates=(alpha,) * ROWS,
+            interval=case.draft / 1e3,
+            restart=(case.round_trip + 1.5 * case.draft) / 1e3,
+            alone=steps[0],
+        )
+    )
 
 
 def main() -> None:
@@ -172,21 +222,24 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    before = (
-        {one["case"]: one for one in json.loads(args.against.read_text())} if args.against else {}
-    )
-    chosen = [case for case in cases() if args.only in str(case)]
+    before: dict[str, float] = {}
+    if args.against:
+        for row in json.loads(args.against.read_text()):
+            before[row["case"]] = row["auto"]
     if not args.json:
         print(f"{'':<58}{'alone':>8}{'auto':>8}{'ideal':>8}{'promise':>8}{'effic':>7}{'/alone':>7}")
-    found = []
-    for case in chosen:
-        found.append(run(case, args.tokens, args.seeds))
-        old = before.get(str(case))
+    rows: list[Found] = []
+    for case in cases():
+        if args.only not in str(case):
+            continue
+        row = run(case, args.tokens, args.seeds)
+        rows.append(row)
         if not args.json:
-            ratio = f"{found[-1].auto / old['auto']:7.3f}" if old else ""
-            print(found[-1].line() + ratio, flush=True)
+            old = before.get(row.case)
+            ratio = f"{row.auto / old:7.3f}" if old else ""
+            print(row.line() + ratio, flush=True)
     if args.json:
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print(json.dumps([asdict(row) for row in rows], indent=1))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def main() -> None:
         for seed, prompt in enumerate(prompts(args.texts)):
             ids = target.tokenizer.encode(prompt)
             begin = len(ids)
-            own = Sampler(SamplingParams(temperature, seed=seed))
+            own = Sampler(SamplingParams(temperature=temperature, seed=seed))
             ids += sampled(target, ids, own, args.tokens)
             if len(ids) == begin:
                 continue
@@ -93,7 +93,8 @@ def main() -> None:
                 rows_of(drafter, ids[:-1])[begin - 1 :],
             )
             samplers = [
-                Sampler(SamplingParams(temperature * factor, seed=seed)) for factor in FACTORS
+                Sampler(SamplingParams(temperature=temperature * factor, seed=seed))
+                for factor in FACTORS
             ]
             chosen = [
                 [one.choose(row, begin + at) for at, row in enumerate(guessed)] for one in samplers

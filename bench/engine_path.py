@@ -25,7 +25,7 @@ import numpy as np
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span, Step
 from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.requests import Request

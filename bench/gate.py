@@ -1,10 +1,11 @@
-"""What do the gate's constants bring? `SpeculationGate` alone in virtual time, beside itself with other constants.
+"""The gate's constants: `SpeculationGate` in virtual time, beside itself with other constants.
 
     python bench/gate.py [--set NAME=VALUE,...] [--steps N] [--json]
 
-A step without drafts takes one second. Drafting brings texts of two kinds in turn so many tokens a step; its steps cost
-more, one in a thousand stands still for twenty, and what is expected without drafts may be too low. Tokens per second
-over those without drafting: below 1 it loses, and 1 is not reached where it never pays.
+A step without drafts takes one second. Drafting brings texts of two kinds in turn so many tokens a
+step. Its steps cost more, one in a thousand stands still for twenty seconds, and the estimate of
+the rate without drafts may be too low. The result is tokens per second over those without drafting:
+below 1 drafting loses, and 1 is not reached if it never pays.
 """
 
 import argparse
@@ -16,16 +17,22 @@ from statistics import fmean, geometric_mean
 from typing import Any
 
 from specmesh.core.draft_length import gate as constants
-from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 
 SEEDS = 5
-MOST_TOLD = 12  # cases that differ most
+MOST_SHOWN = 12  # cases that differ most
+TOKENS = ((1.0, 1.0), (2.0, 2.0), (2.2, 2.2), (1.8, 1.2), (3.0, 1.0), (4.0, 1.0))
+NOISE = (0.95, 1.0, 1.0, 1.05)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """tokens: of a step with drafts, in texts of each kind; length: mean of these, in steps; cost: seconds of a step
-    with drafts; estimate: tokens per second and session expected without, 0 unknown."""
+    """Drafting that pays, that does not, or that does both in turn.
+
+    tokens: of a step with drafts, in texts of each kind. length: mean of texts, in steps.
+    cost: seconds of a step with drafts.
+    estimate: expected tokens per second and session without drafts; 0 for unknown.
+    """
 
     sessions: int
     tokens: tuple[float, float]
@@ -35,49 +42,88 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Drafting that pays, that does not, and that does both in turn."""
+    """Yield all cases."""
     for sessions in (1, 4, 16):
-        for tokens in ((1.0, 1.0), (2.0, 2.0), (2.2, 2.2), (1.8, 1.2), (3.0, 1.0), (4.0, 1.0)):
-            for length in (100, 500, 2500) if tokens[0] != tokens[1] else (100,):
+        estimates = (1.0, 0.7) if sessions == 1 else (0.0,)
+        for tokens in TOKENS:
+            lengths = (100,) if tokens[0] == tokens[1] else (100, 500, 2500)
+            for length in lengths:
                 for cost in (1.3, 1.9):
-                    for estimate in (1.0, 0.7) if sessions == 1 else (0.0,):
-                        yield Case(sessions, tokens, length, cost, estimate)
+                    for estimate in estimates:
+                        yield Case(
+                            sessions=sessions,
+                            tokens=tokens,
+                            length=length,
+                            cost=cost,
+                            estimate=estimate,
+                        )
 
 
 def speed(case: Case, steps: int, seed: int) -> float:
-    """Tokens per second and session. Luck is the same whatever the gate decides."""
-    gate, luck = SpeculationGate(), random.Random(seed)
-    now, said, left, kind = 0.0, 0, float(case.length), seed % 2
+    """Return tokens per second and session. Luck is the same whatever the gate decides."""
+    gate = SpeculationGate()
+    luck = random.Random(seed)
+    now = 0.0
+    total = 0
+    left = float(case.length)
+    kind = seed % 2
     for _ in range(steps):
         left -= 1
         if left <= 0:
-            kind, left = 1 - kind, luck.expovariate(1 / case.length)
-        most = 4 * case.sessions
-        stood = sum(luck.random() < (case.tokens[kind] - 1) / 4 for _ in range(most))
-        noise, stands = luck.choice((0.95, 1.0, 1.0, 1.05)), luck.random() < 0.001
-        drafts = gate.open
-        spent = (case.cost if drafts else 1.0) * (20.0 if stands else noise)
-        tokens = case.sessions + (stood if drafts else 0)
-        gate.stepped(case.sessions, tokens, spent, asked=drafts, had=drafts, alone=case.estimate)
-        now, said = now + spent, said + tokens
-    return said / now / case.sessions
+            kind = 1 - kind
+            left = luck.expovariate(1 / case.length)
+        chance = (case.tokens[kind] - 1) / 4
+        accepted = sum(luck.random() < chance for _ in range(4 * case.sessions))
+        factor = luck.choice(NOISE)
+        if luck.random() < 0.001:
+            factor = 20.0
+        drafting = gate.open
+        tokens = case.sessions
+        seconds = factor
+        if drafting:
+            tokens += accepted
+            seconds *= case.cost
+        gate.stepped(
+            StepOutcome(
+                sessions=case.sessions,
+                tokens=tokens,
+                seconds=seconds,
+                asked=drafting,
+                had_drafts=drafting,
+                rate_alone=case.estimate,
+            )
+        )
+        now += seconds
+        total += tokens
+    return total / now / case.sessions
 
 
 def measure(steps: int) -> dict[Case, float]:
-    """The speed of each case, mean of some seeds."""
-    return {case: fmean(speed(case, steps, seed) for seed in range(SEEDS)) for case in cases()}
+    """Return the speed of each case, the mean of some seeds."""
+    speeds: dict[Case, float] = {}
+    for case in cases():
+        speeds[case] = fmean(speed(case, steps, seed) for seed in range(SEEDS))
+    return speeds
 
 
 def summary(speeds: dict[Case, float]) -> dict[str, float]:
-    """Mean and worst of all cases."""
+    """Return the mean and the worst of all cases."""
     return {
         "mean": round(geometric_mean(speeds.values()), 4),
         "worst": round(min(speeds.values()), 4),
     }
 
 
+def differing(before: dict[Case, float], after: dict[Case, float]) -> dict[str, list[float]]:
+    """Return the speeds of the cases that differ most."""
+    most = sorted(before, key=lambda case: -abs(after[case] / before[case] - 1))
+    return {
+        str(case): [round(before[case], 3), round(after[case], 3)] for case in most[:MOST_SHOWN]
+    }
+
+
 def main() -> None:
-    """Measure with the gate's constants, and with others where these are named."""
+    """Measure with the gate's constants, and with others if these are named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--set", type=_constants, default={}, help="constants of specmesh/core/draft_length/gate.py"
@@ -85,29 +131,27 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    as_it_is = measure(args.steps)
-    told: dict[str, Any] = {"as it is": summary(as_it_is)}
+    before = measure(args.steps)
+    result: dict[str, Any] = {"as it is": summary(before)}
     if args.set:
         for name, value in args.set.items():
             setattr(constants, name, value)
-        changed = measure(args.steps)
-        told["changed"] = summary(changed)
-        most = sorted(as_it_is, key=lambda case: -abs(changed[case] / as_it_is[case] - 1))
-        told["cases"] = {
-            str(case): [round(as_it_is[case], 3), round(changed[case], 3)]
-            for case in most[:MOST_TOLD]
-        }
+        after = measure(args.steps)
+        result["changed"] = summary(after)
+        result["cases"] = differing(before, after)
     if args.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
         return
-    for name in ("as it is", "changed") if args.set else ("as it is",):
-        print(f"{name}: {told[name]}")
-    for case, (before, after) in told.get("cases", {}).items():
-        print(f"{before:6} {after:6}  {case}")
+    compared = result.pop("cases", {})
+    for name, figures in result.items():
+        print(f"{name}: {figures}")
+    for case, (speed_before, speed_after) in compared.items():
+        print(f"{speed_before:6} {speed_after:6}  {case}")
 
 
 def _constants(text: str) -> dict[str, float]:
-    found = {}
+    """Return the constants of --set; raise ArgumentTypeError for an unknown name."""
+    found: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         if not isinstance(getattr(constants, name, None), int | float):

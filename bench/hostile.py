@@ -34,7 +34,9 @@ from specmesh.wire.codec import decode, encode
 sys.path.insert(0, str(Path(__file__).parent))
 from live import ADDRESS, start, until
 
-HELLO = m.Hello("hostile", "none", "none", "", 0, 8192)
+HELLO = m.Hello(
+    drafter="hostile", engine="none", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=8192
+)
 IDS = tuple(range(65, 97))
 FLOODS: dict[str, list[m.Message]] = {
     "drafts": [m.Draft(0, 40, 0, IDS), m.Draft(0, 40, 0, IDS[:8])],
@@ -43,9 +45,9 @@ FLOODS: dict[str, list[m.Message]] = {
     "vocab": [m.Vocab(0)],
     "opens": [
         m.Open(
-            1,
-            "",
-            {"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0},
+            ref=1,
+            prompt="",
+            options={"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0},
             ids=[2**31] * 1000,
         )
     ],

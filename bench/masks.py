@@ -76,7 +76,7 @@ def main() -> None:
     known = vocabulary()
     grammars = Grammars(known)
     row = np.random.default_rng(1).normal(0, 4, N_VOCAB).astype(np.float32)
-    sampler = Sampler(SamplingParams(0.8, top_k=40, top_p=0.95))
+    sampler = Sampler(SamplingParams(temperature=0.8, top_k=40, top_p=0.95))
     print(
         f"{'':<8}{'compiled':>12}{'again':>10}{'mask, median':>14}{'the longest':>13}{'masked':>9}{'sampled':>9}"
     )

@@ -42,7 +42,18 @@ def echo(address: str) -> None:
     """Be a drafter whose drafts are wrong, but for late ones that are copied, until killed."""
     dealer = Route(zmq.Context(), address).open()
     dealer.poll(10_000, zmq.POLLOUT)
-    dealer.send(encode(m.Hello("liar", "none", "none", "", 0, 8192)))
+    dealer.send(
+        encode(
+            m.Hello(
+                drafter="liar",
+                engine="none",
+                model="none",
+                vocab_fingerprint="",
+                n_vocab=0,
+                n_ctx=8192,
+            )
+        )
+    )
     texts: dict[int, Prefix] = {}
     while True:
         message = decode(dealer.recv())

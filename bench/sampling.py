@@ -17,12 +17,14 @@ from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 WAYS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),
     "greedy, penalties": SamplingParams(penalties=Penalties(repeat=1.1)),
-    "top-k 40": SamplingParams(0.8, 40),
-    "top-k 40, top-p 0.95": SamplingParams(0.8, 40, 0.95),
-    "top-k 40, top-p 0.95, min-p 0.05": SamplingParams(0.8, 40, 0.95, min_p=0.05),
-    "top-p 0.95": SamplingParams(0.8, 0, 0.95),
-    "min-p 0.05": SamplingParams(0.8, min_p=0.05),
-    "nothing but temperature": SamplingParams(0.8),
+    "top-k 40": SamplingParams(temperature=0.8, top_k=40),
+    "top-k 40, top-p 0.95": SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
+    "top-k 40, top-p 0.95, min-p 0.05": SamplingParams(
+        temperature=0.8, top_k=40, top_p=0.95, min_p=0.05
+    ),
+    "top-p 0.95": SamplingParams(temperature=0.8, top_k=0, top_p=0.95),
+    "min-p 0.05": SamplingParams(temperature=0.8, min_p=0.05),
+    "nothing but temperature": SamplingParams(temperature=0.8),
 }
 
 

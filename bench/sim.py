@@ -105,7 +105,9 @@ def lines(found: Json) -> list[str]:
 def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
     """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
-    site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
+    site = Deployment(
+        costs=costs, draft=pair.draft, round_trip=pair.round_trip + pair.jitter, solving=0.0
+    )
     hits = guesses(SimSettings(alphas=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
     return (
         Simulation(
@@ -125,7 +127,13 @@ def oracle(pair: Pair, tokens: int) -> float:
     restart = pair.round_trip + pair.jitter + 1.5 * pair.draft
     known = {
         alpha: solve(
-            PolicyInputs(pair.steps, (alpha,) * len(pair.steps), pair.draft, restart, pair.steps[0])
+            PolicyInputs(
+                steps=pair.steps,
+                rates=(alpha,) * len(pair.steps),
+                interval=pair.draft,
+                restart=restart,
+                alone=pair.steps[0],
+            )
         )
         for alpha in set(pair.alphas)
     }

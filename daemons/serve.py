@@ -16,7 +16,7 @@ from specmesh import __version__
 from specmesh.api.backend import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
 from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.snapshot import LoadingSnapshot, Snapshot
 from specmesh.core.text.chat import Tokenizer
 from specmesh.daemons.drafter.daemon import DrafterLoop

@@ -82,7 +82,7 @@ class _World:
         self.handle(
             m.Sync(*place, ids, draft_n)
             if tape.byte() & 1
-            else m.Truth(*place, ids, draft_n, len(ids) // 2)
+            else m.Truth(*place, ids, draft_n, accepted=len(ids) // 2)
         )
 
     def hear(self, frame: bytes) -> None:

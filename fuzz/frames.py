@@ -103,4 +103,12 @@ def _with_probs(
         for after in range(size)
     )
     weights = tuple(0 if number == 16 else 1 + token % 7 for token in support)
-    return m.DraftProbs(session, base, crc, ids, sizes, support, weights)
+    return m.DraftProbs(
+        session=session,
+        base=base,
+        prefix_crc=crc,
+        ids=ids,
+        sizes=sizes,
+        support=support,
+        weights=weights,
+    )

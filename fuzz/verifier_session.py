@@ -7,9 +7,12 @@ from functools import cache
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import END, MAX_TOKENS, MOST_HELD, N_VOCAB, PIECES, PROMPT, Memory, alone
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier.session import VerifierSession
@@ -56,10 +59,17 @@ class _World:
             : len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)
         ]  # a text that is gone on with, or a prompt
         self.session = VerifierSession(
-            SESSION, ids, params, limits, self.costs, self.now, len(PROMPT)
+            id=SESSION,
+            ids=ids,
+            params=params,
+            limits=limits,
+            costs=self.costs,
+            shared=SharedSpeculations(),
+            now=self.now,
+            n_prompt=len(PROMPT),
         )
         self.memory = Memory(n_ctx)
-        self.shown = list(self.session.said())
+        self.shown = list(self.session.text_ids())
         self.reason = self.session.finished
         self.seen["resumed"] += self.session.resumed > 0
         self.step: tuple[ev.Verify, float] | None = None
@@ -91,9 +101,9 @@ class _World:
                 ) if self.tape.byte() == 0 else None
 
     def attach(self) -> None:
-        arrivals = Arrivals()
-        arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
-        self.perform(self.session.attach(arrivals, RollingAcceptance()))
+        drafter = DrafterEstimates()
+        drafter.arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
+        self.perform(self.session.attach(drafter))
 
     def hear(self, frame: bytes) -> None:
         """A frame from the drafter, as the verifier's loop hands it over."""
@@ -124,7 +134,9 @@ class _World:
             self.costs.record(len(logits), self.now - began)
             sessions = 1 + self.tape.byte() % 4
             self.take(
-                self.session.stepped(part.drafts, logits, self.now, self.now - began, sessions)
+                self.session.stepped(
+                    part, logits, self.now, seconds=self.now - began, sessions=sessions
+                )
             )
             return
         plan = self.session.plan(self.now)
@@ -153,17 +165,17 @@ class _World:
 
     def heard(self, said: m.Draft | m.DraftProbs | m.Nack) -> None:
         before = len(self.session.prefix)
-        effects = self.session.heard(said, self.now)
+        effects = self.session.take(said, self.now)
         assert len(self.session.prefix) == before, "a peer has moved the text"
         self.take(effects)
 
-    def take(self, effects: list[ev.VerifierEffect]) -> None:
+    def take(self, effects: Sequence[ev.VerifierEffect]) -> None:
         self.perform(effects)
         committed = self.session.prefix
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], (
             "not what the target says"
         )
-        assert len(self.session.draft_buffer.tokens) <= MOST_HELD
+        assert len(self.session.remote.tokens) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def perform(self, effects: Sequence[ev.VerifierEffect]) -> None:
@@ -178,11 +190,11 @@ class _World:
                     assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
                 case ev.Trim(length):
                     self.memory.trim(length)
-                case ev.Emit(ids, accepted, drafts):
+                case Round():
                     assert self.reason is None, "a round after the end"
-                    self.seen["accepted"] += accepted
-                    self.seen["rejected"] += accepted < len(drafts)
-                    self.shown.extend(ids)
+                    self.seen["accepted"] += effect.accepted
+                    self.seen["rejected"] += int(effect.accepted < len(effect.drafts))
+                    self.shown.extend(effect.text_ids)
                 case ev.Finish(reason):
                     assert self.reason is None, "ended twice"
                     self.reason = reason
@@ -208,4 +220,8 @@ def _policy(number: int, most: int) -> Policy:
     """A policy that drafts far, one that waits for few, and one that does not draft."""
     rate, interval, row = ((0.95, 0.002, 0.01), (0.8, 0.02, 0.3), (0.05, 0.05, 1.0))[number]
     steps = tuple(0.03 * (1 + row * drafts) for drafts in range(most + 1))
-    return solve(PolicyInputs(steps, (rate,) * (most + 1), interval, 0.01, 0.03))
+    return solve(
+        PolicyInputs(
+            steps=steps, rates=(rate,) * (most + 1), interval=interval, restart=0.01, alone=0.03
+        )
+    )

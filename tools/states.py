@@ -9,7 +9,7 @@ from typing import TypeVar
 from specmesh.core.requests import TRANSITIONS
 from specmesh.core.verifier.session import STATES
 from specmesh.core.verifier.session_context import CONTEXT_STATES
-from specmesh.core.vocabulary.vocabulary import VOCABULARY_STATES
+from specmesh.core.vocabulary.exchange import VOCABULARY_STATES
 from specmesh.daemons.link.dealer import CONNECTION_STATES
 
 PATH = Path(__file__).parents[1] / "ARCHITECTURE.md"

@@ -1,26 +1,27 @@
-"""What verifier and drafter say to each other, as frozen values. PROTOCOL.md says what each means and leads to.
+"""The messages between verifier and drafter, as frozen values.
 
-This file knows nothing of bytes (codec.py). Token frames place themselves: `base` is the absolute position of the first
-id carried, `prefix_crc` the CRC-32 of the little-endian int32 ids before it. Control frames have JSON bodies; the codec
-enforces each field's annotation.
+PROTOCOL.md specifies their meaning and their order. This file knows nothing of bytes (codec.py).
+
+- Frames of the token plane carry token ids of one session.
+- Frames of the control plane have JSON bodies. The codec enforces each field's annotation.
 """
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import ClassVar
 
 PROTOCOL_VERSION = 2
 
-MAX_TOKENS = 8192  # most ids one token frame carries; a longer SYNC is split
+MAX_TOKENS = 8192  # most ids that one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_LOGPROBS = 512  # most ids of one LOGPROBS
-NACK_INTERVAL = (
-    0.1  # seconds between two NACKs for the same gap, or two answers to NACKs, of one session
-)
+NACK_INTERVAL = 0.1
+"""Seconds between two NACKs of one session for the same gap, or between two answers to NACKs."""
 
 
 class Kind(IntEnum):
-    """Frame kinds; below 16 the token plane, from 16 on the control plane."""
+    """Frame kinds: the token plane below 16, the control plane from 16 on."""
 
     DRAFT = 1
     TRUTH = 2
@@ -43,32 +44,45 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _TokenFrame:
+class Frame:
+    """Any message. Each class has the kind by which its frames are recognised."""
+
+    kind: ClassVar[Kind]
+
+
+# --- the token plane
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFrame(Frame):
+    """A frame that names its place in a session's text.
+
+    base: absolute position of the first id carried.
+    prefix_crc: CRC-32 of the ids [0, base) as little-endian int32.
+    """
+
     session: int
     base: int
     prefix_crc: int
 
 
 @dataclass(frozen=True, slots=True)
-class Draft(_TokenFrame):
-    """Ids drafted on exactly the prefix that `prefix_crc` names."""
+class Draft(TokenFrame):
+    """Drafts on exactly the prefix that `prefix_crc` names."""
+
+    kind = Kind.DRAFT
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DraftProbs(_TokenFrame):
-    """Drafts, each with the distribution that it was sampled from; `support` and `weights` have one after the other."""
+class Truth(TokenFrame):
+    """Committed ids.
 
-    ids: tuple[int, ...]
-    sizes: tuple[int, ...]
-    support: tuple[int, ...]
-    weights: tuple[int, ...]
+    draft_n: drafts that the next step wants. accepted: how many of the ids were drafts.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Truth(_TokenFrame):
-    """Committed ids, `accepted` of them drafts; `draft_n` is how many drafts the next step wants."""
+    kind = Kind.TRUTH
 
     ids: tuple[int, ...]
     draft_n: int
@@ -76,21 +90,52 @@ class Truth(_TokenFrame):
 
 
 @dataclass(frozen=True, slots=True)
-class Sync(_TokenFrame):
-    """A stretch of the whole prefix, on open and resync; more frames may follow with higher bases."""
+class Sync(TokenFrame):
+    """A stretch of the committed prefix, on open and on resync.
+
+    More frames may follow with higher bases. draft_n: as in TRUTH.
+    """
+
+    kind = Kind.SYNC
 
     ids: tuple[int, ...]
     draft_n: int
 
 
 @dataclass(frozen=True, slots=True)
-class Nack(_TokenFrame):
-    """The sender holds `base` ids with this CRC: continue from there."""
+class Nack(TokenFrame):
+    """A request to continue from `base`: the sender holds so many ids, with this CRC."""
+
+    kind = Kind.NACK
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """Drafter to verifier, first."""
+class DraftProbs(TokenFrame):
+    """Drafts, each with the distribution that it was sampled from.
+
+    sizes: tokens of each draft's distribution.
+    support, weights: the tokens of all distributions, one after the other, and their weights.
+    """
+
+    kind = Kind.DRAFT_PROBS
+
+    ids: tuple[int, ...]
+    sizes: tuple[int, ...]
+    support: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+# --- the control plane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Frame):
+    """The first message of a drafter.
+
+    host, cpu_threads: its machine, and the CPU threads that it uses; empty and 0 if unknown.
+    """
+
+    kind = Kind.HELLO
 
     drafter: str
     engine: str
@@ -102,9 +147,11 @@ class Hello:
     cpu_threads: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """Verifier to drafter: accepted. The drafter decides if the vocabulary suits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome(Frame):
+    """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it."""
+
+    kind = Kind.WELCOME
 
     verifier: str
     model: str
@@ -118,16 +165,26 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocab:
-    """A stretch of the verifier's vocabulary: asked for with `pieces` empty, answered with base64 pieces."""
+class Vocab(Frame):
+    """A stretch of the verifier's vocabulary, from id `start` on.
+
+    pieces: in base64; empty in the drafter's request.
+    """
+
+    kind = Kind.VOCAB
 
     start: int
     pieces: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Drafter to verifier: start a session, or with `name` resume one. `ref` returns in OPENED or ERROR."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(Frame):
+    """A drafter's request for a session, or with `name` for the one of that name.
+
+    ref: number of the request, which OPENED or ERROR repeats.
+    """
+
+    kind = Kind.OPEN
 
     ref: int
     prompt: str
@@ -142,8 +199,13 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver sent OPEN."""
+class Opened(Frame):
+    """A session to draft for, from the verifier. SYNC follows.
+
+    ref: of the OPEN that it answers; 0 if the receiver sent none.
+    """
+
+    kind = Kind.OPENED
 
     session: int
     ref: int
@@ -152,8 +214,10 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """Drafter to verifier: over for me. With `ref`, withdraws that OPEN instead."""
+class Close(Frame):
+    """A drafter wants no more of a session. With `ref` it withdraws that OPEN instead."""
+
+    kind = Kind.CLOSE
 
     session: int
     ref: int = 0
@@ -171,19 +235,31 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client."""
+class Done(Frame):
+    """The end of a session, from the verifier.
+
+    finish_reason: a FinishReason; any other word of a peer goes to the client as it is.
+    length: ids in all. report: for the session's client.
+    """
+
+    kind = Kind.DONE
 
     session: int
-    finish_reason: str  # a FinishReason's; any other word of a peer goes to the client as it is
+    finish_reason: str
     length: int
     report: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Error:
-    """Something was refused. `code` is one of version, hello, busy, request, context, session, engine; `ref` as in
-    OPEN; `param`: the request's field that it is about, or empty."""
+class Error(Frame):
+    """A refusal by the verifier.
+
+    code: one of version, hello, busy, request, context, session, engine; the message is for people.
+    ref: of the OPEN that is refused, if any.
+    param: the field of the request that it is about, or empty.
+    """
+
+    kind = Kind.ERROR
 
     code: str
     message: str
@@ -191,10 +267,17 @@ class Error:
     param: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Heartbeat:
-    number: int
-    busy: float = 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heartbeat(Frame):
+    """The load of the sender.
+
+    number: of the PING. busy: share of the last minute that the engine worked.
+    sessions, queued, max_sessions, step_ms: sent by a verifier only.
+    no_drafts: sent by a drafter only: why it drafts nothing here, or empty.
+    """
+
+    number: int = field(kw_only=False)
+    busy: float = field(default=0.0, kw_only=False)
     sessions: int = 0
     queued: int = 0
     max_sessions: int = 0
@@ -203,21 +286,36 @@ class _Heartbeat:
 
 
 class Ping(_Heartbeat):
-    """Answer with PONG and the same `number`. From `sessions` to `step_ms` the fields are a
-    verifier's, `no_drafts` is a drafter's: why it drafts nothing here."""
+    """A request for PONG with the same `number`."""
 
     __slots__ = ()
+    kind = Kind.PING
 
 
 class Pong(_Heartbeat):
     """The answer to the PING with this `number`."""
 
     __slots__ = ()
+    kind = Kind.PONG
 
 
 @dataclass(frozen=True, slots=True)
-class Logprobs:
-    """Verifier to drafter: log-probabilities of ids of the TRUTH or SYNC just sent, `top` the likeliest first."""
+class Bye(Frame):
+    """The sender stops: nothing more comes from it on this connection."""
+
+    kind = Kind.BYE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs(Frame):
+    """Log-probabilities of ids of the TRUTH or SYNC just sent, from position `base` on.
+
+    chosen: of the ids themselves.
+    top_ids, top: the likeliest ids of each position and their log-probabilities, as many for each
+        position, the likeliest first.
+    """
+
+    kind = Kind.LOGPROBS
 
     session: int
     base: int
@@ -227,20 +325,18 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
-    """The sender stops: nothing more comes from it on this connection."""
+class Pause(Frame):
+    """Drafter to verifier: the client of a session that the sender opened reads nothing.
 
+    Its steps may wait then. With `paused` false it reads again.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Drafter to verifier: the client of a session that the sender opened reads nothing, so its
-    steps may wait; or with `paused` false it reads again."""
+    kind = Kind.PAUSE
 
     session: int
     paused: bool = True
 
 
-# In the order of `Kind`.
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
 ControlMessage = (
     Hello

@@ -174,13 +174,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def snapshot(self, now: float) -> DrafterSnapshot:
         first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
-            info.max_sessions,
-            [live.draft_n for one in self._router.upstreams for live in one.live.values()],
-            self._traffic,
-            now,
-            [one.describe() for one in self._links],
-            len(self._router.in_state(RequestState.WAITING)),
-            first.upstream.no_drafts,
+            max_sessions=info.max_sessions,
+            draft_ns=[live.draft_n for one in self._router.upstreams for live in one.live.values()],
+            traffic=self._traffic,
+            now=now,
+            verifiers=[one.describe() for one in self._links],
+            interrupted=len(self._router.in_state(RequestState.WAITING)),
+            no_drafts=first.upstream.no_drafts,
             **facts(
                 self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted
             ),

@@ -10,6 +10,7 @@ import structlog
 
 from specmesh.api.backend import Peer, PingPeers
 from specmesh.core import events as ev
+from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.fields import Json
 from specmesh.core.liveness import Greeting, Link
@@ -19,7 +20,6 @@ from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import wire_params
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import WireSection
-from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.names import LookedUp, NameLookups
@@ -106,7 +106,7 @@ class UpstreamLink:
         """Handle what has come; return whether any was more than ids."""
         more = False
         for message, size in self.dealer.receive():
-            self.link.last_heard = now = time.monotonic()
+            self.link.last_frame_at = now = time.monotonic()
             if isinstance(message, m.Truth | m.Sync | m.Nack):
                 if self._has_room(message.session, size):
                     self._core.put(self.upstream.heard(message, size), now)
@@ -148,7 +148,7 @@ class UpstreamLink:
             case m.Bye():
                 self._lost("stopped", now)
             case m.Ping(number, busy):
-                self.link.heard_busy(busy)
+                self.link.note_busy(busy)
                 upstream.load = message
                 if not self._core.stuck:
                     self.dealer.send(
@@ -256,7 +256,7 @@ class UpstreamLink:
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
         if self.dealer.send(self.introduction.hello(self._name)):
-            self._greeting.said()
+            self._greeting.sent()
 
     def _lost(self, reason: str, now: float) -> None:
         """Note that the verifier went away, if it was there."""

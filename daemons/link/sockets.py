@@ -15,12 +15,12 @@ import zmq
 
 from specmesh.core.liveness import Departure
 from specmesh.core.statistics.snapshot import WireSection
+from specmesh.core.throttle import Throttle
 from specmesh.core.verifier.peer_limits import (
     BODY_WEIGHT,
     Cost,
     FrameAction,
     PeerAccounts,
-    Throttle,
 )
 from specmesh.errors import ConfigError, FrameError, NotThereYet
 from specmesh.security import ABSENT, check_bind

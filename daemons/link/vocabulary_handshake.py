@@ -5,9 +5,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.verifier.scheduler import ThreadShare
+from specmesh.core.cpu_threads import ThreadShare
+from specmesh.core.vocabulary.exchange import VocabularyExchange, VocabularyState
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
-from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyExchange, VocabularyState
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.load import RemappedDrafter
 from specmesh.wire.messages import Hello, Vocab, Welcome
@@ -60,14 +61,14 @@ class VocabularyHandshake:
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         host, threads = self._cores.host, self._cores.share(1)
         return Hello(
-            drafter,
-            engine,
-            info.model,
-            self._exchange.fingerprint,
-            n_vocab,
-            info.n_ctx,
-            host,
-            threads,
+            drafter=drafter,
+            engine=engine,
+            model=info.model,
+            vocab_fingerprint=self._exchange.fingerprint,
+            n_vocab=n_vocab,
+            n_ctx=info.n_ctx,
+            host=host,
+            cpu_threads=threads,
         )
 
     def welcomed(self, welcome: Welcome, now: float) -> None:

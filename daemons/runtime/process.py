@@ -17,10 +17,10 @@ import structlog
 import zmq
 
 from specmesh import __version__
+from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.events import Noted
 from specmesh.core.fields import Json
 from specmesh.core.statistics.daemon import DaemonFacts
-from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.daemons.runtime.notifier import Notifier
 from specmesh.daemons.runtime.patience import Patience
 from specmesh.engines.base import (

@@ -24,8 +24,8 @@ from specmesh.api.backend import (
 )
 from specmesh.api.fair_workers import FairWorker
 from specmesh.config import VerifierSettings
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Reply
@@ -200,13 +200,13 @@ class VerifierLoop(DaemonLoop[Order]):
             "model_hash": self._model_hash or None,
         }
         return self.stats.snapshot(
-            info.max_sessions,
-            self._report,
-            {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
-            self._router.traffic,
-            now,
-            self._clients.live,
-            len(self._clients.waiting),
+            max_sessions=info.max_sessions,
+            core=self._report,
+            peers={identity: peer.describe() for identity, peer in self._drafters.peers.items()},
+            traffic=self._router.traffic,
+            now=now,
+            live=self._clients.live,
+            queued=len(self._clients.waiting),
             **facts(self._engine, model, self._router.address, encrypted=self._router.encrypted),
         )
 
@@ -285,8 +285,8 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
         "step",
         sessions=[one.session for one in rounds],
         rows=step.rows,
-        drafts=sum(len(one.emit.drafts) for one in rounds),
-        accepted=sum(one.emit.accepted for one in rounds),
+        drafts=sum(len(one.round.drafts) for one in rounds),
+        accepted=sum(one.round.accepted for one in rounds),
         draft_n=[one.draft_n for one in rounds],
         seconds=round(step.ended - step.started, 6),
     )

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 
 from specmesh.api.backend import Peer, PingPeers
+from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.events import Rows, Step
 from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
@@ -28,7 +29,6 @@ from specmesh.core.session_params import TargetLimits, opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
-from specmesh.core.verifier.scheduler import ThreadShare
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -40,6 +40,7 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
+Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
@@ -158,7 +159,7 @@ class Drafters:
             now = time.monotonic()
             peer = self.peers.get(identity)
             if peer is not None:
-                peer.link.last_heard = now
+                peer.link.last_frame_at = now
             match message:
                 case None:
                     pass
@@ -193,10 +194,10 @@ class Drafters:
                 pieces = chunk(self._vocabulary, start)
                 peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
             case m.Ping(number, busy):
-                peer.link.heard_busy(busy)
+                peer.link.note_busy(busy)
                 self._heard_mute(peer, message, now)
                 if not self._core.stuck:
-                    self._router.send(peer.identity, m.Pong(number, *self._state(now)))
+                    self._router.send(peer.identity, self._heartbeat(m.Pong, number, now))
             case m.Pong(number, busy):
                 self._heard_mute(peer, message, now)
                 round_trip = peer.link.pong(number, busy, now)
@@ -261,10 +262,19 @@ class Drafters:
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
-        model, limits = (self._info.model, self._model_hash, self._fingerprint), self._limits
+        limits = self._limits
         host = self._cores.host if hello.host == self._cores.host else ""
-        return m.Welcome(self._name, *model, limits.n_vocab, limits.n_ctx, sorted(limits.end_ids), host,
-                         self._cores.threads)  # fmt: skip
+        return m.Welcome(
+            verifier=self._name,
+            model=self._info.model,
+            model_hash=self._model_hash,
+            vocab_fingerprint=self._fingerprint,
+            n_vocab=limits.n_vocab,
+            n_ctx=limits.n_ctx,
+            end_ids=sorted(limits.end_ids),
+            host=host,
+            cpu_threads=self._cores.threads,
+        )
 
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self.peers
@@ -280,17 +290,17 @@ class Drafters:
     def _ping(
         self, peer: DrafterPeer, now: float, answer: Callable[[float], None] | None = None
     ) -> None:
-        self._router.send(peer.identity, m.Ping(peer.link.ping(now, answer), *self._state(now)))
+        self._router.send(peer.identity, self._heartbeat(m.Ping, peer.link.ping(now, answer), now))
 
-    def _state(self, now: float) -> tuple[float, int, int, int, float]:
-        """What PING and PONG tell after their number."""
-        sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return (
+    def _heartbeat(self, kind: type[Heartbeat], number: int, now: float) -> Heartbeat:
+        """Return a PING or PONG with the verifier's load."""
+        return kind(
+            number,
             self._stats.busy.share(now),
-            sessions,
-            queued,
-            self._info.max_sessions,
-            round(self.step_s * 1e3, 4),
+            sessions=len(self._clients.owners()),
+            queued=len(self._clients.waiting),
+            max_sessions=self._info.max_sessions,
+            step_ms=round(self.step_s * 1e3, 4),
         )
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
@@ -344,7 +354,16 @@ class RemoteClient:
                 self._say(m.Opened(session, self._ref, prompt_tokens, opened_options(params)))
             case Scored(logprobs):
                 for at, flat in flattened(logprobs, m.MAX_LOGPROBS):
-                    self._say(m.Logprobs(self._session, 1 + at, *flat))
+                    chosen, top_ids, top = flat
+                    self._say(
+                        m.Logprobs(
+                            session=self._session,
+                            base=1 + at,
+                            chosen=chosen,
+                            top_ids=top_ids,
+                            top=top,
+                        )
+                    )
             case Tokens() | Finished():
                 pass  # TRUTH and DONE were sent
             case Failed(error):

@@ -11,7 +11,7 @@ from random import Random
 
 from specmesh.bench import PAYS
 from specmesh.bench.steps import costs_of
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
 from specmesh.core.simulation import Deployment, Forecast, Simulation, Workload
 from specmesh.machines import DRAFT_MS, STEPS_MS
@@ -159,7 +159,9 @@ def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Fo
 
 def speedup(costs: StepCosts, draft_ms: float, round_trip_ms: float, alpha: float) -> float:
     """Simulate one user's texts with adaptive drafts and without."""
-    site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, PAUSE_S)
+    site = Deployment(
+        costs=costs, draft=draft_ms / 1e3, round_trip=round_trip_ms / 1e3, pause=PAUSE_S
+    )
     drafting, alone = (
         simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0)
     )

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.fields import Json, number_at, object_at
 from specmesh.errors import ConfigError
 

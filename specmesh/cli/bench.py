@@ -315,7 +315,13 @@ def plan(
         if steps is not None
         else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
     )
-    site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, pause_ms / 1e3, drafters=drafters)
+    site = Deployment(
+        costs=costs,
+        draft=draft_ms / 1e3,
+        round_trip=round_trip_ms / 1e3,
+        pause=pause_ms / 1e3,
+        drafters=drafters,
+    )
     levels = list[Json]()
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
@@ -412,7 +418,7 @@ def recommend(
 def _measured(path: Path) -> "StepTimes":
     """Load a target and measure its steps, as a verifier does at its start."""
     from specmesh.bench.recommend import StepTimes
-    from specmesh.core.draft_length.estimates import StepCosts
+    from specmesh.core.draft_length.step_costs import StepCosts
     from specmesh.engines.load import calibrate, load_verifier
 
     costs, settings = StepCosts(), ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)

@@ -11,7 +11,7 @@ import click
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import is_object
-from specmesh.core.sampling import THRESHOLD, Strategy
+from specmesh.core.sampling.strategy import THRESHOLD, Strategy
 from specmesh.paths import expanded, read_text
 
 Command = Callable[..., None]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from specmesh.core.kv_slots import KVCut, KVOrder
 from specmesh.core.requests import Scored
+from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
-from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import SpecmeshError
@@ -34,19 +34,6 @@ class Noted:
 
 
 # --- the verifier's session
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified. An
-    end id is counted where it was an accepted draft, and shown after an echoed prompt only. logprobs: of each id, where
-    asked for. The first `forced` drafts were a grammar's own."""
-
-    ids: tuple[int, ...]
-    accepted: int
-    drafts: tuple[int, ...]
-    logprobs: tuple[Logprob | None, ...] = ()
-    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +59,7 @@ class Verify:
     position: int
     last: int
     drafts: tuple[int, ...]
+    sources: tuple[SourceDrafts, ...] = ()  # of the drafts, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +95,7 @@ class Step:
 
 
 Rows = NDArray[np.float32] | None  # logits of a span, where asked for
-VerifierEffect = m.Truth | m.Sync | m.Nack | Scored | Emit | Trim | Finish
+VerifierEffect = m.Truth | m.Sync | m.Nack | Scored | Round | Trim | Finish
 Plan = Prefill | Verify | Wait
 
 # --- the drafter's session

@@ -1,4 +1,4 @@
-"""What JSON has: the fields of a request, checked as they are read, and what stands at a path in anything else."""
+"""JSON values: the fields of a request, checked as they are read, and values at a path."""
 
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -10,44 +10,52 @@ Json = dict[str, object]
 
 
 def is_object(value: object) -> TypeGuard[Json]:
+    """Return True for a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
+    """Return True for a JSON array."""
     return isinstance(value, list)
 
 
 class Fields:
-    """Those that are not null, each read by its name. RequestError names the one that is wrong."""
+    """The fields of a request that are not null, each read by its name.
+
+    Each method raises RequestError, with the name, for a field of another kind.
+
+    given: the fields.
+    """
 
     def __init__(self, given: object) -> None:
+        """Take a request's body; raise RequestError if it is no object."""
         if not is_object(given):
             raise RequestError("the request body must be a JSON object")
         self.given: Json = {name: value for name, value in given.items() if value is not None}
         self._read: set[str] = set()
 
     def get(self, name: str, default: object = None) -> object:
+        """Return a field of any kind, or the default."""
         self._read.add(name)
         return self.given.get(name, default)
 
     def text(self, name: str, default: str = "") -> str:
+        """Return a string, or the default."""
         value = self.get(name, default)
         if not isinstance(value, str):
             raise RequestError(f"{name} must be a text", name)
         return value
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
+        """Return a number from `low` to `high`, or the default."""
         value = self.get(name, default)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not low <= value <= high
-        ):
-            raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
-        return float(value)
+        is_flag = isinstance(value, bool)
+        if isinstance(value, int | float) and not is_flag and low <= value <= high:
+            return float(value)
+        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
-        """Return a whole number, also one written 1.0, or the default."""
+        """Return a whole number from `low` to `high`, also one written 1.0, or the default."""
         value = self.get(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -56,25 +64,28 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
+        """Return True or False, or the default."""
         value = self.get(name, default)
         if not isinstance(value, bool):
             raise RequestError(f"{name} must be true or false", name)
         return value
 
     def listed(self, name: str) -> list[object]:
+        """Return a list, empty by default."""
         value = self.get(name, [])
         if not is_list(value):
             raise RequestError(f"{name} must be a list", name)
         return value
 
     def mapping(self, name: str) -> Json:
-        """Return a copy of an object, empty where none is given."""
+        """Return a copy of an object, empty by default."""
         value = self.get(name, {})
         if not is_object(value):
             raise RequestError(f"{name} must be an object", name)
         return dict(value)
 
     def unread(self) -> list[str]:
+        """Return the names of the fields that nobody has read."""
         return [name for name in self.given if name not in self._read]
 
 
@@ -125,24 +136,30 @@ def _values(value: object, name: str) -> Iterator[object]:
 
 
 def is_id(value: object) -> TypeGuard[int]:
+    """Return True for a token id."""
     return type(value) is int and 0 <= value < 2**31
 
 
 def are_ids(value: object) -> TypeGuard[list[int]]:
+    """Return True for a list of token ids."""
     return is_list(value) and all(map(is_id, value))
 
 
-# --- what any JSON has at a path of names with dots between; but for numbers, what is of another kind counts as nothing
+# --- values at a path: names with dots between them. A value of another kind counts as missing.
 
 
 def at(value: object, path: str) -> object:
+    """Return the value at a path; None if it is missing."""
     for name in path.split("."):
         value = value.get(name) if is_object(value) else None
     return value
 
 
 def number_at(value: object, path: str, default: float | None = None) -> float:
-    """Raise RemoteProtocolError where there is none, unless a default is given: a number that is missed is no 0."""
+    """Return the number at a path, or the default.
+
+    Raise RemoteProtocolError if both are missing: a missing number is no 0.
+    """
     found = at(value, path)
     if isinstance(found, int | float):
         return found
@@ -152,19 +169,23 @@ def number_at(value: object, path: str, default: float | None = None) -> float:
 
 
 def object_at(value: object, path: str) -> Json:
+    """Return the object at a path, empty if it is missing."""
     found = at(value, path)
     return found if is_object(found) else {}
 
 
 def list_at(value: object, path: str) -> list[object]:
+    """Return the list at a path, empty if it is missing."""
     found = at(value, path)
     return found if is_list(found) else []
 
 
 def objects_at(value: object, path: str) -> list[Json]:
-    return [one for one in list_at(value, path) if is_object(one)]
+    """Return the objects in the list at a path; its other items are left out."""
+    return [item for item in list_at(value, path) if is_object(item)]
 
 
 def ids_at(value: object, path: str) -> list[int]:
+    """Return the token ids at a path, empty if they are missing."""
     found = at(value, path)
     return found if are_ids(found) else []

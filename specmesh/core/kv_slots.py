@@ -1,8 +1,8 @@
-"""KV slots: which sequence of an engine a session gets, and the prefix cache that ended sessions leave.
+"""KV slots: which sequence of an engine a session gets, and the prefix cache of ended sessions.
 
-A session that ends leaves its ids in its sequence. One that begins gets the sequence, or a copy of what another one
-holds, by which most is gained: the next turn of a chat, or the same system prompt, then costs its new ids only. Ids are
-compared, never digests of them alone.
+A session that ends leaves its ids in its sequence. One that begins gets the sequence, or a copy of
+another one's beginning, by which most is gained. The next turn of a chat, or the same system
+prompt, then costs its new ids only. Ids are compared, never just digests of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,24 +12,39 @@ from typing import Literal
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 
-# what another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
-# follows being cut off; or only all of it
 KVReuse = Literal["copied", "cut", "whole"]
-GUEST_IDS = 512
-"""Cells of a short text beside `max_sessions` others, which it has enough of: ids, and rows of a
-step."""
+"""The part of a sequence that another session may have:
 
-MIN_REUSED_IDS = (
-    16  # any two prompts may begin alike, and to compute fewer again takes one small step
-)
+- copied: any beginning, also as a copy in another sequence;
+- cut: any beginning, if the rest is cut off;
+- whole: nothing less than all of it.
+"""
+MIN_REUSED_IDS = 16
+"""Any two prompts may begin alike, and to compute fewer ids again takes one small step."""
+GUEST_IDS = 512
+"""Cells that suffice for a short text beside `max_sessions` others: its ids and rows of a step."""
+
+
+@dataclass(slots=True, eq=False)
+class KVSlot:
+    """A sequence that a session has.
+
+    length: ids that it holds, once the orders given so far are carried out.
+    """
+
+    seq: int
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class KVContents:
-    """What a sequence holds."""
+    """The ids that a sequence holds.
+
+    prompt: so many were read as a prompt, in its parts; the ids behind them came by steps.
+    """
 
     ids: Sequence[int]
-    prompt: int  # so many were read as a prompt, in its parts; those behind them by steps
+    prompt: int
 
 
 NO_CONTENTS = KVContents((), 0)
@@ -37,7 +52,7 @@ NO_CONTENTS = KVContents((), 0)
 
 @dataclass(frozen=True, slots=True)
 class KVCut:
-    """An engine is to keep the first `length` ids of a sequence."""
+    """An order to keep the first `length` ids of a sequence."""
 
     seq: int
     length: int
@@ -45,7 +60,7 @@ class KVCut:
 
 @dataclass(frozen=True, slots=True)
 class KVCopy:
-    """An engine is to let an empty sequence begin with the first `length` ids of the sequence `source`."""
+    """An order to begin an empty sequence with the first `length` ids of the sequence `source`."""
 
     seq: int
     source: int
@@ -54,7 +69,7 @@ class KVCopy:
 
 @dataclass(frozen=True, slots=True)
 class KVOffload:
-    """An engine may keep a sequence where no step pays for it, until it is used."""
+    """Leave to move a sequence to memory that costs no step anything, until it is used."""
 
     seq: int
 
@@ -64,27 +79,25 @@ KVOrder = KVCut | KVCopy | KVOffload
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    seq: int  # of the session
-    source: int  # of the ids held
-    held: int
-    lost: int  # cached ids
+    """A sequence that a session could have.
+
+    source: the sequence that holds the ids. reused: how many of them. lost: cached ids that go.
+    """
+
+    seq: int
+    source: int
+    reused: int
+    lost: int
+
+    @property
+    def gain(self) -> int:
+        return self.reused - self.lost
 
 
 class KVSlots:
-    """The sequences 0 .. max_sessions - 1 of one engine, and the orders it is to carry out before
-    its next step.
+    """The sequences of one engine, and its orders before the next step.
 
-    room: ids that sequences without a session may hold together; the least recently used are
-    emptied first. part: ids of a prompt that are read at once, where the same ids must have the
-    same bits: only what a session would
-          read in just the same way is reused. None where that does not matter.
-    guests: sequences more, for short texts, and n_ctx: ids of any other one at most. All of them
-    share
-          the cells of `max_sessions` sequences, and GUEST_IDS more for each guest.
-    offloads: steps pay for all that sequences hold. Sessions that begin while there are no others
-    have what is left
-          offloaded before their first step, where they have less than half of it themselves: ids that lie among others'
-          are reached through those as long as they stay.
+    It is false while no sequence is free.
     """
 
     def __init__(
@@ -98,23 +111,40 @@ class KVSlots:
         guests: int = 0,
         n_ctx: int = 0,
     ) -> None:
-        self._max_sessions, self._offloads = max_sessions, offloads
-        self._guests, self._n_ctx = guests, n_ctx
-        self._begun = list[
-            Sequence[int]
-        ]()  # ids of sessions that began with no others, since the last orders
-        self._reuse, self._room, self._part = reuse, room, part
-        self._free = dict.fromkeys(
-            range(max_sessions + guests), NO_CONTENTS
-        )  # the least recently used first
+        """Begin with empty sequences: 0 .. max_sessions + guests - 1.
+
+        room: ids that sequences without a session may hold together. The least recently used are
+            emptied first.
+        part: ids of a prompt that are read at once, if equal ids must have equal bits. Then only
+            ids are reused that a session would read in the same way. None if that does not matter.
+        offloads: steps pay for all that sequences hold. Then a session that begins while there are
+            no others has the rest offloaded before its first step, but for sequences that it shares
+            half of or more: ids among those of others are reached through them anyway.
+        guests: sequences for short texts, beside the others. All share the cells of `max_sessions`
+            sequences, and GUEST_IDS more for each guest.
+        n_ctx: ids of a text that is not short, at most; needed only if there are guests.
+        """
+        self._reuse = reuse
+        self._room = room
+        self._part = part
+        self._offloads = offloads
+        self._guests = guests
+        self._n_ctx = n_ctx
+        # Sequences without a session, the least recently used first.
+        self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
+        self._taken: dict[int, KVSlot] = {}
         self._orders: list[KVOrder] = []
-        self._hits = self._saved = 0
+        # Since the last orders: ids of a session that began with no others, and of those after it.
+        self._began: list[Sequence[int]] = []
+        self._hits = 0
+        self._saved = 0
 
     def __bool__(self) -> bool:
         return bool(self._free)
 
     def snapshot(self) -> PrefixCacheSection:
-        kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
+        """Return the prefix cache's counts."""
+        kept = [len(contents.ids) for contents in self._free.values() if contents.ids]
         return PrefixCacheSection(self._hits, self._saved, len(kept), sum(kept))
 
     # --- a session begins
@@ -123,90 +153,128 @@ class KVSlots:
         self,
         ids: Sequence[int],
         prompt: int,
-        live: Iterable[tuple[int, KVContents]] = (),
+        others: Iterable[tuple[int, KVContents]] = (),
         *,
         cached: bool = True,
-    ) -> tuple[int, int]:
-        """Return a sequence for a session that begins with these ids, the first `prompt` of them to be read as a
-        prompt, and how many of them it holds by the next step; never the last one, as its logits are needed. A sequence
-        must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
-        empty = (seq for seq, contents in self._free.items() if not contents.ids)
-        victim = min(empty, default=next(iter(self._free)))
-        if self._begun or len(self._free) == self._max_sessions + self._guests:
-            self._begun.append(ids)
-        cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
-        reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()
-        best = max((cold, *reusable), key=lambda one: one.held - one.lost)
-        self._hits += best.held > 0
-        self._saved += best.held
-        if best.source in self._free:
-            self._free[best.source] = self._free.pop(best.source)  # used just now
-        del self._free[best.seq]
-        itself = best.source == best.seq
-        if best.lost:
-            self._orders.append(KVCut(best.seq, best.held if itself else 0))
-        if not itself:
-            self._orders.append(KVCopy(best.seq, best.source, best.held))
-        self._shrink()
-        return best.seq, best.held
+    ) -> KVSlot:
+        """Return the slot of a session that begins with these ids; a sequence must be free.
 
-    def _cached(
+        The slot never holds the last id, as its logits are needed.
+
+        prompt: so many ids are to be read as a prompt.
+        others: the sequences of other sessions, with the ids that they hold for certain.
+        cached: cached ids may be reused.
+        """
+        if self._began or not self._taken:
+            self._began.append(ids)
+        victim = self._victim()
+        best = _Candidate(victim, victim, reused=0, lost=len(self._free[victim].ids))
+        if cached:
+            for candidate in self._candidates(ids[:-1], prompt, others, victim):
+                if candidate.gain > best.gain:
+                    best = candidate
+        if best.reused:
+            self._hits += 1
+            self._saved += best.reused
+        slot = self._take(best)
+        self._shrink()
+        return slot
+
+    def _victim(self) -> int:
+        """Return the sequence of a session that reuses nothing: an empty one, if there is one."""
+        empty = [seq for seq, contents in self._free.items() if not contents.ids]
+        return min(empty) if empty else next(iter(self._free))
+
+    def _candidates(
         self,
         before: Sequence[int],
         prompt: int,
-        live: Iterable[tuple[int, KVContents]],
+        others: Iterable[tuple[int, KVContents]],
         victim: int,
     ) -> Iterator[_Candidate]:
-        held = {seq: self._usable(memory, before, prompt) for seq, memory in self._free.items()}
-        for seq, memory in self._free.items():
-            if held[seq]:
-                yield _Candidate(seq, seq, held[seq], len(memory.ids) - held[seq])
+        """Yield the sequences that a session on the ids `before` could begin with."""
+        usable: dict[int, int] = {}
+        for seq, contents in self._free.items():
+            count = self._usable(contents, before, prompt)
+            usable[seq] = count
+            if count:
+                yield _Candidate(seq, seq, reused=count, lost=len(contents.ids) - count)
         if self._reuse != "copied":
             return
-        held.pop(victim, None)
-        # Of equals a live one, then the newest: its cells are shared, those of one that was offloaded are not.
-        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | dict(
-            reversed(held.items())
-        )
-        source = max(held, key=lambda seq: held[seq], default=victim)
-        if held.get(source):
-            yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
+        source = victim
+        most = 0
+        for seq, contents in others:
+            count = self._usable(contents, before, prompt)
+            if count > most:
+                source = seq
+                most = count
+        # Of equal ones a session's comes first, then the newest: an offloaded one shares no cells.
+        for seq, count in reversed(usable.items()):
+            if count > most and seq != victim:
+                source = seq
+                most = count
+        if most:
+            yield _Candidate(victim, source, reused=most, lost=len(self._free[victim].ids))
 
-    def _usable(self, memory: KVContents, before: Sequence[int], prompt: int) -> int:
-        """How many ids of a sequence a prompt can begin with, if it pays: whole parts, where it matters how it is
-        cut."""
-        held = common_length(memory.ids, before)
-        if self._part is not None and not (memory.prompt == prompt <= held):
-            held = min(held, memory.prompt, prompt)
-            held -= held % self._part
-        if held < MIN_REUSED_IDS or (self._reuse == "whole" and held < len(memory.ids)):
+    def _usable(self, contents: KVContents, before: Sequence[int], prompt: int) -> int:
+        """Return how many ids of a sequence a session can begin with, if that pays."""
+        count = common_length(contents.ids, before)
+        same_parts = contents.prompt == prompt <= count
+        if self._part is not None and not same_parts:
+            # Only whole parts of a prompt are read in the same way.
+            count = min(count, contents.prompt, prompt)
+            count -= count % self._part
+        if count < MIN_REUSED_IDS:
             return 0
-        return held
+        if self._reuse == "whole" and count < len(contents.ids):
+            return 0
+        return count
+
+    def _take(self, chosen: _Candidate) -> KVSlot:
+        """Give a sequence away, and order what makes it hold the reused ids."""
+        source = chosen.source
+        in_place = source == chosen.seq
+        if source in self._free:
+            self._free[source] = self._free.pop(source)  # used just now
+        del self._free[chosen.seq]
+        if chosen.lost:
+            self._orders.append(KVCut(chosen.seq, chosen.reused if in_place else 0))
+        if not in_place:
+            self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
+        slot = KVSlot(chosen.seq, chosen.reused)
+        self._taken[slot.seq] = slot
+        return slot
 
     # --- a session ends
 
-    def release(self, seq: int, memory: KVContents) -> None:
-        """A session has ended: its sequence holds this, NO_CONTENTS where that is not to be used again."""
-        self._free[seq] = memory
-        if not memory.ids:
+    def release(self, seq: int, contents: KVContents) -> None:
+        """Take a session's sequence back.
+
+        contents: its ids; NO_CONTENTS if they are not to be used again.
+        """
+        self._taken.pop(seq, None)
+        self._free[seq] = contents
+        if not contents.ids:
             self._forget(seq)
         self._shrink()
 
     def _shrink(self) -> None:
-        """Empty the least recently used sequences, until the others leave room for every
-        session."""
-        room, kept = self._room, sum(len(one.ids) for one in self._free.values())
+        """Empty the least recently used sequences until the others leave room for all sessions."""
+        room = self._room
         if self._guests:
-            ended = len(self._free) - self._guests  # or begun as guests: these need less
-            room = min(room, max(ended, 0) * self._n_ctx + GUEST_IDS)
-        for old, held in list(self._free.items()):
-            if kept > room and held.ids:
-                self._forget(old)
-                kept -= len(held.ids)
+            # Long texts that may yet begin, or have ended. Ended guests hold less.
+            long = max(len(self._free) - self._guests, 0)
+            room = min(room, long * self._n_ctx + GUEST_IDS)
+        kept = sum(len(other.ids) for other in self._free.values())
+        for other_seq, other in list(self._free.items()):
+            if kept > room and other.ids:
+                self._forget(other_seq)
+                kept -= len(other.ids)
 
     def clear(self) -> None:
-        for seq, memory in self._free.items():
-            if memory.ids:
+        """Empty the sequences without a session."""
+        for seq, contents in self._free.items():
+            if contents.ids:
                 self._forget(seq)
 
     def _forget(self, seq: int) -> None:
@@ -216,27 +284,29 @@ class KVSlots:
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
+        """Order that a sequence keeps its first `length` ids."""
         self._orders.append(KVCut(seq, length))
 
     def relocated(self, seq: int, length: int) -> None:
-        """A sequence without a session holds fewer ids than it was to be cut to."""
-        if length < len(self._free[seq].ids):
-            self._free[seq] = KVContents(
-                self._free[seq].ids[:length], min(self._free[seq].prompt, length)
-            )
+        """Note that a sequence without a session holds no more than `length` ids."""
+        contents = self._free[seq]
+        if length < len(contents.ids):
+            prompt = min(contents.prompt, length)
+            self._free[seq] = KVContents(contents.ids[:length], prompt)
 
     def orders(self) -> tuple[KVOrder, ...]:
-        """Return what to carry out now, in this order, before the next step."""
-        due, self._orders = self._orders, []
-        if self._begun and self._offloads:
+        """Return the orders to carry out before the next step, in this order."""
+        orders = self._orders
+        self._orders = []
+        if self._began and self._offloads:
             for seq, contents in self._free.items():
-                shared = max(common_length(contents.ids, ids) for ids in self._begun)
+                shared = max(common_length(contents.ids, ids) for ids in self._began)
                 if len(contents.ids) > 2 * shared:
-                    due.append(KVOffload(seq))
-        self._begun = []
-        return tuple(due)
+                    orders.append(KVOffload(seq))
+        self._began = []
+        return tuple(orders)
 
     def doubt(self, seqs: Iterable[int]) -> None:
-        """Empty those of these sequences that have no session: a step failed that had to do with them."""
+        """Empty sequences without a session that a failed step had to do with."""
         for seq in self._free.keys() & set(seqs):
             self._forget(seq)

@@ -1,16 +1,18 @@
-"""The other end of the wire, as this side knows it: liveness, round trip."""
+"""The liveness of a connection's other end: round trips, silence, and when to greet it."""
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from specmesh.core.statistics.counters import RecentSamples
 
 PING_INTERVAL = 1.0  # seconds between PINGs
-FIRST_INTERVAL, FIRST_PINGS = 0.1, 5  # one alone may meet a peer that is still getting ready
+FIRST_INTERVAL = 0.1  # seconds between the first PINGs
+FIRST_PINGS = 5
+"""PINGs that follow each other at once. The first may meet a peer that is still getting ready."""
 SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
-MAX_UNREAD = 2**24  # bytes for a drafter since it answered a PING, beyond which it does not keep up
+MAX_UNREAD = 2**24
+"""Bytes for a drafter since it answered a PING. Beyond them it does not keep up."""
 
 
 class Departure(StrEnum):
@@ -26,55 +28,84 @@ class Departure(StrEnum):
 
     @property
     def may_return(self) -> bool:
-        """Its clients' sessions wait for it."""
+        """Return True if the sessions of its clients wait for it."""
         return self not in (Departure.FLOODING, Departure.REVOKED)
 
     @property
     def cuts(self) -> bool:
-        """Its own end may never end the connection."""
+        """Return True if the connection is to be cut: the drafter may never end it."""
         return self in (Departure.SILENT, Departure.BEHIND, Departure.REVOKED)
 
 
-@dataclass(slots=True)
 class Link:
-    """Liveness and round trip of one connection. A PING that a client asked for counts nowhere: measuring must not
-    move what drafting is decided by."""
+    """Liveness and round trips of one connection.
 
-    last_heard: float
-    silence: float = SILENCE
-    max_unread: int = MAX_UNREAD
-    round_trips: RecentSamples = field(default_factory=RecentSamples)
-    busy: float = 0.0
-    next_ping: float = 0.0
-    mute: bool = False  # it drafts nothing here, as it says
-    unread: int = 0  # bytes sent since the newest PONG
-    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
-    _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
+    last_frame_at: when the peer's newest frame came.
+    round_trips: in seconds. A PING that a client asked for counts nowhere: measuring must not move
+        the estimates that drafting is decided by.
+    busy: share of time that the peer works, by its own account.
+    next_ping: when the next PING is due.
+    mute: the peer drafts nothing here, by its own account.
+    unread: bytes sent since the newest PONG.
+    """
 
-    def heard_busy(self, busy: float) -> None:
-        self.busy = min(max(0.0, busy), 1.0)  # its own word
+    def __init__(
+        self, now: float, *, silence: float = SILENCE, max_unread: int = MAX_UNREAD
+    ) -> None:
+        """Begin with a frame that has just come.
+
+        silence: seconds without a frame after which the peer counts as gone.
+        max_unread: bytes that it may leave unanswered.
+        """
+        self.last_frame_at = now
+        self.round_trips = RecentSamples()
+        self.busy = 0.0
+        self.next_ping = 0.0
+        self.mute = False
+        self.unread = 0
+        self._silence = silence
+        self._max_unread = max_unread
+        self._numbers = itertools.count(1)
+        # When each PING was sent, by its number; in `_answers` those of clients.
+        self._sent_at: dict[int, float] = {}
+        self._answers: dict[int, Callable[[float], None]] = {}
+
+    def note_busy(self, busy: float) -> None:
+        """Note the share of time that the peer claims to work."""
+        self.busy = min(max(0.0, busy), 1.0)
 
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
-        """Return the number of a PING to be sent now; `answer`, if a client asked for it, gets the seconds until its
-        PONG."""
+        """Return the number of a PING to be sent now.
+
+        answer: takes the seconds until PONG, if a client asked for the PING.
+        """
         if answer is None:
             self.next_ping = now + PING_INTERVAL
-            self._sent = {
-                number: one
-                for number, one in self._sent.items()
-                if one[1] and now - one[0] <= self.silence
-            }
+            self._forget_unanswered(now)
         number = next(self._numbers)
-        self._sent[number] = now, answer
+        self._sent_at[number] = now
+        if answer is not None:
+            self._answers[number] = answer
         return number
 
+    def _forget_unanswered(self, now: float) -> None:
+        """Forget all PINGs but a client's that may still be answered."""
+        for number, sent_at in list(self._sent_at.items()):
+            if number not in self._answers or now - sent_at > self._silence:
+                del self._sent_at[number]
+                self._answers.pop(number, None)
+
     def pong(self, number: int, busy: float, now: float) -> float | None:
-        """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a client's."""
-        self.heard_busy(busy)
-        if number not in self._sent:
+        """Return the round trip in seconds.
+
+        None for a PONG that answers a client's PING, or none of this side's.
+        """
+        self.note_busy(busy)
+        if number not in self._sent_at:
             return None
-        sent, answer = self._sent.pop(number)
-        round_trip, self.unread = now - sent, 0
+        round_trip = now - self._sent_at.pop(number)
+        self.unread = 0
+        answer = self._answers.pop(number, None)
         if answer is not None:
             answer(round_trip)
             return None
@@ -84,58 +115,69 @@ class Link:
         return round_trip
 
     def silent(self, now: float) -> bool:
-        return now - self.last_heard > self.silence
+        """Return True if no frame has come for too long."""
+        return now - self.last_frame_at > self._silence
 
     def departure(self, now: float) -> Departure | None:
-        """Why a drafter is to be let go now, if it is."""
-        if self.unread > self.max_unread:
+        """Return why a drafter is to be let go now; None if it is not."""
+        if self.unread > self._max_unread:
             return Departure.BEHIND
         return Departure.SILENT if self.silent(now) else None
 
 
-HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
-REFUSED_INTERVAL = 15.0  # the same of a verifier that speaks another version: it may be updated
+HELLO_INTERVAL = 0.5  # most seconds between the first two HELLOs
+LONGEST_INTERVAL = 2.0  # most seconds between two HELLOs at last
+REFUSED_INTERVAL = 15.0
+"""The same of a verifier that speaks another version: it may be updated."""
 UNANSWERED = 3.0  # seconds without an answer after which a connection is in doubt
 RENEW = 30.0  # seconds until it is again
 
 
 class Greeting:
-    """When to say HELLO to a verifier that is not there yet, and when to do so over a fresh connection."""
+    """When to send HELLO to a verifier that does not answer, and when over a new connection."""
 
     def __init__(self, now: float) -> None:
-        self._next, self._pause, self._doubtful = now, HELLO_INTERVAL, now + UNANSWERED
+        self._next = now
+        self._pause = HELLO_INTERVAL
+        self._doubtful_at = now + UNANSWERED
 
     def due(self, now: float, share: float) -> bool:
-        """Return True for a HELLO now; the next comes after this share of a pause, since drafters must not speak in
-        chorus."""
-        due = now >= self._next
-        if due:
-            self._next = now + self._pause * share
-        return due
+        """Return True if a HELLO is due now.
+
+        share: of the pause until the next one. It differs, so that drafters do not speak in chorus.
+        """
+        if now < self._next:
+            return False
+        self._next = now + self._pause * share
+        return True
 
     def doubtful(self, now: float) -> bool:
-        """Return True where the connection is in doubt, once in RENEW."""
-        doubtful = now >= self._doubtful
-        if doubtful:
-            self._doubtful = now + RENEW
-        return doubtful
+        """Return True if the connection is in doubt, once in RENEW."""
+        if now < self._doubtful_at:
+            return False
+        self._doubtful_at = now + RENEW
+        return True
 
-    def said(self) -> None:
+    def sent(self) -> None:
         """Note that a HELLO could be sent: pauses get longer."""
         self._pause = min(2 * self._pause, LONGEST_INTERVAL)
 
     def answered(self) -> None:
+        """Note that the verifier answers."""
         self._pause = HELLO_INTERVAL
 
     def refused(self, now: float, share: float) -> None:
-        """Note that the verifier cannot be spoken with: the next HELLO comes after this share of
-        a long pause."""
+        """Note that the verifier speaks another version: the next HELLO comes after a long pause.
+
+        share: of that pause.
+        """
         self._next = now + REFUSED_INTERVAL * share
 
     def begins(self, now: float) -> None:
         """Note that another way to it is tried: a HELLO is due."""
-        self._next, self._pause = now, HELLO_INTERVAL
+        self._next = now
+        self._pause = HELLO_INTERVAL
 
     def lost(self, now: float) -> None:
-        """Note that a verifier that was there is gone."""
-        self._doubtful = now + UNANSWERED
+        """Note that the verifier has gone."""
+        self._doubtful_at = now + UNANSWERED

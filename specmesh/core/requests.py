@@ -275,9 +275,9 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
     request = pending.request
     prompt = request.prompt_ids or ()
     return m.Open(
-        ref,
-        request.prompt or "",
-        request.params.named(),
+        ref=ref,
+        prompt=request.prompt or "",
+        options=request.params.named(),
         ids=[*prompt, *request.generated],
         messages=[message.fields() for message in request.messages],
         name=request.id,

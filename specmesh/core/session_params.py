@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Fields, Json, at, is_id, is_list, is_object, object_at
-from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.sampling.sampler import (
@@ -18,6 +17,7 @@ from specmesh.core.sampling.sampler import (
     Penalties,
     SamplingParams,
 )
+from specmesh.core.sampling.strategy import THRESHOLD, Strategy
 from specmesh.core.text.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError

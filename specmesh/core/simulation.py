@@ -1,7 +1,8 @@
-"""What users of one verifier would get: a discrete-event simulation, in virtual time, of what the daemons run.
+"""A simulation of the users of one verifier: discrete events, in virtual time.
 
-Only models, network and clocks are imagined: a step takes what the cost table says, a draft its interval, a frame half
-a round trip. A text is a row of zeros, and a right draft is a zero.
+It runs the cores of the daemons. Only models, network and clocks are imagined: a step takes the
+time of the cost table, a draft its interval, a frame half a round trip. A text is a row of zeros,
+and a right draft is a zero.
 """
 
 import heapq
@@ -17,8 +18,8 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.kv_slots import KVSlots
@@ -31,31 +32,43 @@ from specmesh.wire import messages as m
 
 VOCABULARY = 2
 STEP_ROWS = 512  # rows of a step
-RIGHT, WRONG = 0, 1  # what the target says at each position, and what it never does
+RIGHT = 0  # the target's choice at each position
+WRONG = 1  # a draft that is always rejected
 ENDLESS = 2**30  # ids of context: more than any text needs
 WARM_UP = 0.5  # texts per user that pass before anything is counted
 ROWS = np.tile(np.array([1.0, 0.0], np.float32), (MAX_DRAFTS + 1, 1))
 
+Callback = Callable[[float], None]
+"""An event that happens, at the time that it takes."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A verifier, its drafters and the network between them; times in seconds."""
+    """A verifier, its drafters and the network between them; times in seconds.
 
-    costs: StepCosts  # of steps
-    draft: float  # one draft token
+    costs: of steps. draft: of one draft. round_trip: between both sides.
+    pause: between two steps. solving: of one policy, one at a time.
+    drafters: how many; None is one for each user.
+    known: costs that the verifier has measured at first; None is all of them.
+    burden: so much longer takes a step that begins while a drafter drafts on the same machine.
+    """
+
+    costs: StepCosts
+    draft: float
     round_trip: float
-    pause: float = 0.0  # between two steps
-    solving: float = 5e-3  # one policy, one at a time
-    drafters: int | None = None  # None: one for each user
-    known: StepCosts | None = None  # what the verifier has measured of `costs` at first; None: all
-    burden: float = (
-        0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
-    )
+    pause: float = 0.0
+    solving: float = 5e-3
+    drafters: int | None = None
+    known: StepCosts | None = None
+    burden: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every user asks for, again and again: tokens of prompt and text. draft_n: None adapts."""
+    """The request that every user makes again and again.
+
+    prompt, tokens: of the text. draft_n: None adapts.
+    """
 
     prompt: int
     tokens: int
@@ -64,12 +77,16 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the users got while each, on average, had one whole text, after a warm-up."""
+    """The outcome while each user, on average, had one whole text after a warm-up.
 
-    total: float  # tokens per second of all users
-    slowest: float  # of the slowest user
-    acceptance: float | None  # None without drafts
-    busy: float  # share of time spent in steps
+    total: tokens per second of all users. slowest: of the slowest user.
+    acceptance: rate of drafts; None without drafts. busy: share of time spent in steps.
+    """
+
+    total: float
+    slowest: float
+    acceptance: float | None
+    busy: float
 
 
 @dataclass(slots=True)
@@ -79,8 +96,10 @@ class _Drafter:
     busy: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Counts:
+    """Counts since `begun`: tokens by user, seconds of steps, drafts."""
+
     begun: float
     tokens: list[int]
     seconds: float = 0.0
@@ -89,9 +108,7 @@ class _Counts:
 
 
 class Simulation:
-    """`users` at once. right(position) says whether a draft for that position, prompt included, is right.
-    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve
-    theirs."""
+    """Users who ask one verifier at the same time."""
 
     def __init__(
         self,
@@ -101,35 +118,48 @@ class Simulation:
         right: Callable[[int], bool],
         policy: Callable[[int], Policy] | None = None,
     ) -> None:
-        self._site, self._texts, self._users = site, texts, users
-        self._right, self._policy = right, policy
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        """Simulate so many users.
+
+        right: returns True if the draft for a position, prompt included, is right.
+        policy: returns the policy at a position, as an oracle. None: sessions learn the acceptance
+            and have their own policies solved.
+        """
+        self._site = site
+        self._texts = texts
+        self._users = users
+        self._right = right
+        self._policy = policy
+        self._events: list[tuple[float, int, Callback]] = []  # a heap
         self._order = itertools.count()
-        most = MAX_DRAFTS if policy is None else len(policy(texts.prompt).inputs.steps) - 1
-        limits = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most)
-        costs, slots = deepcopy(site.known or site.costs), KVSlots(users, "whole", 0)
-        self._verifier = VerifierCore(limits, costs, slots, STEP_ROWS, max_sessions=users)
-        self._drafters = {
-            name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))
-        }
+        most_drafts = MAX_DRAFTS
+        if policy is not None:
+            most_drafts = len(policy(texts.prompt).inputs.steps) - 1
+        self._verifier = VerifierCore(
+            TargetLimits(ENDLESS, VOCABULARY, frozenset(), most_drafts),
+            deepcopy(site.known or site.costs),
+            KVSlots(users, "whole", 0),
+            STEP_ROWS,
+            max_sessions=users,
+        )
+        self._drafters: dict[vev.DrafterId, _Drafter] = {}
+        for number in range(site.drafters or users):
+            self._join(b"%d" % number)
         self._stepping = False
-        self._wake: float | None = None
+        self._wake: float | None = None  # when a wait ends
         self._solver_free = 0.0
-        self._counts = _Counts(0.0, [0] * users)
+        self._counts = _Counts(begun=0.0, tokens=[0] * users)
         self._warm = False
 
     def run(self) -> Forecast:
-        """Go from event to event. What comes before all is warm, as estimates, is not counted."""
+        """Go from event to event. The warm-up, in which estimates are learned, is not counted."""
         for user in range(self._users):
             self._ask(user, 0.0)
-        now, each = 0.0, self._texts.tokens * self._users
-        while sum(self._counts.tokens) < each * (1.0 if self._warm else WARM_UP):
-            now, _, event = heapq.heappop(self._events)
-            event(now)
-            if not self._warm and sum(self._counts.tokens) >= WARM_UP * each:
-                self._counts, self._warm = _Counts(now, [0] * self._users), True
+        all_texts = self._texts.tokens * self._users
+        begun = self._run_until(WARM_UP * all_texts)
+        self._counts = _Counts(begun=begun, tokens=[0] * self._users)
+        self._warm = True
         counts = self._counts
-        seconds = now - counts.begun
+        seconds = self._run_until(all_texts) - begun
         return Forecast(
             total=sum(counts.tokens) / seconds,
             slowest=min(counts.tokens) / seconds,
@@ -137,49 +167,63 @@ class Simulation:
             busy=counts.seconds / seconds,
         )
 
-    def _at(self, time: float, event: Callable[[float], None]) -> None:
+    def _run_until(self, tokens: float) -> float:
+        """Let events happen until all users have so many tokens; return the time."""
+        now = 0.0
+        while sum(self._counts.tokens) < tokens:
+            now, _, event = heapq.heappop(self._events)
+            event(now)
+        return now
+
+    def _at(self, time: float, event: Callback) -> None:
         heapq.heappush(self._events, (time, next(self._order), event))
 
     # --- users
 
     def _ask(self, user: int, now: float) -> None:
-        texts = self._texts
-        # The first texts differ in length, or all users would be at the same position of theirs for ever.
-        tokens = (
-            texts.tokens
-            if self._warm or now > 0
-            else 1 + texts.tokens * (user + 1) // (self._users + 1)
-        )
-        params = SessionParams(SamplingParams(), tokens, texts.draft_n, cache_prompt=False)
-        client = next(self._order) * self._users + user  # who asked first is served first
-        ids = (RIGHT,) * texts.prompt
-        self._tell(vev.Opening(client, Request(None, ids, params), ids, texts.prompt), now)
+        """Let a user ask for the next text."""
+        tokens = self._texts.tokens
+        if not self._warm and now <= 0:
+            # The first texts differ in length, or all users would always be at the same position.
+            tokens = 1 + tokens * (user + 1) // (self._users + 1)
+        params = SessionParams(SamplingParams(), tokens, self._texts.draft_n, cache_prompt=False)
+        client = next(self._order) * self._users + user  # the first to ask is served first
+        ids = (RIGHT,) * self._texts.prompt
+        opening = vev.Opening(client, Request(None, ids, params), ids, self._texts.prompt)
+        self._handle(opening, now)
 
-    # --- verifier
+    # --- the verifier
 
-    def _tell(self, event: vev.Happened, now: float) -> None:
+    def _handle(self, event: vev.Happened, now: float) -> None:
         self._carry_out(self._verifier.handle(event, now), now)
         self._turn(now)
 
     def _turn(self, now: float) -> None:
-        """Begin the next step, or come back when the core has waited enough: the newest such time counts."""
+        """Begin the next step, or come back when the core has waited enough."""
         if self._stepping:
             return
         if self._policy is not None:
-            for live in self._verifier.sessions.values():
-                live.session.draft_length.policy = self._policy(len(live.session.prefix))
+            for context in self._verifier.sessions.values():
+                session = context.session
+                session.draft_length.policy = self._policy(len(session.prefix))
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
                 self._wake = step.until
-                self._at(step.until, lambda then: self._turn(then) if self._wake == then else None)
+                self._at(step.until, self._woken)
             return
-        self._stepping, self._wake = True, None
-        seconds = self._site.costs.seconds(step.rows, sum(span.position for span in step.spans))
-        seconds += (
-            self._site.burden if any(drafter.busy for drafter in self._drafters.values()) else 0.0
-        )
+        self._stepping = True
+        self._wake = None
+        context_length = sum(span.position for span in step.spans)
+        seconds = self._site.costs.seconds(step.rows, context_length)
+        if any(drafter.busy for drafter in self._drafters.values()):
+            seconds += self._site.burden
         self._at(now + seconds, partial(self._stepped, step, seconds))
+
+    def _woken(self, now: float) -> None:
+        """End a wait, unless a newer one counts."""
+        if self._wake == now:
+            self._turn(now)
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
         self._counts.seconds += seconds
@@ -194,107 +238,111 @@ class Simulation:
     def _carry_out(self, effects: list[vev.Effect], now: float) -> None:
         for effect in effects:
             match effect:
-                case vev.ToDrafter(drafter, said):
-                    arrived = partial(self._arrived, self._drafters[drafter], said)
+                case vev.ToDrafter(drafter, frame):
+                    arrived = partial(self._arrived, self._drafters[drafter], frame)
                     self._at(now + self._site.round_trip / 2, arrived)
-                case vev.Committed(client=int(client), emit=emit):
+                case vev.Committed(client=int(client), round=done):
                     counts = self._counts
-                    counts.tokens[client % self._users] += len(emit.ids)
-                    counts.drafted += len(emit.drafts)
-                    counts.accepted += emit.accepted
+                    counts.tokens[client % self._users] += done.shown
+                    counts.drafted += len(done.drafts)
+                    counts.accepted += done.accepted
                 case vev.Solve() if self._policy is None:
                     self._solver_free = max(self._solver_free, now) + self._site.solving
                     self._at(self._solver_free, partial(self._solved, effect))
-                case vev.SessionEnded(
-                    client=int(client)
-                ):  # the user asks for the next text at once
+                case vev.SessionEnded(client=int(client)):
                     self._ask(client % self._users, now)
-                case (
-                    vev.Committed()
-                    | vev.Solve()
-                    | vev.SessionEnded()
-                    | vev.Began()
-                    | vev.ToClient()
-                ):
+                case vev.Committed() | vev.Solve() | vev.SessionEnded():
                     pass
-                case (
-                    vev.RequestRefused()
-                    | vev.Forgotten()
-                    | vev.Ran()
-                    | vev.Noted()
-                    | vev.CoreReport()
-                ):
+                case vev.Began() | vev.ToClient() | vev.RequestRefused() | vev.Forgotten():
+                    pass
+                case vev.Ran() | vev.Noted() | vev.CoreReport():
                     pass
                 case _:
                     assert_never(effect)
 
     def _solved(self, wanted: vev.Solve, now: float) -> None:
-        self._tell(vev.Solved(wanted.session, solve(wanted.inputs, wanted.old)), now)
+        policy = solve(wanted.inputs, wanted.old)
+        self._handle(vev.Solved(wanted.session, policy), now)
 
     # --- drafters
 
-    def _join(self, identity: vev.DrafterId) -> _Drafter:
-        drafter = _Drafter(
-            identity, DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), KVSlots(self._users, "whole", 0))
-        )
-        drafter.core.handle(ev.UpstreamChanged(0, self._site.round_trip, speaks=True), 0.0)
+    def _join(self, identity: vev.DrafterId) -> None:
+        """Attach a drafter."""
+        round_trip = self._site.round_trip
+        slots = KVSlots(self._users, "whole", 0)
+        core = DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), slots)
+        core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
-        self._verifier.handle(vev.RoundTrip(identity, self._site.round_trip), 0.0)
-        return drafter
+        self._verifier.handle(vev.RoundTrip(identity, round_trip), 0.0)
+        self._drafters[identity] = _Drafter(identity, core)
 
-    def _arrived(self, drafter: _Drafter, said: vev.Said, now: float) -> None:
-        """Tell a drafter's core, as its daemon would."""
+    def _arrived(self, drafter: _Drafter, frame: vev.Said, now: float) -> None:
+        """Hand a frame to a drafter's core, as its daemon would."""
         event: ev.CoreEvent
-        match said:
+        match frame:
             case m.Opened(session, _, n_prompt):
-                event = ev.DraftFor(session, 0, session, VOCABULARY, n_prompt, SamplingParams())
+                event = ev.DraftFor(
+                    key=session,
+                    upstream=0,
+                    session=session,
+                    n_vocab=VOCABULARY,
+                    n_prompt=n_prompt,
+                    params=SamplingParams(),
+                )
             case m.Done(session):
                 event = ev.Dropped(session)
             case m.Truth() | m.Sync() | m.Nack():
-                event = ev.Heard(said.session, said)
+                event = ev.Heard(frame.session, frame)
             case m.Logprobs():
                 return
             case _:
-                assert_never(said)
+                assert_never(frame)
         self._send(drafter, drafter.core.handle(event, now), now)
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
+        """Let a drafter do its next step; steps without drafts take no time."""
         if drafter.busy:
             return
-        while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
-            if any(row.sampler is not None for row in step.rows):
-                drafter.busy, seconds = (
-                    True,
-                    self._site.draft * max(row.draft_n for row in step.rows),
-                )
-                self._at(now + seconds, partial(self._drafted, drafter, step, now))
+        while True:
+            step = drafter.core.next_step(now)
+            if not isinstance(step, ev.DraftStep):
                 return
-            self._send(drafter, self._drafted_rows(drafter, step, now, now), now)
+            if any(row.sampler is not None for row in step.rows):
+                break
+            self._finish(drafter, step, now, now)
+        drafter.busy = True
+        seconds = self._site.draft * max(row.draft_n for row in step.rows)
+        self._at(now + seconds, partial(self._drafted, drafter, step, now))
 
     def _drafted(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
         drafter.busy = False
-        self._send(drafter, self._drafted_rows(drafter, step, started, now), now)
+        self._finish(drafter, step, started, now)
         self._draft(drafter, now)
 
-    def _drafted_rows(
-        self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float
-    ) -> list[ev.CoreEffect]:
-        """The effects of a step, which is free but for its drafts."""
+    def _finish(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
+        """End a drafter's step, and send its drafts."""
         held = {cut.seq: cut.length for cut in step.cuts}
-        tokens = list[list[int]]()
-        for row in step.rows:
-            end = row.position + len(row.ids)
-            positions = range(end, end + row.draft_n) if row.sampler is not None else ()
-            tokens.append([RIGHT if self._right(position) else WRONG for position in positions])
-        return drafter.core.finish(step, ev.DraftedRows(held, tokens), started, now)
+        tokens = [self._drafts(row) for row in step.rows]
+        result = ev.DraftedRows(held, tokens)
+        self._send(drafter, drafter.core.finish(step, result, started, now), now)
+
+    def _drafts(self, row: ev.DraftRow) -> list[int]:
+        """Return the drafts of a row."""
+        if row.sampler is None:
+            return []
+        end = row.position + len(row.ids)
+        drafts: list[int] = []
+        for position in range(end, end + row.draft_n):
+            drafts.append(RIGHT if self._right(position) else WRONG)
+        return drafts
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):
-                    event = vev.FromDrafter(drafter.id, sent)
-                    self._at(now + self._site.round_trip / 2, partial(self._tell, event))
+                case (_, m.Draft() | m.DraftProbs() | m.Nack() as frame):
+                    event = vev.FromDrafter(drafter.id, frame)
+                    self._at(now + self._site.round_trip / 2, partial(self._handle, event))
                 case (_, _) | ev.Worked():
                     pass
                 case _:

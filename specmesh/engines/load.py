@@ -11,10 +11,11 @@ from pathlib import Path
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
-from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
+from specmesh.core.vocabulary.remap import NONE, Remap
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.errors import LocalProtocolError
 from specmesh.models import located
@@ -123,7 +124,7 @@ class RemappedDrafter:
                 f"an id outside [0, {self._remap.n_verifier}) for sequence {ask.seq}"
             )
         sampler = None if ask.sampler is None else _Translating(ask.sampler, self._remap)
-        return Ask(ask.seq, self._remap.feed(ids), sampler)
+        return Ask(ask.seq, self._remap.to_draft(ids), sampler)
 
     def trim(self, seq: int, length: int) -> int:
         return self._engine.trim(seq, length)
@@ -143,10 +144,10 @@ class _Translating(Sampler):
         self.argmax = False  # an engine's own argmax would be one of its ids
 
     def choose(self, logits: Logits, position: int) -> int:
-        best = self._remap.say(int(logits.argmax()))
+        best = self._remap.to_verifier(int(logits.argmax()))
         if best == NONE or self._sampler.argmax:
             return best
-        return self._sampler.choose(self._remap.scatter(logits), position)
+        return self._sampler.choose(self._remap.reordered(logits), position)
 
 
 # rows: those first at whose sides kernels change, up to a step with the most drafts; more while there is time

@@ -23,7 +23,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from specmesh.core.verifier.peer_limits import Throttle
+from specmesh.core.throttle import Throttle
 from specmesh.errors import ConfigError
 from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing
 

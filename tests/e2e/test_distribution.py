@@ -116,8 +116,8 @@ def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[f
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(0.8, strategy="probabilistic"),
-        SamplingParams(1.2, 40, 0.95, strategy="probabilistic"),
+        SamplingParams(temperature=0.8, strategy="probabilistic"),
+        SamplingParams(temperature=1.2, top_k=40, top_p=0.95, strategy="probabilistic"),
     ],
     ids=["all tokens", "filtered"],
 )
@@ -127,7 +127,7 @@ def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: Samp
 
 def test_a_lossy_strategy_is_seen(pair: Pair):
     """What leans towards the drafter shows, the sooner the more drafts come in time."""
-    params = SamplingParams(1.0, strategy="threshold", threshold=0.005)
+    params = SamplingParams(temperature=1.0, strategy="threshold", threshold=0.005)
     until(lambda: surprise(sampled(pair, params, 3000, 2000)[0], BINS) > 4, "it is seen")
 
 
@@ -137,5 +137,5 @@ def test_a_lossy_strategy_is_seen(pair: Pair):
 @pytest.mark.parametrize("temperature", [0.5, 0.8, 1.0, 1.5])
 def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float):
     """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
-    params = SamplingParams(temperature, strategy=strategy)
+    params = SamplingParams(temperature=temperature, strategy=strategy)
     assert abs(surprise(drafted(pair, params, 25_000, 10_000), BINS)) < 4

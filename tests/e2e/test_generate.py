@@ -128,7 +128,10 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):
     """Side by side, each the text of its seed alone."""
     options = ("--max-tokens", 12, "--temperature", 4, "--top-k", 60)
-    alone = [sim_text(PROMPT, 12, SamplingParams(4, 60, seed=seed)) + "\n" for seed in (7, 8, 9)]
+    alone = [
+        sim_text(PROMPT, 12, SamplingParams(temperature=4, top_k=60, seed=seed)) + "\n"
+        for seed in (7, 8, 9)
+    ]
     done = generate(daemon, PROMPT, *options, "--seed", 7, "--n", 3)
     assert (done.code, done.out) == (0, "".join(alone))
     assert done.err == "".join(f"specmesh: text {n} of 3, seed {6 + n}\n" for n in (1, 2, 3))
@@ -140,15 +143,15 @@ def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon
 
 
 def penalised(**penalties: float) -> SamplingParams:
-    return SamplingParams(8, seed=3, penalties=Penalties(**penalties))
+    return SamplingParams(temperature=8, seed=3, penalties=Penalties(**penalties))
 
 
 @pytest.mark.parametrize(
     ("options", "params"),
     [
-        (("--top-k", 5), SamplingParams(8, 5, seed=3)),
-        (("--top-p", 0.5), SamplingParams(8, top_p=0.5, seed=3)),
-        (("--min-p", 0.3), SamplingParams(8, seed=3, min_p=0.3)),
+        (("--top-k", 5), SamplingParams(temperature=8, top_k=5, seed=3)),
+        (("--top-p", 0.5), SamplingParams(temperature=8, top_p=0.5, seed=3)),
+        (("--min-p", 0.3), SamplingParams(temperature=8, seed=3, min_p=0.3)),
         (("--presence-penalty", 40, "--repeat-last-n", -1), penalised(presence=40.0, window=-1)),
         (("--frequency-penalty", 9), penalised(frequency=9.0)),
         (("--presence-penalty", -9), penalised(presence=-9.0)),
@@ -174,7 +177,7 @@ def test_sampling_options_are_what_the_verifier_samples_with(
     assert (
         done.json["token_ids"]
         == sim_ids(PROMPT, 30, params)
-        != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
+        != sim_ids(PROMPT, 30, SamplingParams(temperature=8, seed=3))
     )
 
 
@@ -202,7 +205,7 @@ def test_strategies(pair: dict[str, Daemon], strategy: str):
     assert len(report["token_ids"]) == N
     assert (report["accepted"] > 10) == (strategy != "greedy")
     if strategy == "greedy":
-        assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
+        assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=3, seed=5))
     if strategy == "probabilistic":
         assert max(report["bytes_sent"], report["bytes_received"]) > 100 * report["drafted"]
 

@@ -285,7 +285,21 @@ def test_a_key_is_proved_not_claimed(mesh: Mesh, keys: Keys):
     with socket.create_connection(("127.0.0.1", mesh.port)) as client:
         client.sendall(greeting(b"NULL"))
         client.recv(len(greeting(b"NULL")), socket.MSG_WAITALL)
-        client.sendall(claims(allowed, encode(m.Hello("mac", "sim", "", "", 0, 4096))))
+        client.sendall(
+            claims(
+                allowed,
+                encode(
+                    m.Hello(
+                        drafter="mac",
+                        engine="sim",
+                        model="",
+                        vocab_fingerprint="",
+                        n_vocab=0,
+                        n_ctx=4096,
+                    )
+                ),
+            )
+        )
         until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 0, "it is refused")
     assert peers(verifier) == []
 

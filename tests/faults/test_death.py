@@ -155,7 +155,7 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
     done = running.end()
     assert (done.code, done.out) == (
         0,
-        sim_text(PROMPT, N, SamplingParams(0.8, seed=7) if how else None) + "\n",
+        sim_text(PROMPT, N, SamplingParams(temperature=0.8, seed=7) if how else None) + "\n",
     )
     if killed in (client, "both"):
         assert NOTICE.match(done.err)

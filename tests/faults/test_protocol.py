@@ -36,10 +36,14 @@ def told(peer: Peer) -> Iterator[int]:
     "message",
     [
         m.Draft(1, 0, 0, (1, 2)),
-        m.DraftProbs(1, 0, 0, (1, 2), (1, 0), (1,), (9,)),
+        m.DraftProbs(
+            session=1, base=0, prefix_crc=0, ids=(1, 2), sizes=(1, 0), support=(1,), weights=(9,)
+        ),
         m.Nack(1, 0, 0),
         m.Ping(1),
-        m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}),
+        m.Open(
+            ref=1, prompt="hi", options={"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}
+        ),
         m.Close(1),
         m.Vocab(0),
     ],
@@ -61,7 +65,7 @@ def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemo
         m.Truth(1, 0, 0, (1,), 4),
         m.Sync(1, 0, 0, (1,), 4),
         m.Done(1, "stop", 4),
-        m.Logprobs(1, 4, [-1.0]),
+        m.Logprobs(session=1, base=4, chosen=[-1.0]),
         m.Opened(1, 0, 1, {"temperature": 0}),
         m.Error("busy", "no"),
     )
@@ -83,7 +87,11 @@ def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
         chosen.say(
-            m.Open(7, PROMPT, {"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4})
+            m.Open(
+                ref=7,
+                prompt=PROMPT,
+                options={"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4},
+            )
         )
         own = chosen.expect(m.Opened).session
         chosen.hello("mallory again")
@@ -162,13 +170,19 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
             few, weights = tuple(ids[:5]), tuple(rng.choices([0, 1, 65535], k=10))
             chosen.say(
                 m.DraftProbs(
-                    session, base, crc, few, (2,) * len(few), few * 2, weights[: 2 * len(few)]
+                    session=session,
+                    base=base,
+                    prefix_crc=crc,
+                    ids=few,
+                    sizes=(2,) * len(few),
+                    support=few * 2,
+                    weights=weights[: 2 * len(few)],
                 )
             )
             if turn % 10 == 0:
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
-    assert stream.ids == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
+    assert stream.ids == sim_ids(PROMPT, N, SamplingParams(temperature=3, seed=5))
     assert stream.result["report"]["drafted"] > 0
 
 

@@ -91,8 +91,19 @@ def test_strangers_throw_everything(mesh: Mesh):
     folder.new()
     verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
     mesh.drafter("", "--keys", folder.path)
-    hello = encode(m.Hello("mallory", "sim", "evil", "", 0, 4096))
-    order = m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4})
+    hello = encode(
+        m.Hello(
+            drafter="mallory",
+            engine="sim",
+            model="evil",
+            vocab_fingerprint="",
+            n_vocab=0,
+            n_ctx=4096,
+        )
+    )
+    order = m.Open(
+        ref=1, prompt="hi", options={"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}
+    )
     frames = [hello, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
     thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)
 

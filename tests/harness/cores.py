@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from fuzz.oracle import END, MOST_HELD, N_VOCAB
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.events import Step
@@ -123,7 +123,7 @@ class Verifier:
         effects = self._effects(
             self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now
         )
-        assert not self._sessions[number].machine.draft_length.arrivals
+        assert not self._sessions[number].machine.draft_length.drafter
         return effects
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
@@ -141,9 +141,9 @@ class Verifier:
         self._peers[identity] = peer
         drafter = RemoteDrafter(vev.DrafterJoined(identity, 0))
         if round_trip is not None:
-            drafter.arrivals.record_round_trip(round_trip)
+            drafter.estimates.arrivals.record_round_trip(round_trip)
         if rated:
-            drafter.acceptance.record(4, 3)
+            drafter.estimates.acceptance.record(4, 3)
         self._core.drafters.drafters[identity] = drafter
         return identity
 
@@ -156,7 +156,7 @@ class Verifier:
             (one for one, known in self._peers.items() if known is peer), b"of nobody's"
         )
         effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
-        assert session is None or len(session.machine.draft_buffer.tokens) <= MOST_HELD
+        assert session is None or len(session.machine.remote.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects
@@ -174,7 +174,7 @@ class Verifier:
             assert isinstance(order, KVCut), "nothing is shared"
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
-        numbers = {live.seq: number for number, live in self._core.sessions.items()}
+        numbers = {live.session.slot.seq: number for number, live in self._core.sessions.items()}
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
@@ -236,7 +236,7 @@ class Verifier:
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
-        return self._sessions[number].machine.draft_buffer.offers(drafts)
+        return self._sessions[number].machine.remote.offers(drafts)
 
     def room(self, number: int) -> int:
         machine = self._sessions[number].machine

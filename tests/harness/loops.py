@@ -20,7 +20,7 @@ from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import backend as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
@@ -307,7 +307,16 @@ class ScriptedDrafter(Scripted):
         assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
 
     def hello(self, name: str = "scripted") -> None:
-        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
+        self.say(
+            m.Hello(
+                drafter=name,
+                engine="scripted",
+                model="none",
+                vocab_fingerprint="",
+                n_vocab=0,
+                n_ctx=4096,
+            )
+        )
 
     def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
         message = super().on_event(seconds)
@@ -326,13 +335,24 @@ def attach(verifier: Running, drafter: Running) -> None:
 
 def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
     return m.Open(
-        ref, prompt, {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}, ids=list(ids)
+        ref=ref,
+        prompt=prompt,
+        options={"max_tokens": max_tokens, "temperature": 0, "draft_n": 0},
+        ids=list(ids),
     )
 
 
 def welcome(**changes: object) -> m.Welcome:
     vocabulary = SimVerifier(SimSettings()).vocabulary
-    made = m.Welcome("v", "sim-target", "", vocabulary.fingerprint(), len(vocabulary), 8192, [255])
+    made = m.Welcome(
+        verifier="v",
+        model="sim-target",
+        model_hash="",
+        vocab_fingerprint=vocabulary.fingerprint(),
+        n_vocab=len(vocabulary),
+        n_ctx=8192,
+        end_ids=[255],
+    )
     return replace(made, **changes)
 
 

@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -36,9 +39,19 @@ def session(
     attached: bool = True,
 ) -> VerifierSession:
     """A session on these ids, with a drafter of which nothing is known yet."""
-    made = VerifierSession(1, tuple(ids), params, limits, StepCosts(), 0.0, n_prompt, constraint)
+    made = VerifierSession(
+        id=1,
+        ids=tuple(ids),
+        params=params,
+        limits=limits,
+        costs=StepCosts(),
+        shared=SharedSpeculations(),
+        now=0.0,
+        n_prompt=n_prompt,
+        constraint=constraint,
+    )
     if attached:
-        made.attach(Arrivals(), RollingAcceptance())
+        made.attach(DrafterEstimates())
     return made
 
 
@@ -47,9 +60,9 @@ def generate(
     row: Row,
     drafts: Drafts | None = None,
     scores: list[Logprob | None] | None = None,
-) -> list[ev.Emit]:
+) -> list[Round]:
     """Run it to its end; the rounds that its client is told of. scores: takes those of an echoed prompt."""
-    memory, rounds = Prefix(), list[ev.Emit]()
+    memory, rounds = Prefix(), list[Round]()
 
     def read(*ids: int) -> NDArray[np.float32]:
         rows = []
@@ -60,7 +73,7 @@ def generate(
 
     while made.finished is None:
         if drafts is not None:
-            made.heard(m.Draft(1, len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
+            made.take(m.Draft(1, len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)
@@ -71,16 +84,16 @@ def generate(
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)
-        for effect in made.stepped(plan.drafts, read(plan.last, *plan.drafts), 0.0, 0.01):
+        for effect in made.stepped(plan, read(plan.last, *plan.drafts), 0.0, seconds=0.01):
             if isinstance(effect, ev.Trim):
                 memory.truncate(effect.length)
-            elif isinstance(effect, ev.Emit):
+            elif isinstance(effect, Round):
                 rounds.append(effect)
     return rounds
 
 
-def ids_of(rounds: Sequence[ev.Emit]) -> tuple[int, ...]:
-    return tuple(token for one in rounds for token in one.ids)
+def ids_of(rounds: Sequence[Round]) -> tuple[int, ...]:
+    return tuple(token for one in rounds for token in one.text_ids)
 
 
 def mostly_right(row: Row, luck: Random, count: int = 3, n_vocab: int = 16) -> Drafts:

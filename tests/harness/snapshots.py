@@ -9,9 +9,9 @@ from specmesh.core.liveness import Link
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.daemon import DrafterStats, VerifierStats
+from specmesh.core.statistics.session_report import session_row
 from specmesh.core.statistics.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.session_context import SessionContext, session_row
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
@@ -27,7 +27,18 @@ LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loa
 
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms."""
-    one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
+    one = DrafterPeer(
+        name.encode(),
+        Hello(
+            drafter=name,
+            engine="llama",
+            model="small.gguf",
+            vocab_fingerprint="",
+            n_vocab=0,
+            n_ctx=4096,
+        ),
+        Link(0.0),
+    )
     one.link.pong(one.link.ping(1.0), 0.25, 1.005)
     return one
 
@@ -45,7 +56,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     )
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
-    rows = [session_row(SessionContext(machine, 0, 1, None), None, now)] * sessions
+    rows = [session_row(machine, None, now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {
         "draft_interval_ms": 2.0,
@@ -62,7 +73,14 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
         ENGINE, INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False
     )
     return stats.snapshot(
-        INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told
+        max_sessions=INFO.max_sessions,
+        core=report,
+        peers=known,
+        traffic=traffic,
+        now=now,
+        live=sessions,
+        queued=3,
+        **told,
     )
 
 
@@ -72,10 +90,10 @@ def drafter(now=152.0):
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.prefix_cache = PREFIX_CACHE
     return stats.snapshot(
-        INFO.max_sessions,
-        [0],
-        traffic,
-        now,
-        [],
+        max_sessions=INFO.max_sessions,
+        draft_ns=[0],
+        traffic=traffic,
+        now=now,
+        verifiers=[],
         **facts(ENGINE, INFO.named(), ADDRESS, encrypted=False),
     )

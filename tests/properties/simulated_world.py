@@ -13,9 +13,8 @@ from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
 from fuzz.frames import decoded
 from fuzz.oracle import END, PROMPT, Memory, alone
-from specmesh.core import events as ev
-from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
+from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams
 from specmesh.core.verifier import events as vev
 from specmesh.wire import messages as m
@@ -282,7 +281,8 @@ class World:
                 case core.Send(message, peer):
                     if peer is not None:
                         peer.down.send(message)
-                case vev.Committed(session=key, emit=ev.Emit(ids, accepted, drafts)):
+                case vev.Committed(session=key, round=done):
+                    ids, accepted, drafts = done.text_ids, done.accepted, done.drafts
                     served = self.sessions[key]
                     assert served.reason is None
                     assert accepted <= len(drafts)

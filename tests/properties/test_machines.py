@@ -11,6 +11,7 @@ from functools import cache
 from itertools import count, pairwise
 
 import pytest
+from harness.table_source import table_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
@@ -47,6 +48,25 @@ def test_output_is_the_targets_own(world, opened):
     for number, (params, attached) in enumerate(opened):
         world.open(params, attached, (*PROMPT, number + 1))
     check(world.run())
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(
+    worlds,
+    session_params,
+    st.lists(drafters, max_size=2),
+    st.integers(1, 9),
+    st.sampled_from([2, 8]),
+)
+def test_output_with_another_source_is_the_targets_own(world, params, attached, back, length):
+    """A table proposes ids of the text again, alone and beside the drafters' own drafts."""
+
+    def repeats(ids):
+        return ids[-back:][:length]
+
+    with table_source(repeats):
+        world.open(params, attached, PROMPT)
+        check(world.run())
 
 
 @settings(max_examples=settings().max_examples // 10)

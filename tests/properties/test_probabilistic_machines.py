@@ -17,8 +17,8 @@ from simulated_world import PROMPT, Faults, World, check, drafters, probabilisti
 
 from fuzz.oracle import END, N_VOCAB, row, said
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
+from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams
 
 
@@ -124,7 +124,7 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_distribution(worlds
             penalties = Penalties(1.2, 0.2, 0.2, 8) if number == 1 else Penalties()
             noise = 1000 * seed + number
             sampling = SamplingParams(
-                1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC
+                temperature=1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC
             )
             attached = [Drafter(0.95, life=1.0), Drafter(0.85)]
             world.open(

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import PolicyInputs, solve
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import ClientEvent, Failed, Finished, Reply, Request, Started, Tokens
@@ -26,7 +26,9 @@ from specmesh.errors import Busy, EngineError, RequestError
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
 GRACE = 0.5
 PROMPT = (1, 2, 3)
-POLICY = solve(PolicyInputs((0.03, 0.03), (0.5, 0.5), 0.01, 0.03, 0.03))
+POLICY = solve(
+    PolicyInputs(steps=(0.03, 0.03), rates=(0.5, 0.5), interval=0.01, restart=0.03, alone=0.03)
+)
 
 
 class Client:

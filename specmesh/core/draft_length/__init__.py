@@ -1,6 +1,4 @@
-"""Draft length."""
+"""Draft length: how many drafts a step takes, and how many a drafter is asked for."""
 
 MAX_DRAFTS = 24  # most drafts of one step
-MAX_LEAD = (
-    2 * MAX_DRAFTS
-)  # most drafts beyond the truth, whatever a verifier asks for: one step's and the next one's
+MAX_LEAD = 2 * MAX_DRAFTS  # most drafts beyond the truth: one step's and the next one's

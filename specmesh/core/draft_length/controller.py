@@ -1,132 +1,202 @@
-"""When a session's next step begins, with how many drafts, and how many its drafter is asked for: adaptive `draft_n`.
+"""Adaptive `draft_n`: when a session's next step begins, and with how many drafts.
 
-A client's own draft_n is taken in every step, waited for as long as the drafter keeps up. Else the policy decides
-(policy.py); before there is one, a step takes the drafts in hand. Nothing here can change the text.
+Two decisions are made for each session, and nothing here can change its text:
+
+- *Step or wait* (`plan`). If drafts are in hand the step takes some of them. If more are on their
+  way it may pay to wait for them.
+- *How many drafts to ask for* (`draft_n`), sent to the drafter with every TRUTH.
+
+Who decides depends on the session:
+
+- A client's own draft_n is taken in every step, and waited for while the drafter keeps up.
+- A session that has the steps to itself follows its policy (policy.py), which is solved from
+  measured acceptance, arrivals and step costs. Before there is a policy, a step takes the drafts in
+  hand and the drafter is asked for FIRST_DRAFT_N.
+- Sessions that share steps never wait, since one would hold up all others. Each asks for a fair
+  share of the rows that pay.
+
+A shut gate (gate.py) overrides all but a client's own draft_n: then nothing is asked for, except a
+probe now and then.
 """
 
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.estimates import (
-    LONGEST_PROBE_INTERVAL,
-    PROBE_INTERVAL,
-    ArrivalEstimate,
-    Arrivals,
-    RollingAcceptance,
-    StepCosts,
-)
-from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_drafts
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.arrivals import ArrivalEstimate, Arrivals
+from specmesh.core.draft_length.bids import DraftBid, allocate_drafts
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
+from specmesh.core.draft_length.speculation import (
+    PROBE_INTERVAL,
+    SharedSpeculations,
+    Speculation,
+)
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.counters import SessionTimes
 
-SESSION_MEMORY = (
-    16.0  # rounds after which what a session saw of acceptance counts half: texts change
-)
-FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
-# of the verification time, that may be waited away for nothing when drafts are late. A drafter whose drafts are timed
-# to cost most fails tests/properties/test_machines.py without that limit: the gate alone is too slow
+REMOTE = "remote"
+"""The source whose pace this is: drafts of drafter daemons."""
+SESSION_MEMORY = 16.0  # rounds after which a session's round counts half: texts change
+FIRST_DRAFT_N = 4  # drafts asked for before anything is known
 WAIT_SHARE = 0.01
-# seconds between two policies with a drafter, at least; where it is off, until a draft shows something new: to solve
-# takes milliseconds of a core that steps on the CPU want
-SOLVE_INTERVAL, OFF_SOLVE_INTERVAL = 0.1, 1.0
-SHARE_TOKENS = 8  # for which a share stays, unless drafts were verified: each of 16 sessions takes 27 us to find one
+"""Share of the verification time that waiting for late drafts may cost for nothing. A drafter whose
+drafts are timed to cost most fails tests/properties/test_machines.py without that limit: the gate
+is too slow to see it.
+"""
+SOLVE_INTERVAL = 0.1  # seconds between two policies, at least: one costs milliseconds of a core
+OFF_SOLVE_INTERVAL = 1.0  # the same while the drafter is off, until a draft shows news
+SHARE_TOKENS = 8  # ids for which a fair share stays: to find one takes each of 16 sessions 27 us
 
 
 class DraftLengthController:
-    """The pace of one session. `draft_n` is what its drafter is asked for; probing: only to learn whether it is right.
-    fixed: the client's own draft_n, None to adapt; most: drafts a step may have. `frontier` is the number of committed
-    ids, `lead` how many drafts are in hand beyond it."""
+    """The pace of one session.
 
-    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes) -> None:
+    draft_n: drafts that its drafter is asked for.
+    probing: they are asked for only to learn whether they would be accepted.
+    policy, acceptance, estimate: of this session with its present drafter.
+
+    In all methods `frontier` is the number of committed ids, and `lead` the number of drafts in
+    hand beyond it.
+    """
+
+    def __init__(
+        self,
+        *,
+        fixed: int | None,
+        most: int,
+        costs: StepCosts,
+        shared: SharedSpeculations,
+        times: SessionTimes,
+    ) -> None:
+        """Begin without a drafter.
+
+        fixed: the client's own draft_n; None adapts. most: drafts that a step may have.
+        shared: the speculation of steps that several sessions share.
+        """
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
-        self.arrivals: Arrivals | None = None
-        self._fixed, self._most = fixed, most
-        self._costs, self._times = costs, times
-        self._sharing = 1  # sessions that the next step has, as far as is known
-        self._share, self._share_until = (
-            0,
-            0,
-        )  # drafts of a shared step, and the frontier up to which that stays
+        self.estimate = ArrivalEstimate(Arrivals())
+        self.drafter: DrafterEstimates | None = None
+        self._fixed = fixed
+        self._most = most
+        self._costs = costs
+        self._shared = shared
+        self._times = times
+        self._sessions = 1  # that the next step has, as far as is known
+        self._share = 0  # drafts of a shared step
+        self._share_until = 0  # frontier up to which the share stays
         self._frontier = 0
         self._accepted = 0
-        self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
         self._waiting: tuple[float, float] | None = None  # since when, and until when
-        self._news = False  # of acceptance, since it was last looked whether estimates have moved
-        self._asked_at = 0  # the frontier when the drafter was last asked for drafts
-        self._muted = False  # the drafter has said that it drafts nothing
+        self._news = False  # of acceptance, since the policy was last checked
+        self._asked_at = 0  # frontier at which drafts were last asked for
+        self._muted = False  # the drafter drafts nothing, by its own account
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
-    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> None:
-        """Take another drafter. acceptance: of all its sessions."""
-        self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
-        self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
-        self.policy, arrivals.looked = arrivals.policy, float("-inf")
+    def attach(self, drafter: DrafterEstimates) -> None:
+        """Take another drafter."""
+        self.drafter = drafter
+        self.estimate = ArrivalEstimate(drafter.arrivals)
+        self.acceptance = RollingAcceptance(SESSION_MEMORY, drafter.acceptance)
+        self.policy = drafter.speculation.policy
+        drafter.speculation.policy_checked_at = float("-inf")
         self._share_until = 0
         self._ask()
 
     def detach(self) -> None:
-        self.arrivals, self.estimate.drafting = None, False
+        """Go on without a drafter."""
+        self.drafter = None
+        self.estimate.drafting = False
         self._muted = False
 
     def mute(self, *, muted: bool) -> None:
-        """Note that the drafter drafts nothing, so it is asked for nothing; or that it does."""
+        """Note whether the drafter drafts nothing: then it is asked for nothing."""
         if muted != self._muted:
             self._muted = muted
             self._ask()
 
     def share(self, sessions: int) -> None:
-        """Note that so many sessions will have the next steps."""
-        if sessions != self._sharing:
-            self._sharing, self._share_until = sessions, 0
+        """Note how many sessions will have the next steps."""
+        if sessions != self._sessions:
+            self._sessions = sessions
+            self._share_until = 0
             self._ask()
 
-    def _gate(self, arrivals: Arrivals | None) -> SpeculationGate | None:
-        """That of as many sessions, or of a drafter where this one has the steps to itself; none for a client's own
-        draft_n."""
+    # --- which gate governs the session
+
+    def _speculation(self, drafter: DrafterEstimates | None) -> Speculation | None:
+        """Return the speculation that governs this session with a drafter.
+
+        It is that of the number of sessions if steps are shared, else that of the drafter. None
+        if the client chose draft_n, or if there is no drafter.
+        """
         if self._fixed is not None:
             return None
-        if self._sharing > 1:
-            return self._costs.gate(self._sharing)
-        return arrivals.gate if arrivals is not None else None
+        if self._sessions > 1:
+            return self._shared.of(REMOTE, self._sessions)
+        return None if drafter is None else drafter.speculation
 
     @property
     def adapts(self) -> bool:
-        """Whether no client has chosen draft_n."""
+        """Return True unless the client chose draft_n."""
         return self._fixed is None
 
     @property
     def lone(self) -> bool:
-        """Whether draft_n adapts, and the steps are this session's alone."""
-        return self._fixed is None and self._sharing <= 1
+        """Return True if draft_n adapts and the session has the steps to itself."""
+        return self._fixed is None and self._sessions <= 1
 
-    def refuses(self, arrivals: Arrivals | None) -> bool:
-        """Whether drafts of such a drafter were found not to pay."""
-        gate = self._gate(arrivals)
-        return gate is not None and gate.refuses
+    def refuses(self, drafter: DrafterEstimates | None) -> bool:
+        """Return True if drafts of a drafter were found not to pay for this session."""
+        speculation = self._speculation(drafter)
+        return speculation is not None and speculation.gate.refuses
 
-    # --- the decision
+    @property
+    def withheld(self) -> bool:
+        """Return True if a gate is shut: drafts do not pay, or steps without are measured."""
+        speculation = self._speculation(self.drafter)
+        return speculation is not None and not speculation.gate.open
+
+    @property
+    def off(self) -> bool:
+        """Return True if the drafter was found not to pay for this session by itself."""
+        unwanted = self.policy is not None and self.policy.wanted == 0
+        return self.lone and (self.refuses(self.drafter) or unwanted)
+
+    @property
+    def asking(self) -> bool:
+        """Return True if drafts are asked for adaptively, or were until recently."""
+        if self._fixed is not None or self.drafter is None:
+            return False
+        return self._frontier - self._asked_at < PROBE_INTERVAL
+
+    # --- step or wait
 
     def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
-        """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
+        """Return the drafts of the next step, at most `limit`, and when to stop waiting for them.
+
+        None instead of a time means to step now.
+        """
         self._frontier = frontier
         if self._waiting is not None and now >= self._waiting[1]:
-            self.estimate.drafting = (
-                False  # it did not come in time: nothing is waited for until it shows life again
-            )
+            # They did not come in time: nothing is waited for until the drafter shows life.
+            self.estimate.drafting = False
         drafts, until = self._wanted(frontier, lead, limit, now)
         if until is None:
             return drafts, None
         if self._waiting is None:
-            self._waiting = now, until
+            self._waiting = (now, until)
         return drafts, self._waiting[1]
 
     def begin(self, now: float) -> float:
         """Note that a step begins; return the seconds that were waited for it."""
-        waited = 0.0 if self._waiting is None else now - self._waiting[0]
-        self._times.wait += waited
+        if self._waiting is None:
+            return 0.0
+        waited = now - self._waiting[0]
         self._waiting = None
+        self._times.wait += waited
         return waited
 
     def interrupted(self) -> None:
@@ -134,52 +204,42 @@ class DraftLengthController:
         self._waiting = None
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
-        """As `plan`, without regard to how long this step has been waited for. Only a lone session's policy waits: of
-        several each would hold up all the others."""
-        estimate, policy = self.estimate, self.policy
+        """Return the same as `plan`, whatever was waited already."""
         if self._fixed is not None:
-            drafts = min(self._fixed, limit)
-            if lead >= drafts or not estimate.drafting:
-                return drafts, None
-            until = estimate.due(frontier + drafts, now) + estimate.slack
-            return drafts, until if until > now else None
-        if policy is None or self._sharing > 1:
+            return self._wanted_by_client(frontier, lead, min(self._fixed, limit), now)
+        policy = self.policy
+        if policy is None or self._sessions > 1:
             return min(lead, self.draft_n, limit), None
-        at = policy.index(lead)
-        if not (estimate.drafting and self.draft_n > 0 and lead < limit and self._waiting_pays()):
-            return min(policy.drafts[at], limit), None
-        # By now the drafter has made more than has come: that may be a point of the policy at which none is waited for.
-        real = estimate.lead(frontier, lead, now)
-        at = policy.index(real)
+        may_wait = self.estimate.drafting and self.draft_n > 0 and lead < limit
+        if not (may_wait and self._waiting_pays()):
+            return min(policy.drafts[policy.index(lead)], limit), None
+        # The drafter has made more by now than has come. So this may be a point of the policy at
+        # which nothing is waited for.
+        ahead = self.estimate.lead(frontier, lead, now)
+        at = policy.index(ahead)
         then = policy.then[at]
         if then == at:
             return min(policy.drafts[at], limit), None
-        wait = (policy.lead_at(then) - real) * policy.inputs.interval
-        return min(policy.drafts[then], limit), now + wait + min(estimate.slack, self._seconds(1))
+        wait = (policy.lead_at(then) - ahead) * policy.inputs.interval
+        slack = min(self.estimate.slack, self._seconds(1))
+        return min(policy.drafts[then], limit), now + wait + slack
+
+    def _wanted_by_client(
+        self, frontier: int, lead: int, drafts: int, now: float
+    ) -> tuple[int, float | None]:
+        """Return the client's number of drafts, and until when they are worth waiting for."""
+        if lead >= drafts or not self.estimate.drafting:
+            return drafts, None
+        until = self.estimate.due(frontier + drafts, now) + self.estimate.slack
+        return drafts, until if until > now else None
 
     def _waiting_pays(self) -> bool:
-        """Whether accepted drafts have saved what waiting has cost so far, whatever the estimates promise."""
+        """Return True while accepted drafts have saved the time that waiting has cost so far."""
         saved = self._accepted * self._seconds(1)
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
 
-    @property
-    def withheld(self) -> bool:
-        """Whether a gate keeps drafts away: for good reason, or to measure steps without."""
-        gate = self._gate(self.arrivals)
-        return gate is not None and not gate.open
-
-    @property
-    def asking(self) -> bool:
-        """Whether the drafter is asked for drafts, or was not long ago, if only to learn whether it is right: by what
-        adapts, not by a client."""
-        return (
-            self._fixed is None
-            and self.arrivals is not None
-            and self._frontier - self._asked_at < PROBE_INTERVAL
-        )
-
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
-        """The probability that the first 1, 2, ... of so many drafts are all accepted."""
+        """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
         return tuple(accumulate(self.acceptance.rates(drafts), mul)) if drafts else ()
 
     def _seconds(self, rows: int) -> float:
@@ -187,135 +247,145 @@ class DraftLengthController:
 
     @property
     def round_trip(self) -> float:
-        """Seconds to the drafter and back, 0 while unknown."""
-        return self.arrivals.round_trip if self.arrivals is not None else 0.0
+        """Return the seconds to the drafter and back; 0 while unknown."""
+        return 0.0 if self.drafter is None else self.drafter.arrivals.round_trip
+
+    @property
+    def alone(self) -> float:
+        """Return the seconds from one step to the next without drafts; 0 while unknown."""
+        return self._costs.alone.seconds(1, self._frontier) + self._costs.pause
 
     # --- the policy
 
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
-        moved, or none is used."""
-        arrivals = self.arrivals
-        if (
-            arrivals is None
-            or self._fixed is not None
-            or self._sharing > 1
-            or self.refuses(arrivals)
-        ):
+        """Return the inputs of a new policy, which is solved on another thread.
+
+        None if the estimates have hardly moved, or if the session follows no policy.
+        """
+        drafter = self.drafter
+        if drafter is None or not self.lone or self.refuses(drafter):
             return None
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
-        if now - arrivals.looked < interval:
+        speculation = drafter.speculation
+        if now - speculation.policy_checked_at < interval:
             return None
-        inputs = self.inputs_with(
-            self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip
-        )
+        inputs = self.inputs_with(self.acceptance.rates(), drafter.arrivals)
         if inputs is None:
             return None
-        arrivals.looked, self._news = now, False
-        return inputs if self.policy is None or moved(self.policy.inputs, inputs) else None
-
-    @property
-    def alone(self) -> float:
-        """Seconds of a step where nothing is drafted, with what lies between two; 0 before the first measurement."""
-        return self._costs.alone.seconds(1, self._frontier) + self._costs.pause
-
-    @property
-    def off(self) -> bool:
-        """Whether the drafter has been found not to pay for this session by itself."""
-        unwanted = self.policy is not None and self.policy.wanted == 0
-        return self.lone and (self.refuses(self.arrivals) or unwanted)
+        speculation.policy_checked_at = now
+        self._news = False
+        is_current = self.policy is not None and not moved(self.policy.inputs, inputs)
+        return None if is_current else inputs
 
     def inputs_with(
-        self, rates: list[float], interval: float | None, restart: float | None, round_trip: float
+        self, rates: list[float], arrivals: Arrivals, load: int | None = None
     ) -> PolicyInputs | None:
-        """What a policy would be solved from with a drafter like that; None where too little is known."""
+        """Return the inputs of a policy with a drafter like that; None if too little is known.
+
+        load: sessions that it would draft for; None for the present ones.
+        """
+        interval = arrivals.interval_at(arrivals.load if load is None else load)
         if interval is None or self._seconds(1) <= 0:
             return None
-        restart = round_trip + 1.5 * interval if restart is None else restart
-        steps = tuple(self._seconds(rows) + self._costs.pause for rows in range(1, self._most + 2))
+        restart = arrivals.restart
+        if restart is None:
+            restart = arrivals.round_trip + 1.5 * interval
+        widths = range(1, self._most + 2)
         return PolicyInputs(
-            steps, tuple(rates[: self._most + 1]), interval, max(restart, interval), self.alone
+            steps=tuple(self._seconds(rows) + self._costs.pause for rows in widths),
+            rates=tuple(rates[: self._most + 1]),
+            interval=interval,
+            restart=max(restart, interval),
+            alone=self.alone,
         )
+
+    def solved(self, policy: Policy) -> None:
+        """Follow a policy, with which other sessions of this drafter begin too."""
+        self.policy = policy
+        if self.drafter is not None:
+            self.drafter.speculation.policy = policy
 
     # --- what happened
 
-    def solved(self, policy: Policy) -> None:
-        self.policy = policy
-        if self.arrivals is not None:
-            self.arrivals.policy = policy
-
     def judged(self, *, right: bool) -> None:
-        """Learn whether one more draft, which no step verified, would have been accepted. It may repeat what the text
-        says already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds
-        what that can cost."""
-        gate = self.arrivals.gate if self.arrivals is not None else None
-        if gate is not None and not gate.refuses:
+        """Learn whether one more draft, which no step verified, would have been accepted.
+
+        It may repeat text that is known already. So it is not believed while drafting was found
+        not to pay: the gate bounds what another try can cost.
+        """
+        if self.drafter is not None and not self.drafter.speculation.gate.refuses:
             self.acceptance.record(1, int(right))
             self._news = True
 
     def stepped(
         self,
         frontier: int,
+        *,
         tested: int,
         accepted: int,
-        *,
         flushed: bool,
         now: float,
         sessions: int = 1,
     ) -> None:
-        """Note that a step of so many sessions has moved the frontier. flushed: none of the drafter's drafts is left
-        beyond it."""
+        """Note that a step of so many sessions has moved the frontier.
+
+        flushed: none of the drafter's drafts is left beyond it.
+        """
         self._frontier = frontier
-        if tested or sessions != self._sharing:
-            self._sharing, self._share_until = sessions, 0
+        if tested or sessions != self._sessions:
+            self._sessions = sessions
+            self._share_until = 0
         if tested:
             self.acceptance.record(tested, accepted)
-            self._accepted, self._news = self._accepted + accepted, True
-        if self.arrivals is not None:
+            self._accepted += accepted
+            self._news = True
+        if self.drafter is not None:
             self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
             self._ask()
 
     def _ask(self) -> None:
-        """Decide what the drafter is asked for next."""
-        self.draft_n, self.probing = self._wanted_drafts(), False
-        if self.arrivals is None:
+        """Decide how many drafts are asked for next."""
+        self.draft_n = self._wanted_drafts()
+        self.probing = False
+        if self.drafter is None:
             return
+        speculation = self.drafter.speculation
         if self.draft_n:
-            self._asked_at, self.arrivals.probe_interval = self._frontier, PROBE_INTERVAL
-        elif (
-            self._frontier - self._asked_at >= self.arrivals.probe_interval
-            and not self.withheld
-            and not self._muted
-            and self._fixed is None
-        ):
-            self.draft_n, self.probing, self._asked_at = FIRST_DRAFT_N, True, self._frontier
-            self.arrivals.probe_interval = min(
-                2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL
-            )
+            self._asked_at = self._frontier
+            speculation.drafted()
+            return
+        if self.withheld or self._muted or self._fixed is not None:
+            return
+        quiet = self._frontier - self._asked_at
+        if quiet >= speculation.probe_interval:
+            self.draft_n = FIRST_DRAFT_N
+            self.probing = True
+            self._asked_at = self._frontier
+            speculation.probed()
 
     def _wanted_drafts(self) -> int:
-        """What to ask for: a client's own number; nothing behind a closed gate; a share where steps are shared, for
-        which no policy is solved; else the policy's, and a first number while that is being solved."""
+        """Return the number of drafts that are wanted of the drafter."""
         if self._muted:
             return 0
         if self._fixed is not None:
             return self._fixed
         if self.withheld:
             return 0
-        if self._sharing > 1 and self._seconds(1) > 0:
+        if self._sessions > 1 and self._seconds(1) > 0:
             if self._frontier >= self._share_until:
-                self._share, self._share_until = self._fair_share(), self._frontier + SHARE_TOKENS
+                self._share = self._fair_share()
+                self._share_until = self._frontier + SHARE_TOKENS
             return self._share
         return FIRST_DRAFT_N if self.policy is None else self.policy.wanted
 
     def _fair_share(self) -> int:
-        """Drafts that each of the sessions should bring if all were like this one."""
-        context = self._frontier * self._sharing
+        """Return the drafts that each session should bring if all were like this one."""
+        context = self._frontier * self._sessions
 
         def seconds(rows: int) -> float:
             costs = self._costs if rows > 1 else self._costs.alone
-            return costs.seconds(rows * self._sharing, context) + self._costs.pause
+            return costs.seconds(rows * self._sessions, context) + self._costs.pause
 
-        return allocate_drafts([DraftBid(self.chain_acceptance(self._most))], self._most, seconds)[
-            0
-        ]
+        bid = DraftBid(self.chain_acceptance(self._most))
+        [share] = allocate_drafts([bid], self._most, seconds)
+        return share

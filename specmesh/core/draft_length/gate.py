@@ -1,80 +1,57 @@
-"""Whether drafting pays, measured: tokens per second with drafts against tokens per second without, per batch size.
+"""The speculation gate: whether drafting pays, measured.
 
-What drafting costs this host, such as frames to read or cores that a drafter shares, shows there only.
+Compare tokens per second with drafts against tokens per second without, in the same daemon. The
+costs of drafting that no estimate has, such as frames to read or cores that a drafter of this host
+takes, show only there.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
+from specmesh.core.draft_length.bids import LEAST_GAIN
 
+# In brackets: the change of the mean of bench/gate.py by other values. There fewer steps stand
+# still than on a real host, and no drafts are in hand.
 
-@dataclass(frozen=True, slots=True)
-class DraftBid:
-    """What a session could bring to a step, besides its own row."""
-
-    acceptance: tuple[
-        float, ...
-    ]  # probabilities that its first 1, 2, ... drafts are all accepted, falling
-    chosen: bool = False  # how many is decided, so they all come if there is room
-
-
-def allocate_drafts(
-    bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float]
-) -> list[int]:
-    """Return how many of its drafts each bidder brings, at most `room` together. seconds: of a step of so many rows,
-    the pause included."""
-    counts = [0] * len(bids)
-    for bidder, bid in enumerate(bids):
-        if bid.chosen:
-            counts[bidder] = min(len(bid.acceptance), room)
-            room -= counts[bidder]
-    tokens = len(bids) + sum(
-        sum(bid.acceptance[:count]) for bid, count in zip(bids, counts, strict=True)
-    )
-    offered = sorted(
-        (-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.acceptance
-    )
-    del offered[room:]
-    rows = len(bids) + sum(counts)
-    best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
-    for number, (minus, _) in enumerate(offered, 1):
-        tokens -= minus
-        rate = tokens / max(seconds(rows + number), 1e-9)
-        if rate > best:
-            best, taken = rate, number
-    for _, bidder in offered[:taken]:
-        counts[bidder] += 1
-    return counts
-
-
-# In brackets: what other values change in the mean of bench/gate.py, where fewer steps stand still than on a real host,
-# and no drafts are in hand.
-# after a change, that count for no rate: drafts are in hand still, or on their way (2: 0.1 %).
-# A drafter that was stopped may go on for so many seconds, on the cores of the verifier's steps
-SETTLE_STEPS, SETTLE_SECONDS = 4, 0.05
-# steps without drafts, in whose time drafting may lose as much before it is suspended, and has to earn before it goes
-# on; with n sessions the square root of n less, since what they bring varies less. Not less: 16 sessions at once have
-# 0.92 instead of 0.79 of the speed without drafts in their first 64 steps (16: -3 %, 4: 1.4 %)
+SETTLE_STEPS = 4
+"""Steps after a change that count for no rate: drafts are still in hand or on their way (2: 0.1 %).
+"""
+SETTLE_SECONDS = 0.05
+"""Seconds for which a drafter that was stopped may go on, on the cores of the verifier's steps."""
 DEBT = 8.0
-# of the steps that it has gained, that it may lose besides (32: -0.6 %, 1000: 0.6 %, and no bound). As much counts of
-# one step: a drafter of the same host stops it for as long as it reads the text
+"""Steps without drafts in whose time drafting may lose as much before it is suspended, and which it
+has to earn before it goes on. With n sessions it is divided by the square root of n, since the sum
+of their tokens varies less. Not smaller: 16 sessions at once have 0.92 instead of 0.79 of the speed
+without drafts in their first 64 steps (16: -3 %, 4: 1.4 %).
+"""
 MOST_GAINED = 64.0
-EARNED = 1 / 200  # of each step without drafts, to be lost (1/400: -3 %)
-# steps, and seconds, that tell how fast it is without drafts (8: 0.6 %). Without the seconds a target of 0.6 ms a step
-# takes every hiccup of its host for the truth
-STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
-STEPS_WITH = 512  # until that is measured anew (128: -1.7 %, but 0.96 instead of 0.93 at worst)
-# times the rate without drafts, once that was measured, from which on nothing is withheld (never: -0.3 %). By an
-# estimate alone two of five starts beside a drafter of the same host had 0.74 and 0.84 of the speed without drafts
+"""Gained steps that it may lose again (32: -0.6 %, 1000: 0.6 %, and no bound). As much counts of
+one step: a drafter of this host stops it for as long as it reads the text.
+"""
+EARNED = 1 / 200
+"""Of each step without drafts, to be lost again (1/400: -3 %)."""
+STEPS_WITHOUT = 16
+"""Steps that show the rate without drafts (8: 0.6 %)."""
+SECONDS_WITHOUT = 0.05
+"""Seconds that they must take. Without this bound a target of 0.6 ms a step takes each hiccup of
+its host for the truth.
+"""
+STEPS_WITH = 512
+"""Steps with drafts until the rate without is measured again (128: -1.7 %, but 0.96 instead of 0.93
+at worst).
+"""
 CLEAR_GAIN = 1.15
-
-SHORTEST = 1e-9  # seconds; a step too fast to measure took some all the same
+"""Times the measured rate without drafts from which on nothing is withheld (never: -0.3 %). By an
+estimate alone two of five starts beside a drafter of this host had 0.74 and 0.84 of the speed
+without drafts.
+"""
+SHORTEST = 1e-9  # seconds; a step too fast to measure took some time
 
 
 @dataclass(slots=True)
 class _Rate:
+    """Tokens and seconds of consecutive steps."""
+
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -91,98 +68,121 @@ class _Rate:
         return self.tokens / max(self.seconds, SHORTEST)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """One step, as a gate compares it.
+
+    sessions: how many shared it. tokens: committed by it.
+    seconds: from the end of the step before to its own end.
+    asked: drafts were asked for. had_drafts: it verified some.
+    rate_alone: expected tokens per second without drafts; 0 while unknown.
+    shared_host: a drafter of this host slows steps down. The rate without drafts is then measured
+        before anything is drafted.
+    """
+
+    sessions: int
+    tokens: int
+    seconds: float
+    asked: bool
+    had_drafts: bool
+    rate_alone: float = 0.0
+    shared_host: bool = False
+
+
 class SpeculationGate:
-    """`open`: batches of one size draft; `verdict`: whether drafting pays, None before it was measured.
-    Its budget is what drafting may lose, in steps that could have run without it in the same time: what it has gained,
-    and a small share of those that run without it. While that is spent it is suspended: its cost is bounded, also where
-    it pays for some texts only."""
+    """Opens and shuts for the drafts of one source at one number of sessions.
+
+    - open: drafts may be asked for.
+    - verdict: drafting pays; None before it was measured.
+
+    The budget is what drafting may lose, in steps without drafts: what it has gained, and a small
+    share of the steps without. While the budget is spent the gate is shut. So the cost of drafting
+    is bounded, also where it pays for some texts only.
+    """
 
     def __init__(self) -> None:
         self.open = True
         self.verdict: bool | None = None
         self._budget = 0.0
-        self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
-        self._stalled = (
-            False  # the newest step took so long that it counts for none either, the next one will
-        )
-        self._alone = (
-            0.0  # tokens per second without drafts: the highest estimate, until it was measured
-        )
-        self._without, self._with = (
-            _Rate(),
-            _Rate(),
-        )  # newest steps without drafts, and those with drafts since
+        self._rest = SETTLE_STEPS  # steps that count for no rate
+        self._rest_seconds = 0.0
+        self._stalled = False  # the newest step took too long to count; the next one counts
+        self._alone = 0.0  # tokens per second without drafts: highest estimate, then measured
+        self._without = _Rate()  # newest steps without drafts
+        self._with = _Rate()  # steps with drafts since
 
     @property
     def refuses(self) -> bool:
-        """Whether drafting was found not to pay, and may not be tried again yet."""
+        """Return True if drafting was found not to pay and may not be tried again yet."""
         return self.verdict is False and not self.open
 
-    def stepped(
-        self,
-        sessions: int,
-        tokens: int,
-        seconds: float,
-        *,
-        asked: bool,
-        had: bool,
-        alone: float,
-        shared: bool = False,
-    ) -> None:
-        """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
-        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown. shared: with a drafter
-        on this host, which slows steps down: the rate without drafts is then measured before anything is drafted."""
+    def stepped(self, step: StepOutcome) -> None:
+        """Learn from a step."""
         settled = self._rest <= 0 and self._rest_seconds <= 0.0
-        self._rest, self._rest_seconds = self._rest - 1, self._rest_seconds - seconds
+        self._rest -= 1
+        self._rest_seconds -= step.seconds
         if not self._without.steps:
-            self._alone = max(self._alone, alone)
-        gained = (tokens - seconds * self._alone) / sessions
-        stalled = self._stalled = gained <= -DEBT and not self._stalled  # that says nothing
+            self._alone = max(self._alone, step.rate_alone)
+        gained = (step.tokens - step.seconds * self._alone) / step.sessions
+        stalled = gained <= -DEBT and not self._stalled
+        self._stalled = stalled
         if not self.open:
-            if settled and not (had or stalled):  # had: some of before were in hand still
-                self._withheld(sessions, tokens, seconds)
-        elif asked and (not self._alone or (shared and not self._without.enough)):
-            self._withhold()
-        elif asked:
-            self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
-            if settled and not stalled:
-                self._with.add(tokens, seconds)
-            if settled:
-                self._review(sessions, max(self._alone, alone))
+            # Drafts of before may still be in hand.
+            if settled and not (step.had_drafts or stalled):
+                self._stepped_shut(step)
+        elif step.asked:
+            baseline_missing = step.shared_host and not self._without.enough
+            if not self._alone or baseline_missing:
+                self._shut()
+            else:
+                self._stepped_open(step, gained, settled=settled, stalled=stalled)
 
-    def _review(self, sessions: int, alone: float) -> None:
-        """After a step with drafts, see whether to go on."""
+    def _stepped_open(
+        self, step: StepOutcome, gained: float, *, settled: bool, stalled: bool
+    ) -> None:
+        """Learn from a step for which drafts were asked for, and see whether to go on."""
+        self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
+        if not settled:
+            return
+        if not stalled:
+            self._with.add(step.tokens, step.seconds)
+        alone = max(self._alone, step.rate_alone)
         due = self._with.steps >= STEPS_WITH
-        if due and self.verdict is not None and self._with.per_second >= CLEAR_GAIN * alone:
-            self._decide(sessions, pays=True)
-        elif due or self._budget <= -DEBT / sqrt(sessions):
-            self._withhold()
+        clear = self.verdict is not None and self._with.per_second >= CLEAR_GAIN * alone
+        if due and clear:
+            self._decide(step.sessions, pays=True)
+        elif due or self._budget <= -DEBT / sqrt(step.sessions):
+            self._shut()
 
-    def _withhold(self) -> None:
-        self.open, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
+    def _shut(self) -> None:
+        self.open = False
+        self._rest = SETTLE_STEPS
+        self._rest_seconds = SETTLE_SECONDS
         self._without = _Rate()
 
-    def _withheld(self, sessions: int, tokens: int, seconds: float) -> None:
-        """After a step without, see what drafting has brought, and whether it may go on."""
-        without, known = self._without, self._without.enough
-        without.add(tokens, seconds)
+    def _stepped_shut(self, step: StepOutcome) -> None:
+        """Learn from a step without drafts: compare with those before, and see whether to open."""
+        known = self._without.enough
+        self._without.add(step.tokens, step.seconds)
         self._budget += EARNED
-        if not without.enough:
+        if not self._without.enough:
             return
-        self._alone = without.per_second
+        self._alone = self._without.per_second
         measured = self._with.steps >= STEPS_WITHOUT
         if not known and (measured or self._budget < 0):
-            self._decide(
-                sessions, pays=measured and self._with.per_second >= LEAST_GAIN * self._alone
-            )
+            pays = measured and self._with.per_second >= LEAST_GAIN * self._alone
+            self._decide(step.sessions, pays=pays)
         if self._budget >= 0:
-            self.open, self._rest, self._rest_seconds = True, SETTLE_STEPS, 0.0
+            self.open = True
+            self._rest = SETTLE_STEPS
+            self._rest_seconds = 0.0
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
-        """Reckon anew what drafting has gained: the rate without it may have been another."""
+        """Compute anew what drafting has gained: the rate without may have been another."""
         gained = (self._with.tokens - self._with.seconds * self._alone) / sessions
         if pays:
             self._budget = min(max(self._budget, gained), MOST_GAINED)
         else:
             self._budget = min(self._budget, -DEBT / sqrt(sessions))
-        self.verdict, self._with = pays, _Rate()
+        self.verdict = pays
+        self._with = _Rate()

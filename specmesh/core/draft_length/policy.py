@@ -1,17 +1,20 @@
-"""When to step and with how many drafts: an average-reward semi-Markov decision process in the drafter's lead.
+"""When to step and with how many drafts: an average-reward semi-Markov decision process.
 
-The lead is how many drafts the drafter is ahead of the committed text as seen at the verifier, fractions counting the
-part of the next one that is done; after a rejection it is negative: minus the round trip and the draft in flight, in
-draft intervals. Between rejections it is the whole state, so the best policy solves a one-dimensional problem:
+Its state is the drafter's lead: how many drafts the drafter is ahead of the committed text as seen
+at the verifier, fractions counting the part of the next one that is done. After a rejection it is
+negative: minus the round trip and the draft in flight, in draft intervals. Between rejections it is
+the whole state, so the best policy solves a one-dimensional problem:
 
     at lead l:  wait       -> the next whole lead, a draft's arrival
-                step, k<=l -> l + t(k)/interval - (k+1)          with probability r1 r2 ... r(k+1), after t(k) seconds
-                           -> the lead after a rejection         otherwise
+                step, k<=l -> l + t(k)/interval - (k+1)   with probability r1 r2 ... r(k+1),
+                                                          after t(k) seconds
+                           -> the lead after a rejection  otherwise
 
-A step with k drafts commits 1 + r1 + r1 r2 + ... tokens. The policy with the highest rate of tokens per second is found
-by value iteration for a given rate inside Dinkelbach's iteration on the rate (Dinkelbach 1967; Puterman, "Markov
-Decision Processes", 11.4). Lock-step, pipelined, eager and no drafting at all are members of this one family, so by its
-own estimates the policy is never slower than the target alone.
+A step with k drafts commits 1 + r1 + r1 r2 + ... tokens. The policy with the highest rate of tokens
+per second is found by value iteration for a given rate inside Dinkelbach's iteration on the rate
+(Dinkelbach 1967; Puterman, "Markov Decision Processes", 11.4). Lock-step, pipelined, eager and no
+drafting at all are members of this one family, so by its own estimates the policy is never slower
+than the target alone.
 """
 
 from dataclasses import dataclass
@@ -24,181 +27,268 @@ from specmesh.core.draft_length import MAX_LEAD
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 QUARTERS = 4  # grid points per draft interval
 LARGEST_LEAD = MAX_LEAD + 2  # that has a state of its own
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
-EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
-BEGIN_GAIN, KEEP_GAIN = (
-    1.03,
-    1.01,
-)  # times the target's own rate that drafting must promise to begin, and to go on
-RATES_MOVED, TIMES_MOVED = (
-    0.04,
-    0.08,
-)  # difference of acceptance rates, and relatively of times, for a new policy
+EXACT = 3e-4
+"""Error of values, in tokens, and of rates, relatively. Acceptance is known to a few percent at
+best.
+"""
+BEGIN_GAIN = 1.03  # times the target's own rate that drafting must promise to begin
+KEEP_GAIN = 1.01  # the same to go on
+RATES_MOVED = 0.04  # difference of an acceptance rate that is worth a new policy
+TIMES_MOVED = 0.08  # relative difference of a time that is worth a new policy
+MOST_RATES = 12  # iterations of Dinkelbach's
+MOST_SWEEPS = 400  # iterations of values for one rate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
-    """What a policy is solved from, in seconds; steps include what lies between two."""
+    """The estimates that a policy is solved from, in seconds.
 
-    steps: tuple[float, ...]  # with k = 0, 1, ... drafts
-    rates: tuple[
-        float, ...
-    ]  # probability that draft 1, 2, ... is accepted after those before; one more than drafts
-    interval: float  # from one draft to the next, > 0
-    restart: float  # from sending a recovered token until the first draft on it is here
-    alone: float  # a step where nothing is drafted
+    steps: a step with 0, 1, ... drafts and the pause before it.
+    rates: probability that draft 1, 2, ... is accepted after those before it, one for each of
+        `steps`.
+    interval: from one draft to the next; above 0.
+    restart: from sending a recovered token until the first draft on it is here.
+    alone: a step while nothing is drafted.
+    """
+
+    steps: tuple[float, ...]
+    rates: tuple[float, ...]
+    interval: float
+    restart: float
+    alone: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What to do at each lead, from `lowest` on in quarters of a draft."""
+    """The best action at each lead, from `lowest` on in quarters of a draft.
+
+    drafts: the best number of drafts to step with at once.
+    then: index of the lead to wait for; the lead's own if a step now is best.
+    wanted: most drafts of its steps; 0 if drafting is not worth it.
+    rate: tokens per second that it promises.
+    values: the solution that it was read from. The next solution starts from it.
+    """
 
     inputs: PolicyInputs
     lowest: float
-    drafts: tuple[int, ...]  # the best number to step with at once
-    then: tuple[int, ...]  # the index of the lead to wait for, its own where a step now is best
-    wanted: int  # most drafts it steps with, 0 where drafting is not worth it
-    rate: float  # tokens per second it promises
-    values: Floats  # the solution it was read from, by which the next one starts
+    drafts: tuple[int, ...]
+    then: tuple[int, ...]
+    wanted: int
+    rate: float
+    values: Floats
 
     def index(self, lead: float) -> int:
+        """Return the index of a lead, or of the nearest one that has a state."""
         at = int((lead - self.lowest) * QUARTERS + 1e-6)
         return min(max(at, 0), len(self.drafts) - 1)
 
     def lead_at(self, index: int) -> float:
+        """Return the lead of an index."""
         return self.lowest + index / QUARTERS
 
 
 def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
-    """The best policy, in milliseconds; faster from a `start` solved from similar inputs."""
+    """Return the best policy. It takes milliseconds, fewer from a `start` with similar inputs."""
     grid = _Grid(inputs)
-    rate = start.rate if start is not None else 1.0 / inputs.steps[0]
+    rate = 1.0 / inputs.steps[0] if start is None else start.rate
     values = grid.resampled(start)
-    for _ in range(12):
-        values, choice, tokens, seconds = grid.iterate(rate, values)
-        better = tokens / seconds
-        if abs(better - rate) < EXACT * rate:
+    iterations = 0
+    while True:
+        solution = grid.solve_for(rate, values)
+        if abs(solution.rate - rate) < EXACT * rate:
             break
-        rate = better
-    drafts, then = choice  # pyright: ignore[reportPossiblyUnboundVariable]  # the loop ran
-    least = KEEP_GAIN if start is None or start.wanted else BEGIN_GAIN
-    wanted = grid.most_used(drafts, then) if rate > least / inputs.alone else 0
+        rate = solution.rate
+        values = solution.values
+        iterations += 1
+        if iterations == MOST_RATES:
+            break
+    drafting = start is None or start.wanted > 0
+    least_gain = KEEP_GAIN if drafting else BEGIN_GAIN
+    wanted = 0
+    if rate > least_gain / inputs.alone:
+        wanted = grid.most_drafts(solution)
     return Policy(
-        inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values
+        inputs=inputs,
+        lowest=grid.lowest,
+        drafts=tuple(solution.drafts.tolist()),
+        then=tuple(solution.then.tolist()),
+        wanted=wanted,
+        rate=rate,
+        values=solution.values,
     )
 
 
 def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
-    """Whether estimates have moved so far that the policy may change."""
-    before, after = (
-        (*old.steps, old.interval, old.restart, old.alone),
-        (*new.steps, new.interval, new.restart, new.alone),
-    )
-    return any(abs(a - b) > RATES_MOVED for a, b in zip(old.rates, new.rates, strict=True)) or any(
-        abs(a - b) > TIMES_MOVED * a for a, b in zip(before, after, strict=True)
-    )
+    """Return True if estimates have moved so far that the policy may change."""
+    for before, after in zip(old.rates, new.rates, strict=True):
+        if abs(before - after) > RATES_MOVED:
+            return True
+    for before, after in zip(_times(old), _times(new), strict=True):
+        if abs(before - after) > TIMES_MOVED * before:
+            return True
+    return False
+
+
+def _times(inputs: PolicyInputs) -> tuple[float, ...]:
+    return (*inputs.steps, inputs.interval, inputs.restart, inputs.alone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solution:
+    """The best policy if time costs a given rate of tokens per second.
+
+    values: (leads,) tokens that each lead is worth until the next rejection, less the cost of time.
+    drafts: (leads,) best number of drafts of a step. then: (leads,) index of the lead to step at.
+    rate: tokens per second that it reaches.
+    """
+
+    values: Floats
+    drafts: Ints
+    then: Ints
+    rate: float
 
 
 class _Grid:
+    """The leads from `lowest` on in quarters of a draft, and the outcome of each step from each.
+
+    By number of drafts, shape (drafts,):
+
+    - _step_seconds: of a step; infinite for a step that is never worth taking.
+    - _step_tokens: that it commits, expected.
+    - _unbroken: probability that nothing is rejected, so that the lead goes on from here.
+
+    By lead, shape (leads,):
+
+    - _leads: the leads themselves.
+    - _elapsed: seconds until the drafter has come there from the lowest lead.
+    - _arrivals: a draft arrives there, which ends a wait.
+
+    By both, shape (leads, drafts), for a step without a rejection:
+
+    - _possible: so many drafts are in hand.
+    - _next, _fraction: the lead after it lies this fraction of a quarter above the lead `_next`.
+
+    _restart: index of the lead after a rejection. _interval: seconds from one draft to the next.
+    """
+
     def __init__(self, inputs: PolicyInputs) -> None:
         steps = np.asarray(inputs.steps)
-        dearer = (
-            steps > np.minimum.accumulate(steps[::-1])[::-1]
-        )  # than a wider step: never worth taking
-        self._seconds = np.where(dearer & (np.arange(len(steps)) > 0), np.inf, steps)
+        drafts = np.arange(len(steps))
+        cheapest_wider = np.minimum.accumulate(steps[::-1])[::-1]
+        never = (steps > cheapest_wider) & (drafts > 0)
+        self._interval = inputs.interval
+        self._step_seconds = np.where(never, np.inf, steps)
+        self._unbroken = np.cumprod(np.asarray(inputs.rates[: len(steps)]))
+        accepted = np.concatenate(([0.0], np.cumsum(self._unbroken[:-1])))
+        self._step_tokens = 1.0 + accepted
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
-        self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
+        self.lowest = -ceil(max(behind, 1.0) * QUARTERS) / QUARTERS
+        self._restart = 0
+        if behind < 1.0:
+            self._restart = round((-behind - self.lowest) * QUARTERS)
         size = round((LARGEST_LEAD - self.lowest) * QUARTERS) + 1
-        self._interval, self._tick = inputs.interval, inputs.interval / QUARTERS
-        self._leads = self.lowest + np.arange(size) / QUARTERS
-        self._start = 0 if behind >= 1.0 else round((-behind - self.lowest) * QUARTERS)
-        most = len(steps) - 1
-        alive = np.cumprod(np.asarray(inputs.rates[: most + 1]))
-        self._tokens = 1.0 + np.concatenate(([0.0], np.cumsum(alive[:-1])))
-        self._stands = alive
-        after = self._leads[:, None] + self._seconds / inputs.interval - (np.arange(most + 1) + 1)
+        indices = np.arange(size)
+        self._leads = self.lowest + indices / QUARTERS
+        self._elapsed = indices.astype(np.float64) * (inputs.interval / QUARTERS)
+        first_whole = round(-self.lowest * QUARTERS) % QUARTERS
+        self._arrivals = (self._leads >= 1.0) & (indices % QUARTERS == first_whole)
+        in_hand = np.maximum(np.floor(self._leads + 1e-9), 0)
+        self._possible = drafts <= in_hand[:, None]
+        after = self._leads[:, None] + self._step_seconds / inputs.interval - (drafts + 1)
         place = np.clip((after - self.lowest) * QUARTERS, 0, size - 1)
-        self._below = np.minimum(place.astype(np.int64), size - 2)
-        self._part = place - self._below
-        self._allowed = np.arange(most + 1) <= np.maximum(np.floor(self._leads + 1e-9), 0)[:, None]
-        self._ticks = np.arange(size, dtype=np.float64) * self._tick
-        self._arrivals = (self._leads >= 1.0) & (
-            np.arange(size) % QUARTERS == round(-self.lowest * QUARTERS) % QUARTERS
-        )
+        self._next = np.minimum(place.astype(np.int64), size - 2)
+        self._fraction = place - self._next
 
     def resampled(self, start: Policy | None) -> Floats:
-        """Values to begin with, of another policy at the same leads."""
+        """Return values to begin with: those of another policy at these leads."""
         if start is None:
             return np.zeros(len(self._leads))
-        old = start.lowest + np.arange(len(start.values)) / QUARTERS
-        return np.interp(self._leads, old, start.values)
+        leads = start.lowest + np.arange(len(start.values)) / QUARTERS
+        return np.interp(self._leads, leads, start.values)
 
-    def iterate(
-        self, rate: float, values: Floats
-    ) -> tuple[Floats, tuple[Ints, Ints], float, float]:
-        """Solve for one rate; the values, (drafts, where to step) per lead, and tokens and seconds per epoch."""
-        gain = np.where(np.isfinite(self._seconds), self._tokens - rate * self._seconds, -np.inf)
-        for _ in range(400):
-            future = self._at(values)
-            scores = np.where(self._allowed, gain + self._stands * future, -np.inf)
-            best = scores.max(axis=1)
-            new = self._best_later(best - rate * self._ticks) + rate * self._ticks
-            change = float(np.abs(new - values).max())
-            values = new
-            if change < EXACT:
+    def solve_for(self, rate: float, values: Floats) -> _Solution:
+        """Return the solution for one rate by value iteration, which begins with `values`."""
+        tokens = self._step_tokens - rate * self._step_seconds
+        gain = np.where(np.isfinite(self._step_seconds), tokens, -np.inf)
+        waiting = rate * self._elapsed
+        sweeps = 0
+        while True:
+            outcomes = gain + self._unbroken * self._after(values)
+            scores = np.where(self._possible, outcomes, -np.inf)
+            at_once = scores.max(axis=1) - waiting
+            improved = self._best_later(at_once) + waiting
+            change = float(np.abs(improved - values).max())
+            values = improved
+            sweeps += 1
+            if change < EXACT or sweeps == MOST_SWEEPS:
                 break
-        drafts = scores.argmax(axis=1)  # pyright: ignore[reportPossiblyUnboundVariable]  # the loop ran
-        later = self._where_best_later(best - rate * self._ticks)  # pyright: ignore[reportPossiblyUnboundVariable]  # likewise
-        tokens, seconds = self._evaluate(drafts, later)
-        return values, (drafts, later), tokens, seconds
+        drafts = scores.argmax(axis=1)
+        then = self._where_best_later(at_once)
+        return _Solution(values=values, drafts=drafts, then=then, rate=self._rate_of(drafts, then))
 
-    def _at(self, values: Floats) -> Floats:
-        below = values[self._below]
-        found: Floats = below + self._part * (values[self._below + 1] - below)
+    def _after(self, values: Floats) -> Floats:
+        """Return the value of the lead after each step, (leads, drafts)."""
+        below = values[self._next]
+        above = values[self._next + 1]
+        found: Floats = below + self._fraction * (above - below)
         return found
 
     def _best_later(self, scores: Floats) -> Floats:
+        """Return the best score at each lead: its own, or that of a later arrival."""
         arrivals = np.where(self._arrivals, scores, -np.inf)
-        found: Floats = np.maximum(scores, np.maximum.accumulate(arrivals[::-1])[::-1])
+        best_arrival = np.maximum.accumulate(arrivals[::-1])[::-1]
+        found: Floats = np.maximum(scores, best_arrival)
         return found
 
     def _where_best_later(self, scores: Floats) -> Ints:
-        best, size = self._best_later(scores), len(scores)
-        reached = self._arrivals & (scores >= best - 1e-12)
-        later = np.minimum.accumulate(np.where(reached, np.arange(size), size - 1)[::-1])[::-1]
-        found: Ints = np.where(scores >= best - 1e-12, np.arange(size), later)
+        """Return the index of the first lead with the best score, from each lead on."""
+        indices = np.arange(len(scores))
+        is_best: Flags = scores >= self._best_later(scores) - 1e-12
+        best_arrivals = np.where(self._arrivals & is_best, indices, len(scores) - 1)
+        next_best = np.minimum.accumulate(best_arrivals[::-1])[::-1]
+        found: Ints = np.where(is_best, indices, next_best)
         return found
 
-    def _evaluate(self, drafts: Ints, later: Ints) -> tuple[float, float]:
-        """Tokens and seconds of one epoch under a policy, from one rejection to the next."""
-        rows, k = later, drafts[later]
-        waited = self._ticks[later] - self._ticks
-        below, part, stands = self._below[rows, k], self._part[rows, k], self._stands[k]
-        once = np.stack((self._tokens[k], waited + self._seconds[k]))
+    def _rate_of(self, drafts: Ints, then: Ints) -> float:
+        """Return the tokens per second of a policy, from one rejection to the next."""
+        taken = drafts[then]
+        waited = self._elapsed[then] - self._elapsed
+        below = self._next[then, taken]
+        fraction = self._fraction[then, taken]
+        unbroken = self._unbroken[taken]
+        # Two rows, tokens and seconds: of one step, and of all until the rejection.
+        once = np.stack((self._step_tokens[taken], waited + self._step_seconds[taken]))
         total = once
-        for _ in range(400):
-            new = once + stands * (total[:, below] + part * (total[:, below + 1] - total[:, below]))
-            done = bool((np.abs(new - total).max(axis=1) < EXACT * new.max(axis=1)).all())
-            total = new
-            if done:
+        for _ in range(MOST_SWEEPS):
+            later = total[:, below]
+            after = later + fraction * (total[:, below + 1] - later)
+            improved = once + unbroken * after
+            changes = np.abs(improved - total).max(axis=1)
+            total = improved
+            if (changes < EXACT * improved.max(axis=1)).all():
                 break
-        return float(total[0, self._start]), float(total[1, self._start])
+        tokens, seconds = total[:, self._restart].tolist()
+        return float(tokens) / float(seconds)
 
-    def most_used(self, drafts: Ints, later: Ints) -> int:
-        """Most drafts of a step on the way from one rejection to the next. Leads between two of the grid add up."""
-        most, lead, size = 0, float(self._leads[self._start]), len(self._leads)
+    def most_drafts(self, solution: _Solution) -> int:
+        """Return the most drafts of a step on the way from one rejection to the next.
+
+        The way is followed lead by lead, between those of the grid too.
+        """
+        most = 0
+        lead = float(self._leads[self._restart])
+        size = len(self._leads)
         for _ in range(size):
             at = min(int((lead - self.lowest) * QUARTERS + 1e-6), size - 1)
-            step = int(later[at])
-            taken = int(drafts[step])
+            step = int(solution.then[at])
+            taken = int(solution.drafts[step])
             most = max(most, taken)
-            lead += (
-                float(self._leads[step] - self._leads[at])
-                + self._seconds[taken] / self._interval
-                - (taken + 1)
-            )
+            waited = float(self._leads[step] - self._leads[at])
+            lead += waited + self._step_seconds[taken] / self._interval - (taken + 1)
             lead = max(lead, self.lowest)
         return most

@@ -226,10 +226,9 @@ class DrafterCore:
             if (spare := next(idle, None)) is None:
                 return False
             self._release(spare)
-        session.seq, session.held = self.slots.acquire(
-            session.truth, n_prompt, cached=session.opened.cached
-        )
-        session.fed = session.held
+        slot = self.slots.acquire(session.truth, n_prompt, cached=session.opened.cached)
+        session.seq = slot.seq
+        session.held = session.fed = slot.length
         self._slots_changed = True
         return True
 

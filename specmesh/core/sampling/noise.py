@@ -1,4 +1,8 @@
-"""Noise that both sides can compute: the same for (seed, position, token) on every machine, in any order."""
+"""Noise that both sides can compute: the same for (seed, position, token) on every machine.
+
+It is counter-based, so it can be computed in any order: two rounds of the SplitMix64 finaliser
+(Steele, Lea, Flood 2014) over the three counters.
+"""
 
 import functools
 from enum import IntEnum
@@ -6,78 +10,105 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bits = NDArray[np.uint64]
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK_64 = 0xFFFFFFFFFFFFFFFF
 
-_PART = 16384  # tokens at once, so that what is computed of them stays in the processor's cache
+_ROUNDS = ((np.uint64(30), _MIX_1), (np.uint64(27), _MIX_2))
+"""Shifts and factors of the first two rounds of `_mix`."""
+_PART = 16384  # tokens at once, so that their arrays stay in the processor's cache
 
 
 class NoiseStream(IntEnum):
-    """What noise is for. Coupled sampling has the seed's own; each of these has another, which shows nothing of it."""
+    """The uses of noise. Coupled sampling has the seed's own noise.
 
-    CHOICES = 1  # those that depend on the ids before a position too: a draft's, and the target's own beside it
+    The noise of each of these shows nothing of that, nor of the others.
+    """
+
+    CHOICES = 1
+    """Choices that depend on the ids before a position too: a draft's, and the target's own."""
+
     COINS = 2
     RESIDUALS = 3
 
 
 def derived(seed: int, stream: NoiseStream, number: int = 0) -> int:
-    """The 64-bit seed of another stream of noise, or of the one of this number (up to 32 bits) among many."""
+    """Return the 64-bit seed of another stream, or of one of many in it.
+
+    number: of the one among many, up to 32 bits.
+    """
     with np.errstate(over="ignore"):
-        key = _mix(np.array(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + _MIX_1 * np.uint64(stream)))
-        return int(_mix(key ^ _GOLDEN * np.uint64(number + 1)))
+        own = np.uint64(seed & _MASK_64) + _MIX_1 * np.uint64(stream)
+        key = _mix(np.array(own))
+        one_of_many = _GOLDEN * np.uint64(number + 1)
+        return int(_mix(key ^ one_of_many))
 
 
-def uniform(seed: int | np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number between 0 and 1, neither of them, for (seed, position, token), of 52 bits; one value per token."""
-    mixed = _mix(_counter(tokens) ^ _key(np.uint64(seed), position))
+def uniform(seed: int | np.uint64, position: int, tokens: Ids) -> Floats:
+    """Return a number of 52 bits between 0 and 1 for each token, neither of them included."""
+    key = _key(np.uint64(seed), position)
+    mixed = _mix(_counter(tokens) ^ key)
     mixed >>= np.uint64(12)
-    numbers: NDArray[np.float64] = (mixed.astype(np.float64) + 0.5) * 2.0**-52
-    return numbers  # exact, so never 0 or 1
+    # Both operations are exact, so no number is rounded to 0 or 1.
+    numbers: Floats = (mixed.astype(np.float64) + 0.5) * 2.0**-52
+    return numbers
 
 
-def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine. Counter-based:
-    two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters."""
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform(seed, position, tokens)))
+def gumbel(seed: np.uint64, position: int, tokens: Ids) -> Floats:
+    """Return Gumbel(0, 1) noise for each token."""
+    numbers = uniform(seed, position, tokens)
+    noise: Floats = -np.log(-np.log(numbers))
     return noise
 
 
-def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDArray[np.int64]:
-    """The tokens of a vocabulary whose noise may be `least` or more, and hardly another; without its logarithms."""
-    share = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
-    enough = np.uint64(share * 2.0**31) << np.uint64(
-        33
-    )  # the end of `_mix` changes lower bits only, and is left out
-    key, counters, found = _key(seed, position), _counters(n_vocab), np.empty(n_vocab, np.bool_)
-    both = np.empty((2, _PART), np.uint64)
+def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> Ids:
+    """Return the tokens of a vocabulary whose Gumbel noise may be `least` or more.
+
+    Hardly any other token is among them. No logarithm is computed: the mixed bits are compared
+    with those of the uniform number whose noise is `least`. The last round of `_mix` changes only
+    lower bits, so it is left out.
+    """
+    bounded = min(max(least, -4.0), 40.0)
+    number = np.exp(-np.exp(-bounded)) * (1 - 1e-9)
+    threshold = np.uint64(number * 2.0**31) << np.uint64(33)
+    key = _key(seed, position)
+    counters = _counters(n_vocab)
+    found = np.empty(n_vocab, np.bool_)
+    buffers = np.empty((2, _PART), np.uint64)
     for begin in range(0, n_vocab, _PART):
         part = counters[begin : begin + _PART]
-        x, shifted = both[:, : len(part)]
+        x, shifted = buffers[:, : len(part)]
         np.bitwise_xor(part, key, out=x)
-        for shift, factor in ((np.uint64(30), _MIX_1), (np.uint64(27), _MIX_2)):
+        for shift, factor in _ROUNDS:
             np.right_shift(x, shift, out=shifted)
             np.bitwise_xor(x, shifted, out=x)
             np.multiply(x, factor, out=x)
-        np.greater_equal(x, enough, out=found[begin : begin + _PART])
+        np.greater_equal(x, threshold, out=found[begin : begin + _PART])
     return np.flatnonzero(found)
 
 
-def _key(seed: np.uint64, position: int) -> NDArray[np.uint64]:
+def _key(seed: np.uint64, position: int) -> Bits:
     with np.errstate(over="ignore"):
-        return _mix(np.array(seed + _GOLDEN * np.uint64(position + 1)))
+        key = seed + _GOLDEN * np.uint64(position + 1)
+        return _mix(np.array(key))
 
 
-def _counter(tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _counter(tokens: Ids) -> Bits:
     return (tokens.astype(np.uint64) + np.uint64(1)) * _GOLDEN
 
 
 @functools.lru_cache(2)
-def _counters(n_vocab: int) -> NDArray[np.uint64]:
+def _counters(n_vocab: int) -> Bits:
     return _counter(np.arange(n_vocab))
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(x: Bits) -> Bits:
+    """Mix 64-bit numbers in place and return them: SplitMix64's finaliser."""
     x ^= x >> np.uint64(30)
     x *= _MIX_1
     x ^= x >> np.uint64(27)

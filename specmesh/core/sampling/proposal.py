@@ -1,44 +1,57 @@
-"""What a draft was sampled from, exactly: a few tokens with whole-number weights.
+"""The distribution that a draft was sampled from, exactly: a few tokens with whole-number weights.
 
-A draft model's distribution has a hundred thousand entries, few of which matter. So the drafter cuts it, rounds it,
-samples from what is left, and sends just that with the draft. Nothing is lost by the cut but acceptance: block
-verification (block_verification.py) is exact for whatever a draft was sampled from.
+A draft model's distribution has a hundred thousand entries, few of which matter. So the drafter
+cuts it, rounds it, samples from the rest, and sends exactly that with the draft. The cut costs
+nothing but acceptance: block verification (block_verification.py) is exact for any distribution
+that a draft was sampled from.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
-from specmesh.core.sampling.noise import gumbel
-from specmesh.core.sampling.sampler import Floats, Ids, Logits, Sampler
+from specmesh.core.sampling.noise import Floats, Ids, gumbel
+from specmesh.core.sampling.sampler import Logits, Sampler
 
 MAX_PROPOSAL = 128  # most tokens of a proposal
-# Share of the draft model's distribution after which the likeliest tokens are enough. With the bundled pair at
-# temperature 0.8, where it is flat, a draft is accepted 0.008 less often than one of the whole (bench/acceptance.py).
 MASS = 0.97
+"""Share of the draft model's distribution after which the likeliest tokens are enough. With the
+bundled pair at temperature 0.8, where it is flat, a draft is accepted 0.008 less often than one of
+the whole (bench/acceptance.py).
+"""
 HEAVIEST = 2**16 - 1  # the weight of the likeliest token, and the largest there is
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens, the likeliest first, and the weight of each: a token's probability is its weight's share of their sum."""
+    """Tokens, the likeliest first, with their weights.
+
+    A token's probability is the share of its weight in their sum.
+    """
 
     ids: tuple[int, ...]
     weights: tuple[int, ...]
 
     def shares(self) -> tuple[Ids, Floats]:
+        """Return the tokens and their probabilities."""
+        ids = np.array(self.ids, dtype=np.int64)
         weights = np.array(self.weights, dtype=np.float64)
-        return np.array(self.ids, dtype=np.int64), weights / weights.sum()
+        return ids, weights / weights.sum()
 
     def fits(self, token: int, n_vocab: int) -> bool:
-        """Whether `token` can have been sampled from it, and it is one; for what a peer sends."""
-        if not 0 < len(self.ids) == len(self.weights) <= MAX_PROPOSAL or token not in self.ids:
+        """Return True for a valid proposal that `token` can have been sampled from.
+
+        This is the check of a peer's proposal.
+        """
+        ids = self.ids
+        weights = self.weights
+        if not 0 < len(ids) == len(weights) <= MAX_PROPOSAL:
             return False
-        distinct = len(set(self.ids)) == len(self.ids)
-        known = min(self.ids) >= 0 and max(self.ids) < n_vocab
-        return distinct and known and min(self.weights) > 0 and max(self.weights) <= HEAVIEST
+        if token not in ids or len(set(ids)) < len(ids):
+            return False
+        known = min(ids) >= 0 and max(ids) < n_vocab
+        return known and min(weights) > 0 and max(weights) <= HEAVIEST
 
 
 FlatProposals = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -46,62 +59,95 @@ FlatProposals = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def flattened(proposals: Sequence[Proposal | None]) -> FlatProposals:
-    known = [proposal or Proposal((), ()) for proposal in proposals]
-    ids = tuple(token for proposal in known for token in proposal.ids)
-    return (
-        tuple(len(one.ids) for one in known),
-        ids,
-        tuple(weight for one in known for weight in one.weights),
-    )
+    """Return proposals in the form of the wire."""
+    sizes: list[int] = []
+    ids: list[int] = []
+    weights: list[int] = []
+    for proposal in proposals:
+        if proposal is None:
+            sizes.append(0)
+            continue
+        sizes.append(len(proposal.ids))
+        ids += proposal.ids
+        weights += proposal.weights
+    return tuple(sizes), tuple(ids), tuple(weights)
 
 
 def unflattened(flat: FlatProposals) -> tuple[Proposal | None, ...]:
+    """Return proposals from the form of the wire; the sizes must add up."""
     sizes, ids, weights = flat
-    parts = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    return tuple(
-        Proposal(ids[part], weights[part]) if part.start < part.stop else None for part in parts
-    )
+    proposals: list[Proposal | None] = []
+    begin = 0
+    for size in sizes:
+        end = begin + size
+        proposal = Proposal(ids[begin:end], weights[begin:end])
+        proposals.append(proposal if size else None)
+        begin = end
+    return tuple(proposals)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledDraft:
-    """A draft, and what it was sampled from: None if it was certain, or that is not known."""
+    """A draft with the distribution that it was sampled from.
+
+    proposal: None for a draft that was certain, or whose distribution is unknown.
+    """
 
     token: int
     proposal: Proposal | None = None
 
     def shares(self) -> tuple[Ids, Floats]:
-        """Tokens and probabilities that it was sampled from: itself alone without a proposal."""
+        """Return the tokens and probabilities that it was sampled from.
+
+        Without a proposal that is the draft itself, with certainty.
+        """
         if self.proposal is None:
             return np.array([self.token], dtype=np.int64), np.ones(1)
         return self.proposal.shares()
 
 
 def proposal_of(ids: Iterable[int], shares: Floats) -> Proposal:
-    """The proposal for tokens, the likeliest first, with these probabilities: as few as have MASS of them."""
-    enough = int(np.searchsorted(np.cumsum(shares), MASS)) + 1
-    weights = np.rint(shares[:enough] / shares[0] * HEAVIEST).astype(np.int64)
-    kept = [(token, weight) for token, weight in zip(ids, weights.tolist(), strict=False) if weight]
-    return Proposal(tuple(token for token, _ in kept), tuple(weight for _, weight in kept))
+    """Return the proposal of as few tokens as have MASS of a distribution.
+
+    ids, shares: tokens, the likeliest first, and their probabilities.
+    """
+    reached = np.cumsum(shares)
+    enough = int(np.searchsorted(reached, MASS)) + 1
+    exact = shares[:enough] / shares[0] * HEAVIEST
+    rounded = np.rint(exact).astype(np.int64)
+    tokens: list[int] = []
+    weights: list[int] = []
+    for token, weight in zip(ids, rounded.tolist(), strict=False):
+        if weight:
+            tokens.append(token)
+            weights.append(weight)
+    return Proposal(tuple(tokens), tuple(weights))
 
 
 class ProposalSampler(Sampler):
-    """A drafter's sampler for one position of a probabilistic session: chooses from a proposal, and keeps that. Its
-    noise is the prefix's own. The target's own choice there has the same, so both agree as often as in coupled sampling
-    where the draft comes too late to be verified. A draft that was verified and failed leaves its prefix behind, so no
-    noise is used twice."""
+    """A drafter's sampler for one position of a probabilistic session.
+
+    It chooses from a proposal and keeps it. Its noise belongs to the prefix. The target's own
+    choice after this prefix has the same noise, so both agree as often as in coupled sampling if
+    the draft comes too late to be verified. A rejected draft leaves its prefix behind, so no noise
+    is used twice.
+
+    proposal: of the newest choice.
+    """
 
     __slots__ = ("proposal",)
 
     def __init__(self, sampler: Sampler, crc: int) -> None:
-        """For the position after a prefix with this CRC; the temperature must be above 0."""
+        """Choose after a prefix with this CRC; the temperature must be above 0."""
         keyed = sampler.keyed(crc)
         super().__init__(keyed.params, keyed.before)
         self.proposal: Proposal | None = None
 
     def choose(self, logits: Logits, position: int) -> int:
+        """Return a draft, and keep its proposal."""
         ids, shares = self.likeliest(logits, MAX_PROPOSAL)
         self.proposal = proposal_of(ids.tolist(), shares)
-        kept = np.array(self.proposal.ids, dtype=np.int64)
-        noise = gumbel(np.uint64(self.params.seed), position, kept)
-        return int(kept[(np.log(self.proposal.weights) + noise).argmax()])
+        tokens = np.array(self.proposal.ids, dtype=np.int64)
+        noise = gumbel(np.uint64(self.params.seed), position, tokens)
+        scores = np.log(self.proposal.weights) + noise
+        return int(tokens[scores.argmax()])

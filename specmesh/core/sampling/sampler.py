@@ -1,13 +1,14 @@
 """Choosing the next token from logits: greedy, or coupled sampling with counter-based noise.
 
-Coupled sampling (Daliri, Musco, Suresh 2408.07978): position p of a session with seed s has noise u(s, p, token); the
-choice is argmax(log prob + Gumbel(u)) over the filtered support. It is an exact sample (the Gumbel-max trick), it
-depends on (logits, parameters, seed, the ids before it) only, and a drafter with the same noise and similar logits
-chooses the same token far more often than an independent sample would.
+Coupled sampling (Daliri, Musco, Suresh 2408.07978): position p of a session with seed s has the
+noise u(s, p, token), and the choice is argmax(log prob + Gumbel(u)) over the filtered tokens. It is
+an exact sample (the Gumbel-max trick). It depends on logits, parameters, seed and the ids before it
+only. A drafter with the same noise and similar logits chooses the same token far more often than an
+independent sample would.
 
-The filters and their meaning are llama.cpp's (src/llama-sampling.cpp), as is their order: top-k, top-p, min-p, all of
-them before the temperature. A vocabulary has a hundred thousand entries and few candidates, so nothing
-here orders it as a whole unless a filter needs that.
+The filters, their meaning and their order are llama.cpp's (src/llama-sampling.cpp): top-k, top-p,
+min-p, all of them before the temperature. A vocabulary has a hundred thousand entries and few
+candidates, so it is ordered as a whole only for a filter that needs it.
 """
 
 from collections.abc import Sequence
@@ -16,74 +17,98 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.noise import NoiseStream, derived, gumbel, reaching
+from specmesh.core.sampling.noise import Floats, Ids, NoiseStream, derived, gumbel, reaching
+from specmesh.core.sampling.strategy import THRESHOLD, Strategy
 
-Logits = NDArray[np.float32]  # one row: float32, shape (n_vocab,)
-Ids = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Logits = NDArray[np.float32]
+"""One row: float32, shape (n_vocab,)."""
 
-STRIPES = 64  # whose maxima bound the largest logits from below; numpy's `max` of so many rows costs least
-# candidates that top-p of the whole vocabulary begins with, and how many times more it tries next
-BEGIN, GROWTH = 256, 8
+STRIPES = 64
+"""Rows into which logits are divided. The maxima of the columns bound the largest logits from
+below, and numpy's `max` of so many rows costs least.
+"""
+NUCLEUS_BEGIN = 256  # candidates that top-p of a whole row begins with
+NUCLEUS_GROWTH = 8  # times more that it tries next
+HEAD = 64  # largest logits of an unfiltered row whose noise is looked at first
+
+MAX_BIASES = 1024  # most biased tokens of a request
+FORBIDDEN = -1e9
+"""Bias of a token that is never chosen while another can be: finite, as JSON knows no infinity."""
+WINDOW = 64  # latest ids that penalties look at by default; llama.cpp's `repeat_last_n`
+MOST = 100.0  # largest temperature, penalty and (of either sign) bias of a request
+LEAST_TEMPERATURE = 1e-5  # below it a temperature counts as 0: logits divided by it overflow
+
+
+# --- candidates of a row
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tokens that may be chosen, with their logits, the largest first; of equal logits the lower id."""
+    """Tokens that may be chosen, with their logits.
+
+    The largest logit comes first, and of equal logits the lower id.
+    """
 
     ids: Ids
     scores: Floats
 
     def first(self, count: int) -> "Candidates":
+        """Return the first `count` candidates."""
         return Candidates(self.ids[:count], self.scores[:count])
 
 
 def largest(logits: Logits, count: int) -> Candidates:
+    """Return the tokens of the `count` largest logits."""
     n_vocab = len(logits)
-    if count < n_vocab:
-        return _ordered(logits, np.flatnonzero(logits >= _floor(logits, count))).first(count)
-    return _ordered(logits, np.arange(n_vocab))
+    if count >= n_vocab:
+        return _ordered(logits, np.arange(n_vocab))
+    reaching_floor = np.flatnonzero(logits >= _floor(logits, count))
+    return _ordered(logits, reaching_floor).first(count)
 
 
-def nucleus(logits: Logits, top_p: float) -> Candidates:
-    """`top_p` of a whole row."""
+def nucleus(logits: Logits, share: float) -> Candidates:
+    """Return the result of top-p on a whole row."""
     most = float(logits.max())
     total = float(np.exp(logits.astype(np.float64) - most).sum())
-    count = BEGIN
+    count = NUCLEUS_BEGIN
     while True:
         found = largest(logits, count)
         reached = np.cumsum(np.exp(found.scores - most) / total)
-        if reached[-1] >= top_p or count >= len(logits):
-            return found.first(_needed(reached, top_p))
-        count *= GROWTH
+        if reached[-1] >= share or count >= len(logits):
+            return found.first(_needed(reached, share))
+        count *= NUCLEUS_GROWTH
 
 
 def top_p(found: Candidates, share: float) -> Candidates:
-    """The fewest of the first candidates whose softmax reaches `share`; at least one."""
-    return found.first(_needed(np.cumsum(softmax(found.scores)), share))
+    """Return the fewest first candidates whose softmax reaches `share`; at least one."""
+    reached = np.cumsum(softmax(found.scores))
+    return found.first(_needed(reached, share))
 
 
 def min_p(found: Candidates, share: float) -> Candidates:
-    """The candidates that are at least `share` times as likely as the first."""
-    return found.first(int((found.scores >= found.scores[0] + np.log(share)).sum()))
+    """Return the candidates that are at least `share` times as likely as the first."""
+    least = found.scores[0] + np.log(share)
+    count = int((found.scores >= least).sum())
+    return found.first(count)
 
 
 def at_least(logits: Logits, share: float) -> Candidates:
-    near = np.flatnonzero(
-        logits >= np.nextafter(logits.max() + np.float32(np.log(share)), np.float32(-np.inf))
-    )
+    """Return the result of min-p on a whole row."""
+    least = logits.max() + np.float32(np.log(share))
+    just_below = np.nextafter(least, np.float32(-np.inf))
+    near = np.flatnonzero(logits >= just_below)
     return min_p(_ordered(logits, near), share)
 
 
 def softmax(scores: Floats) -> Floats:
+    """Return the probabilities of scores, the largest of which is the first."""
     weights = np.exp(scores - scores[0])
     shares: Floats = weights / weights.sum()
     return shares
 
 
 def _needed(reached: Floats, share: float) -> int:
-    """How many it takes for their sum, `reached` with each, to come to `share`."""
+    """Return how many probabilities it takes to reach `share`; `reached` are their sums."""
     return min(int(np.searchsorted(reached, share)) + 1, len(reached))
 
 
@@ -93,44 +118,56 @@ def _ordered(logits: Logits, ids: Ids) -> Candidates:
 
 
 def _floor(logits: Logits, count: int) -> np.float32:
-    """A value that at least `count` logits reach, and few others: the least maximum of the `count` best columns."""
+    """Return a value that at least `count` logits reach, and few others.
+
+    It is the least maximum of the `count` best columns.
+    """
     width = len(logits) // STRIPES
     if width < 4 * count:
-        return np.float32(np.partition(logits, len(logits) - count)[len(logits) - count])
+        at = len(logits) - count
+        return np.float32(np.partition(logits, at)[at])
     best = logits[: STRIPES * width].reshape(STRIPES, width).max(axis=0)
     return np.float32(np.partition(best, width - count)[width - count])
 
 
-MAX_BIASES = 1024  # most biased tokens of a request
-FORBIDDEN = (
-    -1e9
-)  # bias of a token never chosen while another can be; finite, as JSON knows no infinity
-WINDOW = 64  # latest ids that penalties look at by default; llama.cpp's `repeat_last_n`
+# --- changes of a row
 
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """For tokens among the latest `window` ids, prompt included, as llama.cpp's `penalties` sampler has it."""
+    """Penalties of tokens among the latest ids, prompt included: llama.cpp's `penalties` sampler.
 
-    repeat: float = 1.0  # divides a positive logit and multiplies another
-    frequency: float = 0.0  # taken off once for each time it was said; OpenAI's
-    presence: float = 0.0  # taken off once; OpenAI's
-    window: int = WINDOW  # 0 none, -1 all
+    repeat: divides a positive logit and multiplies any other.
+    frequency: is taken off once for each occurrence; OpenAI's.
+    presence: is taken off once; OpenAI's.
+    window: how many of the latest ids count; 0 none, -1 all.
+    """
+
+    repeat: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    window: int = WINDOW
 
     def __bool__(self) -> bool:
-        return self.window != 0 and (
-            self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0
-        )
+        if self.window == 0:
+            return False
+        return self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0
 
     def latest(self, ids: Sequence[int]) -> Sequence[int]:
-        return ids if self.window < 0 else ids[len(ids) - min(self.window, len(ids)) :]
+        """Return the ids that they look at."""
+        if self.window < 0:
+            return ids
+        return ids[len(ids) - min(self.window, len(ids)) :]
 
 
 NO_PENALTIES = Penalties()
 
 
 def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
-    """A copy of a row with (id, bias) added; minus infinity forbids a token. Ids beyond the row are left out."""
+    """Return a copy of a row with (id, bias) added; minus infinity forbids a token.
+
+    Ids beyond the row are left out.
+    """
     changed = logits.copy()
     for token, bias in biases:
         if token < len(changed):
@@ -139,38 +176,46 @@ def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
 
 
 def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logits:
-    """A copy of a row after `ids`, which are those the penalties look at. Ids beyond the row are left out."""
+    """Return a copy of a row after `ids`, all of which the penalties look at.
+
+    Ids beyond the row are left out.
+    """
     changed = logits.copy()
-    said, times = np.unique(np.asarray(ids, dtype=np.int64), return_counts=True)
-    inside = said < len(changed)
-    said, times = said[inside], times[inside]
-    scores = changed[said]
-    scores = np.where(
-        scores <= 0, scores * np.float32(penalties.repeat), scores / np.float32(penalties.repeat)
-    )
-    changed[said] = scores - (times * penalties.frequency + penalties.presence).astype(np.float32)
+    tokens, times = np.unique(np.asarray(ids, dtype=np.int64), return_counts=True)
+    inside = tokens < len(changed)
+    tokens = tokens[inside]
+    times = times[inside]
+    scores = changed[tokens]
+    repeat = np.float32(penalties.repeat)
+    scores = np.where(scores <= 0, scores * repeat, scores / repeat)
+    taken_off = times * penalties.frequency + penalties.presence
+    changed[tokens] = scores - taken_off.astype(np.float32)
     return changed
 
 
-MOST = 100.0  # largest temperature, penalty and (of either sign) bias of a request
-LEAST_TEMPERATURE = 1e-5  # below it a temperature counts as 0: logits divided by it overflow
-HEAD = 64  # largest logits whose noise is looked at first, where nothing filters a row
+# --- the choice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose: biases, penalties, top-k, top-p, min-p and temperature, in this order, llama.cpp's. The defaults
-    filter nothing."""
+    """How tokens are chosen. The defaults filter nothing.
 
-    temperature: float = 0.0  # 0 is greedy, and so is any below LEAST_TEMPERATURE
+    Biases, penalties, top-k, top-p, min-p and temperature apply in this order, llama.cpp's.
+
+    temperature: 0 is greedy, and so is any below LEAST_TEMPERATURE. seed: 64 bits.
+    logit_bias: pairs of an id and its bias.
+    strategy: how drafts are accepted. threshold: of the strategy of this name.
+    """
+
+    temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
-    seed: int = 0  # 64-bit
+    seed: int = 0
     min_p: float = 0.0
     penalties: Penalties = NO_PENALTIES
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added)
+    logit_bias: tuple[tuple[int, float], ...] = ()
     strategy: str = Strategy.DETERMINISTIC
-    threshold: float = THRESHOLD  # of that strategy
+    threshold: float = THRESHOLD
 
     def __post_init__(self) -> None:
         if self.temperature < LEAST_TEMPERATURE:
@@ -178,60 +223,73 @@ class SamplingParams:
 
     @property
     def argmax(self) -> bool:
-        """Whether the choice is the first of a row's largest logits, whatever came before."""
+        """Return True if the first of a row's largest logits is chosen, whatever came before."""
         return self.temperature <= 0 and not self.penalties and not self.logit_bias
 
     def named(self) -> dict[str, object]:
-        """By the names that the wire and the API have for them, but for the biases, which they write differently."""
-        own = (
-            field.name for field in fields(self) if field.name not in ("penalties", "logit_bias")
-        )
-        penalties = self.penalties
-        return dict[str, object]((name, getattr(self, name)) for name in own) | {
-            "repeat_penalty": penalties.repeat,
-            "repeat_last_n": penalties.window,
-            "frequency_penalty": penalties.frequency,
-            "presence_penalty": penalties.presence,
-        }
+        """Return the options by their names on the wire and in the API.
+
+        The biases are left out: wire and API write them differently.
+        """
+        options: dict[str, object] = {}
+        for field in fields(self):
+            if field.name not in ("penalties", "logit_bias"):
+                options[field.name] = getattr(self, field.name)
+        options["repeat_penalty"] = self.penalties.repeat
+        options["repeat_last_n"] = self.penalties.window
+        options["frequency_penalty"] = self.penalties.frequency
+        options["presence_penalty"] = self.penalties.presence
+        return options
 
 
 class Sampler:
-    """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
+    """Chooses the tokens of one session. It has no state that advances.
 
-    __slots__ = ("_as_is", "_seed", "argmax", "before", "params")
+    before: the latest ids, for penalties.
+    argmax: the choice is the row's largest logit, so an engine may look for it itself.
+    """
+
+    __slots__ = ("_seed", "_unchanged", "argmax", "before", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
         self.before = before
-        self.argmax = params.argmax  # an engine may look for the choice itself
+        self.argmax = params.argmax
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
-        self._as_is = not params.logit_bias and not (
-            params.penalties and len(before)
-        )  # rows are not adjusted
+        penalised_ids = len(before) if params.penalties else 0
+        # Rows are taken as they are: neither biases nor penalties change them.
+        self._unchanged = not params.logit_bias and not penalised_ids
 
     def after(self, ids: Sequence[int], drafts: Sequence[int] = ()) -> "Sampler":
-        """The sampler for the position after these ids and then these drafts."""
+        """Return the sampler of the position after these ids and then these drafts."""
         penalties = self.params.penalties
-        return (
-            Sampler(self.params, penalties.latest((*penalties.latest(ids), *drafts)))
-            if penalties
-            else self
-        )
+        if not penalties:
+            return self
+        before = (*penalties.latest(ids), *drafts)
+        return Sampler(self.params, penalties.latest(before))
 
     def keyed(self, crc: int) -> "Sampler":
-        """The sampler for the position after a prefix with this CRC, with noise that belongs to that prefix alone."""
-        return Sampler(
-            replace(self.params, seed=derived(self.params.seed, NoiseStream.CHOICES, crc)),
-            self.before,
-        )
+        """Return a sampler whose noise belongs to the prefix with this CRC, and to no other."""
+        seed = derived(self.params.seed, NoiseStream.CHOICES, crc)
+        return Sampler(replace(self.params, seed=seed), self.before)
 
     @property
     def looks_back(self) -> int:
-        """How many ids before a position its choice depends on; -1: all."""
+        """Return how many ids before a position its choice depends on; -1 for all."""
         return self.params.penalties.window if self.params.penalties else 0
 
+    @property
+    def filters(self) -> bool:
+        """Return True if the tokens that may be chosen depend on the whole row.
+
+        Otherwise each token is weighed by itself.
+        """
+        params = self.params
+        return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+
     def choose(self, logits: Logits, position: int) -> int:
-        if not self._as_is:
+        """Return the token for a position from its row."""
+        if not self._unchanged:
             logits = self._adjusted(logits)
         if self.params.temperature <= 0:
             return int(logits.argmax())
@@ -239,42 +297,51 @@ class Sampler:
         return int(found.ids[self._noisy(found, position).argmax()])
 
     def distribution(self, logits: Logits) -> Floats:
-        """What `choose` samples from: the probability of each token, float64 (n_vocab,)."""
+        """Return the probabilities that `choose` samples from, float64 (n_vocab,)."""
         logits = self._adjusted(logits)
         shares = np.zeros(len(logits))
         if self.params.temperature <= 0:
             shares[logits.argmax()] = 1.0
             return shares
         found = self.candidates(logits)
-        weights = np.exp((found.scores - found.scores.max()) / self.params.temperature)
+        weights = self._weights(found, found.scores.max())
         shares[found.ids] = weights / weights.sum()
         return shares
 
     def likeliest(self, logits: Logits, count: int) -> tuple[Ids, Floats]:
-        """At most `count` tokens, the likeliest first, with their probabilities; temperature above 0."""
+        """Return at most `count` tokens, the likeliest first, with their probabilities.
+
+        The temperature must be above 0.
+        """
         logits = self._adjusted(logits)
         found = self.candidates(logits)
-        first = largest(logits, count) if len(found.ids) == len(logits) else found.first(count)
-        weights = np.exp((first.scores - first.scores[0]) / self.params.temperature)
-        total = np.exp((found.scores - first.scores[0]) / self.params.temperature).sum()
-        return first.ids, weights / total
+        if len(found.ids) == len(logits):  # then they are not ordered
+            first = largest(logits, count)
+        else:
+            first = found.first(count)
+        most = first.scores[0]
+        total = self._weights(found, most).sum()
+        return first.ids, self._weights(first, most) / total
 
-    def _noisy(self, found: Candidates, position: int) -> NDArray[np.float64]:
-        return found.scores / self.params.temperature + gumbel(self._seed, position, found.ids)
+    def candidates(self, logits: Logits) -> Candidates:
+        """Return the tokens of an adjusted row that pass the filters.
 
-    @property
-    def filters(self) -> bool:
-        """Whether what may be chosen depends on the whole row. Else the best of all ids is chosen, each by itself."""
+        Without filters these are all of them, in the vocabulary's order.
+        """
         params = self.params
-        return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-
-    def _contenders(self, logits: Logits, position: int) -> Candidates:
-        """Of a row that nothing filters, the tokens that the noise may let win: the largest logits, and those whose
-        noise is large enough to beat the best of these."""
-        head = largest(logits, HEAD)
-        least = float(self._noisy(head, position).max() - head.scores[-1] / self.params.temperature)
-        ids = np.union1d(head.ids, reaching(self._seed, position, len(logits), least))
-        return Candidates(ids, logits[ids].astype(np.float64))
+        share = params.top_p
+        if 0 < params.top_k < len(logits):
+            found = largest(logits, params.top_k)
+        elif share < 1:
+            found = nucleus(logits, share)
+            share = 1.0
+        elif params.min_p > 0:
+            return at_least(logits, params.min_p)
+        else:
+            return Candidates(np.arange(len(logits)), logits.astype(np.float64))
+        if share < 1:
+            found = top_p(found, share)
+        return min_p(found, params.min_p) if params.min_p > 0 else found
 
     def _adjusted(self, logits: Logits) -> Logits:
         if self.params.logit_bias:
@@ -283,17 +350,24 @@ class Sampler:
             logits = penalised(logits, self.before, self.params.penalties)
         return logits
 
-    def candidates(self, logits: Logits) -> Candidates:
-        """What the filters leave of an adjusted row; all of it, in the vocabulary's order, where none filters."""
-        params, mass = self.params, self.params.top_p
-        if 0 < params.top_k < len(logits):
-            found = largest(logits, params.top_k)
-        elif mass < 1:
-            found, mass = nucleus(logits, mass), 1.0
-        elif params.min_p > 0:
-            return at_least(logits, params.min_p)
-        else:
-            return Candidates(np.arange(len(logits)), logits.astype(np.float64))
-        if mass < 1:
-            found = top_p(found, mass)
-        return min_p(found, params.min_p) if params.min_p > 0 else found
+    def _weights(self, found: Candidates, most: np.float64) -> Floats:
+        """Return the probabilities of candidates, but for a factor; `most` is the largest logit."""
+        weights: Floats = np.exp((found.scores - most) / self.params.temperature)
+        return weights
+
+    def _noisy(self, found: Candidates, position: int) -> Floats:
+        noise = gumbel(self._seed, position, found.ids)
+        return found.scores / self.params.temperature + noise
+
+    def _contenders(self, logits: Logits, position: int) -> Candidates:
+        """Return the tokens of an unfiltered row that the noise may let win.
+
+        These are the largest logits, and the tokens whose noise is large enough to beat the best of
+        these.
+        """
+        head = largest(logits, HEAD)
+        best = self._noisy(head, position).max()
+        least = float(best - head.scores[-1] / self.params.temperature)
+        lucky = reaching(self._seed, position, len(logits), least)
+        ids = np.union1d(head.ids, lucky)
+        return Candidates(ids, logits[ids].astype(np.float64))

@@ -1,7 +1,9 @@
 """Counters of one session and of a daemon, and the rates that follow from them.
 
-The same in `generate --json` and `stats`: acceptance rate = accepted / drafted, where drafted counts verified drafts;
-mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
+They are the same in `generate --json` and `stats`:
+
+- acceptance rate = accepted / drafted, over verified drafts;
+- mean acceptance length = 1 + accepted / rounds, the bonus token included.
 """
 
 from bisect import bisect_left
@@ -13,16 +15,18 @@ from itertools import pairwise
 from math import exp
 from typing import Annotated, NamedTuple
 
+from specmesh.core.rounds import Round
 from specmesh.wire.messages import FinishReason
 
-SERVED = (
-    FinishReason.STOP,
-    FinishReason.LENGTH,
-)  # reasons with which a text ends that its client has whole
+SERVED = (FinishReason.STOP, FinishReason.LENGTH)
+"""Reasons with which a text ends that its client has as a whole."""
 
 
 class MetricSpec(NamedTuple):
-    """How /metrics shows a field. by: label that names the items of a dict or list. scale: from its unit to ours."""
+    """How /metrics shows a field.
+
+    by: label of the items of a dict or list. scale: from the field's unit to the metric's.
+    """
 
     kind: str
     name: str
@@ -32,15 +36,29 @@ class MetricSpec(NamedTuple):
     scale: float = 1.0
 
 
-counter, gauge, histogram = (
-    partial(MetricSpec, kind) for kind in ("counter", "gauge", "histogram")
-)
+counter = partial(MetricSpec, "counter")
+gauge = partial(MetricSpec, "gauge")
+histogram = partial(MetricSpec, "histogram")
 
 
-@dataclass(slots=True)
+def _add_count(counts: dict[str, int], name: str, count: int) -> None:
+    counts[name] = counts.get(name, 0) + count
+
+
+def _add_positions(counts: list[int], more: Sequence[int]) -> None:
+    """Add counts by position; the list grows as far as needed."""
+    counts += [0] * (len(more) - len(counts))
+    for position, count in enumerate(more):
+        counts[position] += count
+
+
+@dataclass(slots=True, kw_only=True)
 class RoundCounts:
-    """What sessions and their verification rounds did; a round is a step that committed a token. A grammar's own drafts
-    are counted apart. Lists are by position."""
+    """Counts of sessions and their rounds: steps that committed a token.
+
+    drafted, accepted, and the lists by position leave out the drafts of exact sources, such as a
+    grammar's: they are accepted for certain. The tables by source have all.
+    """
 
     rounds: Annotated[
         int, counter("verification_rounds", "Steps that committed tokens, counted per session.")
@@ -57,8 +75,14 @@ class RoundCounts:
         list[int],
         counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position"),
     ] = field(default_factory=list)
-    forced_drafted: int = 0
-    forced_accepted: int = 0
+    drafted_by_source: Annotated[
+        dict[str, int],
+        counter("draft_tokens_by_source", "Drafts verified, of each source.", by="source"),
+    ] = field(default_factory=dict[str, int])
+    accepted_by_source: Annotated[
+        dict[str, int],
+        counter("accepted_tokens_by_source", "Drafts accepted, of each source.", by="source"),
+    ] = field(default_factory=dict[str, int])
     prompt_tokens: Annotated[
         int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")
     ] = 0
@@ -69,61 +93,82 @@ class RoundCounts:
         ),
     ] = 0
 
-    def record(
-        self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0
-    ) -> None:
-        """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`
-        and committed `generated` tokens."""
-        if forced:
-            self.forced_drafted += forced
-            self.forced_accepted += min(accepted, forced)
-            drafted, tested, accepted = (
-                max(count - forced, 0) for count in (drafted, tested, accepted)
-            )
+    def record(self, done: Round) -> None:
+        """Count a round."""
         self.rounds += 1
-        self.rounds_with_drafts += tested > 0
+        self.generated_tokens += done.generated
+        drafted = 0
+        tested = 0
+        accepted = 0
+        for drafts in done.by_source:
+            _add_count(self.drafted_by_source, drafts.source, drafts.drafted)
+            _add_count(self.accepted_by_source, drafts.source, drafts.accepted)
+            if not drafts.exact:
+                drafted += drafts.drafted
+                tested += drafts.tested
+                accepted += drafts.accepted
         self.drafted += drafted
         self.accepted += accepted
-        self.generated_tokens += generated
-        for bins, size in (
-            ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ()
-        ):
-            bins.extend([0] * (size - len(bins)))
-            for index in range(size):
-                bins[index] += 1
+        if tested:
+            self.rounds_with_drafts += 1
+            _add_positions(self.tested_at, [1] * tested)
+            _add_positions(self.accepted_at, [1] * accepted)
 
     def add(self, other: "RoundCounts") -> None:
-        """Count what another has counted."""
-        for one in fields(RoundCounts):
-            mine: int | list[int] = getattr(self, one.name)
-            theirs = getattr(other, one.name)
-            if isinstance(mine, list):
-                mine += [0] * (len(theirs) - len(mine))
-                mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+        """Count everything that another has counted."""
+        for counted in fields(RoundCounts):
+            own: int | list[int] | dict[str, int] = getattr(self, counted.name)
+            more = getattr(other, counted.name)
+            if isinstance(own, list):
+                _add_positions(own, more)
+            elif isinstance(own, dict):
+                for name, count in more.items():
+                    _add_count(own, name, count)
             else:
-                setattr(self, one.name, mine + theirs)
+                setattr(self, counted.name, own + more)
+
+    def by_source(self) -> dict[str, dict[str, int]]:
+        """Return the drafts verified and accepted, by source."""
+        table: dict[str, dict[str, int]] = {}
+        for source, drafted in self.drafted_by_source.items():
+            accepted = self.accepted_by_source.get(source, 0)
+            table[source] = {"drafted": drafted, "accepted": accepted}
+        return table
 
     @property
     def acceptance_rate(self) -> float:
+        """Return accepted / drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def mean_acceptance_length(self) -> float:
+        """Return the tokens of a round, on average; 0 without rounds."""
         return 1 + self.accepted / self.rounds if self.rounds else 0.0
 
     @property
     def accept_histogram(self) -> list[int]:
-        """Rounds with 0, 1, ... accepted drafts."""
-        return [more - fewer for more, fewer in pairwise((self.rounds, *self.accepted_at, 0))]
+        """Return the numbers of rounds with 0, 1, ... accepted drafts."""
+        at_least = (self.rounds, *self.accepted_at, 0)
+        return [rounds - more for rounds, more in pairwise(at_least)]
 
     def acceptance_per_position(self) -> list[float]:
-        accepted = self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))
-        return [a / t for a, t in zip(accepted, self.tested_at, strict=True)]
+        """Return accepted / compared drafts by position in their rounds."""
+        rates: list[float] = []
+        for position, tested in enumerate(self.tested_at):
+            accepted = 0
+            if position < len(self.accepted_at):
+                accepted = self.accepted_at[position]
+            rates.append(accepted / tested)
+        return rates
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SessionTimes:
-    """Times of events, and seconds spent in verification steps and waiting for drafts."""
+    """When events of a session happened, and the seconds that it spent.
+
+    opened, decoding, first_token, last_token: times; `decoding` is the first verification step.
+    verify, wait: seconds in verification steps, and waiting for drafts.
+    """
 
     opened: float
     decoding: float | None = None
@@ -133,56 +178,56 @@ class SessionTimes:
     wait: float = 0.0
 
     def generating(self, now: float) -> float:
-        """Seconds from the first verification step to the newest token, or `now` before that."""
+        """Return the seconds from the first verification step to the newest token.
+
+        Before a first token they count until `now`.
+        """
+        if self.decoding is None:
+            return 0.0
         end = now if self.last_token is None else self.last_token
-        return 0.0 if self.decoding is None else end - self.decoding
+        return end - self.decoding
 
 
 class RecentSamples:
-    """The newest samples, for medians and percentiles over a recent window."""
+    """The newest samples, for percentiles over a recent window."""
 
     def __init__(self, window: int = 256) -> None:
         self._samples: deque[float] = deque(maxlen=window)
 
     def record(self, value: float) -> None:
+        """Add a sample."""
         self._samples.append(value)
 
     def percentile(self, percent: int) -> float | None:
-        """The sample below which so many percent of the window lie (nearest rank); None when empty."""
-        ordered, at = sorted(self._samples), percent * len(self._samples) // 100
-        return ordered[min(at, len(ordered) - 1)] if ordered else None
+        """Return the sample below which so many percent of the window lie; None without samples.
+
+        It is the nearest rank.
+        """
+        if not self._samples:
+            return None
+        ordered = sorted(self._samples)
+        rank = percent * len(ordered) // 100
+        return ordered[min(rank, len(ordered) - 1)]
 
     def percentiles_ms(self, *percents: int) -> dict[str, float | None]:
-        """The same of seconds, in milliseconds, by name."""
-        return {f"p{each}": milliseconds(self.percentile(each)) for each in percents}
+        """Return percentiles of seconds, in milliseconds, by name."""
+        return {f"p{percent}": milliseconds(self.percentile(percent)) for percent in percents}
 
 
-# seconds: once per token or frame
 SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-# seconds: once per request
+"""Bounds in seconds for durations of a token or frame."""
 LONG = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    25.0,
-    60.0,
-    120.0,
-    300.0,
-    600.0,
-)
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0,
+)  # fmt: skip
+"""Bounds in seconds for durations of a request."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """counts: samples up to each of the ascending `bounds`, then all of them."""
+    """A histogram of Prometheus' kind.
+
+    bounds: ascending. counts: samples up to each of the bounds, then all of them.
+    """
 
     bounds: Sequence[float]
     counts: list[int] = field(default_factory=list)
@@ -192,10 +237,10 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def record(self, value: float, times: int = 1) -> None:
-        """Add `times` samples of this value; below 0 counts as 0, so that the sum never falls."""
+        """Add `times` samples of a value; less than 0 counts as 0, so that the sum never falls."""
         value = max(value, 0.0)
-        for at in range(bisect_left(self.bounds, value), len(self.counts)):
-            self.counts[at] += times
+        for index in range(bisect_left(self.bounds, value), len(self.counts)):
+            self.counts[index] += times
         self.sum += value * times
 
 
@@ -205,39 +250,54 @@ class BusyShare:
     MEMORY = 60.0
 
     def __init__(self, now: float) -> None:
-        self._share, self._since = 0.0, now
+        self._share = 0.0  # as of `_since`
+        self._since = now
 
     def record(self, now: float, seconds: float) -> None:
         """Count work that ends now."""
-        self._share, self._since = self.share(now) + seconds / self.MEMORY, max(now, self._since)
+        self._share = self.share(now) + seconds / self.MEMORY
+        self._since = max(now, self._since)
 
     def share(self, now: float) -> float:
-        return min(self._share * exp(min(self._since - now, 0.0) / self.MEMORY), 1.0)
+        """Return the share of time, 0 to 1."""
+        age = max(now - self._since, 0.0)
+        return min(self._share * exp(-age / self.MEMORY), 1.0)
 
 
 class Throughput:
-    """Tokens per second over the recent steps, idle time left out."""
+    """Tokens per second over the recent steps, idle time left out.
+
+    pauses: seconds between steps.
+    """
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[int, float]] = deque(maxlen=256)
-        self._last_end: float | None = None
         self.pauses = RecentSamples(1024)
+        self._steps: deque[tuple[int, float]] = deque(maxlen=256)  # tokens and seconds of each
+        self._last_end: float | None = None  # unless nothing was generated since
 
     def record(self, tokens: int, start: float, end: float) -> None:
-        """Count a step that committed `tokens`; the pause before it counts as its time, and is kept in `pauses`."""
+        """Count a step that committed `tokens`, with the pause before it."""
+        begin = start
         if self._last_end is not None:
-            self.pauses.record(start - self._last_end)
-        self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
+            begin = self._last_end
+            self.pauses.record(start - begin)
+        self._steps.append((tokens, end - begin))
         self._last_end = end
 
     def idle(self) -> None:
-        """Note that nothing is generated: the time until the next step is nobody's."""
+        """Note that nothing is generated: the time until the next step counts for none."""
         self._last_end = None
 
     def per_second(self) -> float:
-        seconds = sum(duration for _, duration in self._steps)
-        return sum(tokens for tokens, _ in self._steps) / seconds if seconds > 0 else 0.0
+        """Return the tokens per second; 0 without steps."""
+        tokens = 0
+        seconds = 0.0
+        for step_tokens, step_seconds in self._steps:
+            tokens += step_tokens
+            seconds += step_seconds
+        return tokens / seconds if seconds > 0 else 0.0
 
 
 def milliseconds(seconds: float | None) -> float | None:
+    """Return seconds in milliseconds, rounded; None stays None."""
     return None if seconds is None else round(seconds * 1e3, 4)

@@ -1,7 +1,7 @@
-"""What the daemons count, and the snapshots made of it."""
+"""The counters of the daemons, and the snapshots made of them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from typing import TypedDict, Unpack
@@ -17,17 +17,19 @@ from specmesh.core.statistics.counters import (
     BusyShare,
     Histogram,
     RecentSamples,
+    RoundCounts,
     Throughput,
     milliseconds,
 )
 from specmesh.core.verifier import events as vev
 
-UNMEASURED = {
+UNMEASURED: Json = {
     "draft_interval_ms": None,
     "acceptance_rate": None,
     "promised_tokens_per_second": None,
     "sessions": 0,
 }
+"""Measurements of a drafter that the core does not know yet."""
 
 
 class DaemonFacts(TypedDict):
@@ -42,53 +44,76 @@ class DaemonFacts(TypedDict):
 
 
 class DaemonStats:
-    """Counters of either daemon."""
+    """Counters of either daemon.
+
+    opened, resumed: sessions. reconnects: connections after one was lost.
+    """
 
     def __init__(self, now: float, histograms: snapshot.HistogramsSection) -> None:
-        self._started, self._missing = now, 0
         self.busy = BusyShare(now)
-        self._histograms, self.round_trips = histograms, histograms.round_trip_s
+        self.round_trips = histograms.round_trip_s
         self.opened: int = 0
         self.resumed: int = 0
         self.reconnects = 0
+        self._started = now
+        self._histograms = histograms
+        self._lost_peers = 0  # whose place no other has taken yet
 
     def peer_lost(self) -> None:
-        self._missing += 1
+        """Note that a connection was lost."""
+        self._lost_peers += 1
 
     def peer_came(self) -> None:
-        self.reconnects += self._missing > 0
-        self._missing = max(self._missing - 1, 0)
+        """Note a connection; it is a reconnection if one was lost before."""
+        if self._lost_peers:
+            self.reconnects += 1
+            self._lost_peers -= 1
 
 
 class VerifierStats(DaemonStats):
+    """Counters of a verifier.
+
+    throughput: of the target.
+    """
+
     def __init__(self, now: float) -> None:
-        self._first_tokens, self._between, self._latencies = (
-            Histogram(LONG),
-            Histogram(SHORT),
-            Histogram(LONG),
-        )
-        own = self._first_tokens, self._between, self._latencies
-        super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
-        self._ended, self.throughput = Counter[str](), Throughput()
+        self.throughput = Throughput()
+        self._first_tokens = Histogram(LONG)
+        self._between_tokens = Histogram(SHORT)
+        self._latencies = Histogram(LONG)
+        self._ended: Counter[str] = Counter()  # sessions by reason
         self._rounds: list[vev.Committed] = []  # of the step that runs
+        histograms = snapshot.HistogramsSection(
+            round_trip_s=Histogram(SHORT),
+            time_to_first_token_s=self._first_tokens,
+            inter_token_latency_s=self._between_tokens,
+            request_latency_s=self._latencies,
+        )
+        super().__init__(now, histograms)
 
     def began(self, began: vev.Began) -> None:
+        """Count a session that a client gets."""
         if began.adopted:
             self.resumed += 1
             return
         self.opened += 1
-        self.resumed += began.resumed > 0
+        if began.resumed:
+            self.resumed += 1
 
     def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
-        """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
-        tokens = len(done.emit.ids)
+        """Count a round of a session.
+
+        opened: when the session was. last: when its round before was sent; None for the first.
+        """
+        tokens = done.round.shown
         self._rounds.append(done)
         if last is None:
             self._first_tokens.record(done.at - opened)
         elif tokens:
-            self._between.record((done.at - last) / tokens, tokens)
+            self._between_tokens.record((done.at - last) / tokens, tokens)
 
     def ended(self, end: vev.SessionEnded) -> None:
+        """Count the end of a session."""
         self._ended[end.reason] += 1
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
@@ -97,23 +122,39 @@ class VerifierStats(DaemonStats):
         """Count a step; return its rounds."""
         self.busy.record(step.ended, step.ended - step.started)
         self.throughput.record(step.tokens, step.started, step.ended)
-        rounds, self._rounds = self._rounds, []
+        rounds = self._rounds
+        self._rounds = []
         return rounds
 
     def snapshot(
         self,
+        *,
         max_sessions: int,
         core: vev.CoreReport,
-        peers: dict[vev.DrafterId, Json],
+        peers: Mapping[vev.DrafterId, Json],
         traffic: snapshot.WireSection,
         now: float,
         live: int,
         queued: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.VerifierSnapshot:
-        """Return `specmesh stats --json`. core: how it stood there of late; peers: what is known of each drafter."""
-        totals, wire = core.totals, deepcopy(traffic)
+        """Return the content of `specmesh stats --json`.
+
+        core: its last report. peers: the drafters, by identity.
+        live, queued: sessions that run, requests that wait for one.
+        """
+        wire = deepcopy(traffic)
         wire.stray = core.stray_frames
+        sessions = snapshot.SessionsSection(
+            opened=self.opened,
+            resumed=self.resumed,
+            max_sessions=max_sessions,
+            live=live,
+            kept=core.kept,
+            queued=queued,
+            rows=core.sessions,
+            ended=_ended(self._ended),
+        )
         return snapshot.VerifierSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -121,44 +162,23 @@ class VerifierStats(DaemonStats):
             histograms=deepcopy(self._histograms),
             **facts,
             role="verifier",
-            sessions=snapshot.SessionsSection(
-                opened=self.opened,
-                resumed=self.resumed,
-                max_sessions=max_sessions,
-                live=live,
-                kept=core.kept,
-                queued=queued,
-                rows=core.sessions,
-                ended=snapshot.Ended(
-                    **{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}
-                ),
-            ),
-            acceptance={
-                "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
-                "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
-                "mean_length": round(totals.mean_acceptance_length, 4),
-            },
-            totals=totals,
+            sessions=sessions,
+            acceptance=_acceptance(core.totals),
+            totals=core.totals,
             no_drafts=_no_drafts(core, list(peers.values())),
             draft_n=core.draft_n,
             tokens_per_second=round(self.throughput.per_second(), 2),
             pause_ms=self.throughput.pauses.percentiles_ms(50, 90, 99),
             one_token_step_ms=milliseconds(core.step_s),
-            steps_ms={
-                str(least): {str(n): round(one * 1e3, 4) for n, one in table.items()}
-                for least, table in core.steps.items()
-            },
-            peers=[
-                peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()
-            ],
+            steps_ms=_steps_ms(core.steps),
+            peers=_peers(peers, core.drafters),
             wire=wire,
             prefix_cache=core.prefix_cache,
         )
 
 
 def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
-    """Return why nothing is drafted for the newest session, or, if there is none, for any that may
-    come."""
+    """Return why nothing is drafted for the newest session, or for any if there is none."""
     if core.sessions:
         why = core.sessions[-1].get("no_drafts")
         return str(why) if why else None
@@ -167,28 +187,73 @@ def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
     return NoDrafts.VOCABULARY if all(peer["no_drafts"] for peer in peers) else None
 
 
+def _ended(counts: Counter[str]) -> snapshot.Ended:
+    """Return the section of ended sessions; a reason without a field does not count."""
+    ended = snapshot.Ended()
+    for reason in fields(snapshot.Ended):
+        setattr(ended, reason.name, counts[reason.name])
+    return ended
+
+
+def _acceptance(totals: RoundCounts) -> Json:
+    per_position = [round(rate, 4) for rate in totals.acceptance_per_position()]
+    return {
+        "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
+        "per_position": per_position,
+        "mean_length": round(totals.mean_acceptance_length, 4),
+    }
+
+
+def _steps_ms(steps: Mapping[int, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    """Return seconds of steps in milliseconds, with the keys that JSON has."""
+    tables: dict[str, dict[str, float]] = {}
+    for least_context, seconds in steps.items():
+        table = {str(rows): round(step * 1e3, 4) for rows, step in seconds.items()}
+        tables[str(least_context)] = table
+    return tables
+
+
+def _peers(
+    peers: Mapping[vev.DrafterId, Json], measured: Mapping[vev.DrafterId, Json]
+) -> list[Json]:
+    """Return the rows of drafters: as attached, and as the core has measured them."""
+    rows: list[Json] = []
+    for identity, peer in peers.items():
+        rows.append(peer | measured.get(identity, UNMEASURED))
+    return rows
+
+
 class DrafterStats(DaemonStats):
+    """Counters of a drafter.
+
+    prefix_cache: of its draft model, as last reported.
+    """
+
     def __init__(self, now: float) -> None:
-        self._drafts = Histogram(SHORT)
-        super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), draft_s=self._drafts))
         self.prefix_cache = snapshot.PrefixCacheSection()
+        self._drafts = Histogram(SHORT)
         self._draft_seconds = RecentSamples()
         self._totals = snapshot.DraftTotals()
+        histograms = snapshot.HistogramsSection(round_trip_s=Histogram(SHORT), draft_s=self._drafts)
+        super().__init__(now, histograms)
 
     def worked(self, work: ev.Worked) -> None:
-        """Count steps and their drafts, which share their time, and the rounds that were heard of."""
+        """Count steps and their drafts, which share their time, and rounds of the verifier."""
         self.busy.record(work.ended, work.seconds)
         self._totals.draft_tokens += work.drafted
         self._totals.rounds += work.rounds
         self._totals.accepted += work.accepted
         self._totals.committed += work.committed
         if work.drafted:
-            self._draft_seconds.record(work.draft_seconds / work.drafted)
-            self._drafts.record(work.draft_seconds / work.drafted, work.drafted)
-        self.prefix_cache = work.prefix_cache or self.prefix_cache
+            seconds = work.draft_seconds / work.drafted
+            self._draft_seconds.record(seconds)
+            self._drafts.record(seconds, work.drafted)
+        if work.prefix_cache is not None:
+            self.prefix_cache = work.prefix_cache
 
     def snapshot(
         self,
+        *,
         max_sessions: int,
         draft_ns: Sequence[int],
         traffic: snapshot.WireSection,
@@ -198,8 +263,18 @@ class DrafterStats(DaemonStats):
         no_drafts: str | None = None,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
-        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait
-        for a verifier; no_drafts: why nothing is drafted for the first of these."""
+        """Return the content of `specmesh stats --json`.
+
+        draft_ns: of each session, the newest last. interrupted: requests that wait for a verifier.
+        no_drafts: why nothing is drafted for the first verifier.
+        """
+        sessions = snapshot.SessionsSection(
+            opened=self.opened,
+            resumed=self.resumed,
+            max_sessions=max_sessions,
+            live=len(draft_ns),
+            interrupted=interrupted,
+        )
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -209,16 +284,10 @@ class DrafterStats(DaemonStats):
             role="drafter",
             no_drafts=no_drafts,
             verifiers=verifiers,
-            sessions=snapshot.SessionsSection(
-                opened=self.opened,
-                resumed=self.resumed,
-                max_sessions=max_sessions,
-                live=len(draft_ns),
-                interrupted=interrupted,
-            ),
+            sessions=sessions,
             draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
-            draft_interval_ms=self._draft_seconds.percentiles_ms(50)["p50"],
+            draft_interval_ms=milliseconds(self._draft_seconds.percentile(50)),
             wire=deepcopy(traffic),
             prefix_cache=self.prefix_cache,
         )

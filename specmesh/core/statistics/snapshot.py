@@ -1,6 +1,7 @@
-"""What a daemon tells of itself: the JSON of `stats --json` and, by what stands beside a field, its metrics.
+"""Snapshots of a daemon: the JSON of `stats --json` and, by the annotations of fields, its metrics.
 
-Sections that only one role has are None by default. No metric's label says anything of a request, a prompt or a peer.
+Sections that only one role has are None by default. No metric's label has anything of a request, a
+prompt or a peer.
 """
 
 from collections import Counter
@@ -12,17 +13,24 @@ from specmesh.core.statistics.counters import Histogram, RoundCounts, counter, g
 
 
 def as_json(part: object) -> Json:
-    """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
+    """Return a snapshot or a section as JSON.
+
+    A field that is None by default is left out while it is None.
+    """
     assert is_dataclass(part), "snapshots and their sections are"
-    values = ((one, getattr(part, one.name)) for one in fields(part))
-    shown = (
-        (one.name, value) for one, value in values if value is not None or one.default is not None
-    )
-    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown}
+    shown: Json = {}
+    for field_ in fields(part):
+        value = getattr(part, field_.name)
+        if value is None and field_.default is None:
+            continue
+        shown[field_.name] = as_json(value) if is_dataclass(value) else value
+    return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
+    """The fields of every snapshot."""
+
     schema_version: int = 1
     role: str
     version: str
@@ -32,15 +40,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingSnapshot(Snapshot):
-    """waiting_for: the missing thing, if loading has not begun for want of it."""
+    """A daemon that loads its model.
+
+    loading: the share that is loaded.
+    waiting_for: the missing thing, if loading has not begun for want of it.
+    """
 
     loading: float
     waiting_for: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Ended:
-    """Sessions that are over, by FinishReason; one that was MOVED is not."""
+    """Numbers of ended sessions by FinishReason; a session that was MOVED has not ended."""
 
     stop: Annotated[
         int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})
@@ -59,7 +71,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsSection:
-    """kept: those whose client is away. interrupted: requests that wait for a verifier."""
+    """The sessions of a daemon.
+
+    kept: whose client is away. interrupted: requests that wait for a verifier.
+    rows: one for each session.
+    """
 
     opened: int
     resumed: Annotated[
@@ -81,8 +97,10 @@ class SessionsSection:
     ended: Ended | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramsSection:
+    """The histograms of a daemon."""
+
     round_trip_s: Annotated[Histogram, histogram("round_trip_seconds", "From a PING to its PONG.")]
     time_to_first_token_s: Annotated[
         Histogram | None,
@@ -99,9 +117,9 @@ class HistogramsSection:
     draft_s: Annotated[Histogram | None, histogram("draft_seconds", "Seconds per draft.")] = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WireSection:
-    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+    """Frames and bytes of one socket, without ZMTP's own 2 or 9 bytes for each frame."""
 
     frames_sent: Annotated[
         int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})
@@ -128,6 +146,8 @@ class WireSection:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheSection:
+    """The cached ids of sequences without a session."""
+
     hits: Annotated[
         int, counter("prefix_cache_hit_requests", "Sessions that found some there.")
     ] = 0
@@ -142,8 +162,11 @@ class PrefixCacheSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
-    """Fields of both daemons. no_drafts: why nothing is drafted now, for the newest session or for
-    any; a sentence at a drafter, one of NoDrafts at a verifier."""
+    """The fields that both daemons have.
+
+    no_drafts: why nothing is drafted now, for the newest session or for any: a sentence at a
+        drafter, one of NoDrafts at a verifier.
+    """
 
     address: str
     encrypted: bool
@@ -168,7 +191,7 @@ class RunningSnapshot(Snapshot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSnapshot(RunningSnapshot):
-    """steps_ms: by rows, by the least context of each table."""
+    """A verifier. steps_ms: by the least context of each table, then by rows."""
 
     acceptance: Json
     totals: RoundCounts
@@ -183,6 +206,8 @@ class VerifierSnapshot(RunningSnapshot):
 
 @dataclass(slots=True)
 class DraftTotals:
+    """Counts of a drafter since its start."""
+
     draft_tokens: Annotated[
         int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")
     ] = 0
@@ -197,7 +222,10 @@ class DraftTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSnapshot(RunningSnapshot):
-    """verifiers: in the order of the settings; `name` is None where one is not there."""
+    """A drafter.
+
+    verifiers: in the order of the settings; the `name` of one that is not there is None.
+    """
 
     verifiers: list[Json]
     totals: DraftTotals

@@ -1,4 +1,4 @@
-"""Requests that wait for a sequence of the target: how many, and which is next; sessions kept for absent clients."""
+"""Admission: requests that wait for a sequence of the target, and kept sessions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from specmesh.core.verifier.session_context import ContextState, SessionContext
 from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless set otherwise
-MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
+MAX_BYTES = 64 * 2**20  # that they may take together; a single request always may wait
 GRACE = 30.0  # seconds for which a session is kept, unless set otherwise
 READER_PATIENCE = 60.0  # seconds for which a session waits for its reader, whose API ends it sooner
 GUEST_TOKENS = (16, 2)
@@ -27,22 +27,30 @@ def most_sessions(max_sessions: int) -> int:
 
 
 class WaitingRoom:
-    """What requests that wait take: places, and MAX_BYTES together. The last quarter of both is for
-    tenants that take little, so that those who take much leave it to others."""
+    """The room that requests take while they wait: places, and MAX_BYTES together.
+
+    The last quarter of both is for tenants that take little.
+
+    count: requests that wait.
+    """
 
     def __init__(self) -> None:
-        self.count = self._bytes = 0
-        self._theirs = Counter[Tenant]()  # places of each tenant
-        self._sizes = Counter[Tenant]()  # bytes
+        self.count = 0
+        self._bytes = 0
+        self._places = Counter[Tenant]()  # of each tenant
+        self._sizes = Counter[Tenant]()  # bytes of each tenant
 
     def check(self, tenant: Tenant, size: int, most: int, full: str) -> None:
-        """Raise Busy where there is no room for one more request of so many bytes; where `most`
-        wait it says `full`."""
+        """Raise Busy if there is no room for one more request of `size` bytes.
+
+        most: requests that may wait. full: the message if so many do.
+        """
         widest = tenant[:1]
-        if not _fits(self.count, 1, self._theirs[widest] if tenant else 0, most):
+        places = self._places[widest] if tenant else 0
+        if not _fits(self.count, 1, places, most):
             raise Busy(full)
-        theirs = self._sizes[widest] if tenant else 0
-        if self.count and not _fits(self._bytes, size, theirs, MAX_BYTES):
+        own_bytes = self._sizes[widest] if tenant else 0
+        if self.count and not _fits(self._bytes, size, own_bytes, MAX_BYTES):
             raise Busy(
                 f"the {self.count} requests that wait take {self._bytes >> 20} MB",
                 "try again, or ask for less",
@@ -53,91 +61,123 @@ class WaitingRoom:
         self._change(tenant, 1, size)
 
     def leave(self, tenant: Tenant, size: int) -> None:
-        """Let one go that was taken in."""
+        """Let a request go that was taken in."""
         self._change(tenant, -1, -size)
 
     def _change(self, tenant: Tenant, count: int, size: int) -> None:
         widest = tenant[:1]
         self.count += count
         self._bytes += size
-        self._theirs[widest] += count
+        self._places[widest] += count
         self._sizes[widest] += size
-        if not self._theirs[widest]:
-            del self._theirs[widest], self._sizes[widest]
+        if not self._places[widest]:
+            del self._places[widest]
+            del self._sizes[widest]
 
 
-def _fits(taken: int, more: int, theirs: int, most: int) -> bool:
-    """Return whether one who has `theirs` of what is taken may have more of it."""
-    little = theirs + more <= most // 32
-    return taken + more <= (most if little or not theirs else most - most // 4)
+def _fits(taken: int, more: int, own: int, most: int) -> bool:
+    """Return True if a tenant that has `own` of what is taken may have `more` of `most`."""
+    takes_little = own == 0 or own + more <= most // 32
+    limit = most if takes_little else most - most // 4
+    return taken + more <= limit
 
 
 def is_short(opening: vev.Opening, tokens: int) -> bool:
-    """Return whether a text is over after so many tokens, and certainly needs few cells."""
-    most = opening.request.params.max_tokens - (len(opening.ids) - opening.n_prompt)
+    """Return True if a text ends within so many tokens and certainly needs few cells."""
+    generated = len(opening.ids) - opening.n_prompt
+    most = opening.request.params.max_tokens - generated
     return most <= tokens and len(opening.ids) + most + MAX_DRAFTS < GUEST_IDS
 
 
 class WaitingRequests:
-    """Requests for one of `max_sessions` sessions. Next is one of the tenant that has the fewest;
-    of equals, of the one whose last session began first; of one tenant the oldest. No tenant gets
-    more than its share of the sessions. Where all are taken, short ones have `guests` more."""
+    """Requests for one of `max_sessions` sessions.
+
+    - The next is one of the tenant that has the fewest sessions; of equal tenants, of the one whose
+      last session began first; of one tenant, the oldest.
+    - No tenant gets more than its share of the sessions.
+    - If all sessions are taken, short requests may have `guests` more.
+
+    openings: in the order in which they came.
+    """
 
     def __init__(self, max_sessions: int, guests: int = 0) -> None:
-        self._max_sessions, self._share = max_sessions, most_sessions(max_sessions)
-        self._guests = guests
         self.openings: list[vev.Opening] = []
+        self._max_sessions = max_sessions
+        self._share = most_sessions(max_sessions)
+        self._guests = min(guests, len(GUEST_TOKENS))
         self._turn = 0
-        self._turns = dict[Tenant, int]()  # when each tenant of those present got its last session
+        # The turn at which each tenant of those that wait got its last session.
+        self._turns = dict[Tenant, int]()
 
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
+        """Drop the unwanted requests."""
         self.openings = [opening for opening in self.openings if not unwanted(opening)]
 
     def sharing(self, sessions: int) -> int:
-        """How many sessions there will be as soon as those that wait have joined these."""
+        """Return how many sessions there will be with those that wait."""
         return min(sessions + len(self.openings), max(self._max_sessions, sessions))
 
     def next(self, sessions: Iterable[SessionContext]) -> tuple[vev.Opening, bool] | None:
-        """Return who is next beside these sessions, and whether as a guest; let it wait no
-        longer."""
-        running = [live for live in sessions if live.client is not None]
-        guests = sum(live.guest for live in running)
-        guest = len(running) - guests >= self._max_sessions
-        if guest and guests >= min(self._guests, len(GUEST_TOKENS)):
+        """Take and return the request that gets a session next, and whether it is a guest.
+
+        None if none gets one yet.
+
+        sessions: those that have a sequence. A kept one gives way, so it does not count.
+        """
+        running = [context for context in sessions if context.client is not None]
+        guests = sum(context.guest for context in running)
+        as_guest = len(running) - guests >= self._max_sessions
+        if as_guest and guests >= self._guests:
             return None
-        taken = Counter(part for live in running for part in parts_of(live.tenant))
-        fit = [one for one in self.openings if taken[one.tenant[:1]] < self._share]
-        if guest:
-            fit = [one for one in fit if is_short(one, GUEST_TOKENS[guests])]
+        taken = Counter(part for context in running for part in parts_of(context.tenant))
+        fit: list[vev.Opening] = []
+        for opening in self.openings:
+            at_share = taken[opening.tenant[:1]] >= self._share
+            if at_share or (as_guest and not is_short(opening, GUEST_TOKENS[guests])):
+                continue
+            fit.append(opening)
         if not fit:
             return None
         opening = self._first(fit, taken)
         self.openings.remove(opening)
-        self._turn += 1
-        self._turns |= dict.fromkeys(parts_of(opening.tenant), self._turn)
-        present = {part for one in self.openings for part in parts_of(one.tenant)}
-        self._turns = {part: turn for part, turn in self._turns.items() if part in present}
-        return opening, guest
+        self._note_turn(opening.tenant)
+        return opening, as_guest
 
     def _first(self, openings: Sequence[vev.Opening], taken: Mapping[Tenant, int]) -> vev.Opening:
-        """Return the one whose tenant has the fewest sessions, then the oldest turn, at each part
-        of the path."""
-        left, depth = openings, 1
+        """Return the opening whose tenant has the fewest sessions, then the oldest turn.
+
+        Tenants are compared so at each part of their path.
+        """
+        left = openings
+        depth = 1
         while True:
-            ranks = list[tuple[int, int, int]]()
-            for one in left:
-                part = one.tenant[:depth]
-                ranks.append((taken.get(part, 0), self._turns.get(part, 0), one.client))
+            ranks: list[tuple[int, int, int]] = []
+            for opening in left:
+                part = opening.tenant[:depth]
+                ranks.append((taken.get(part, 0), self._turns.get(part, 0), opening.client))
             first = left[ranks.index(min(ranks))]
             if len(first.tenant) <= depth:
                 return first
-            left = [one for one in left if one.tenant[:depth] == first.tenant[:depth]]
+            part = first.tenant[:depth]
+            left = [opening for opening in left if opening.tenant[:depth] == part]
             depth += 1
+
+    def _note_turn(self, tenant: Tenant) -> None:
+        """Note that a tenant gets a session, and forget the turns of those that wait no more."""
+        self._turn += 1
+        for part in parts_of(tenant):
+            self._turns[part] = self._turn
+        present = {part for opening in self.openings for part in parts_of(opening.tenant)}
+        for part in self._turns.keys() - present:
+            del self._turns[part]
 
 
 class KeptSessions(dict[int, SessionContext]):
-    """Sessions whose client went away, by id, the oldest first, each for `grace` seconds for whoever resumes it by
-    name; with their end those that have ended."""
+    """Sessions whose clients went away, by id, the oldest first.
+
+    Each is kept for `grace` seconds, so that its client can resume it by name. An ended session is
+    kept with its end.
+    """
 
     def __init__(self, grace: float) -> None:
         super().__init__()
@@ -145,29 +185,31 @@ class KeptSessions(dict[int, SessionContext]):
 
     @property
     def next_end(self) -> float:
-        """When the first is to be forgotten."""
-        return min((live.kept_until for live in self.values()), default=float("inf"))
+        """Return when the first is to be forgotten; infinity without any."""
+        return min((context.kept_until for context in self.values()), default=float("inf"))
 
-    def add(self, live: SessionContext, now: float) -> None:
-        self.pop(live.id, None)
-        self[live.id] = live
-        live.kept_until = now + self.grace
+    def add(self, context: SessionContext, now: float) -> None:
+        """Keep a session from now on."""
+        self.pop(context.id, None)
+        self[context.id] = context
+        context.kept_until = now + self.grace
 
-    def running(self, *guests: bool) -> SessionContext | None:
-        """Return the first that has not ended; with an argument, that is a guest or none."""
-        found = (live for live in self.values() if live.state is ContextState.KEPT)
-        return next((live for live in found if not guests or live.guest in guests), None)
+    def running(self, *, guest: bool | None = None) -> SessionContext | None:
+        """Return the oldest session that has not ended; if `guest` is given, of guests or others."""
+        for context in self.values():
+            if context.state is ContextState.KEPT and guest in (None, context.guest):
+                return context
+        return None
 
     def expire(self, now: float) -> list[SessionContext]:
-        """Forget, and return, those whose time is over, or that are too many."""
-        if now < self.next_end and len(self) <= MAX_KEPT:
-            return []
+        """Forget and return the sessions whose time is over, and the oldest beyond MAX_KEPT."""
         excess = len(self) - MAX_KEPT
-        over = [
-            live
-            for number, live in enumerate(self.values())
-            if now >= live.kept_until or number < excess
-        ]
-        for live in over:
-            del self[live.id]
-        return over
+        if now < self.next_end and excess <= 0:
+            return []
+        expired: list[SessionContext] = []
+        for number, context in enumerate(self.values()):
+            if now >= context.kept_until or number < excess:
+                expired.append(context)
+        for context in expired:
+            del self[context.id]
+        return expired

@@ -229,11 +229,18 @@ class Clients:
 
     def committed(self, done: vev.Committed) -> Sequence[Reply]:
         """Give a round to its session's client."""
-        entry, emit = self.requests.get(done.client) if done.client is not None else None, done.emit
+        entry = self.requests.get(done.client) if done.client is not None else None
         if entry is None:
             return []
         return [
-            Reply(entry.client, Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
+            Reply(
+                entry.client,
+                Tokens(
+                    done.round.text_ids,
+                    min(done.round.accepted, done.round.shown),
+                    done.round.logprobs,
+                ),
+            )
         ]
 
     def ended(self, end: vev.SessionEnded) -> Sequence[Reply]:

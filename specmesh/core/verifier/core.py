@@ -10,22 +10,23 @@ from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.controller import REMOTE
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import NO_CONTENTS, KVOffload, KVSlots
 from specmesh.core.requests import Scored
+from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics.counters import SERVED, RoundCounts
+from specmesh.core.statistics.session_report import session_report, session_row
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import GRACE, READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
-from specmesh.core.verifier.scheduler import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
+from specmesh.core.verifier.scheduler import PREFILL_ROWS, Batch, Scheduler
 from specmesh.core.verifier.session import VerifierSession
-from specmesh.core.verifier.session_context import (
-    ContextState,
-    SessionContext,
-    session_report,
-    session_row,
-)
+from specmesh.core.verifier.session_context import ContextState, SessionContext
+from specmesh.core.verifier.step_meter import StepDrafts, StepMeter
+from specmesh.core.verifier.step_threads import StepThreads
 from specmesh.errors import LocalProtocolError, NoSuchText, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
@@ -51,6 +52,7 @@ class VerifierCore:
     ) -> None:
         self.sessions: dict[int, SessionContext] = {}  # those that have a sequence
         self._limits, self._costs, self._slots = limits, costs, slots
+        self._shared = SharedSpeculations()
         self._ids = itertools.count(first)
         self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
         self._meter = StepMeter(costs, limits.width)
@@ -62,15 +64,10 @@ class VerifierCore:
         self.waiting = WaitingRequests(max_sessions, guests)
         self.kept = KeptSessions(grace)
         self._paused: dict[int, float] = {}  # sessions that wait for their readers, and until when
-        self._threads = CpuThreads(costs)
+        self._threads = StepThreads(costs)
         self._stray_frames = 0
         self._over = RoundCounts()  # of sessions that have ended
         self._now = 0.0  # of the newest event
-        self._tokens, self._had, self._forced = (
-            0,
-            False,
-            False,
-        )  # of the newest step, as `StepMeter.compare` has them
 
     def _tell(self, effect: vev.Effect) -> None:
         self._effects.append(effect)
@@ -148,7 +145,7 @@ class VerifierCore:
     def _heard(self, event: vev.FromDrafter, now: float) -> None:
         live = self.sessions.get(event.said.session)
         if live is not None and live.drafter == event.drafter:
-            self._carry_out(live, live.session.heard(event.said, now))
+            self._carry_out(live, live.session.take(event.said, now))
         else:
             self._stray_frames += 1
 
@@ -174,7 +171,7 @@ class VerifierCore:
 
     def _row(self, live: SessionContext, now: float) -> dict[str, object]:
         drafter, no_drafts = self.drafters.name(live.drafter), self.drafters.no_drafts(live)
-        return session_row(live, drafter, now, no_drafts)
+        return session_row(live.session, drafter, now, no_drafts)
 
     # --- steps
 
@@ -190,14 +187,13 @@ class VerifierCore:
             return self._until_due(batch)
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
         for key, part in batch.parts:
-            live = sessions[key]
+            session = sessions[key].session
+            seq = session.slot.seq
             if isinstance(part, ev.Verify):
-                waited += live.session.begin(now)
-                spans.append(
-                    ev.Span(live.seq, part.position, (part.last, *part.drafts), logits=True)
-                )
+                waited += session.begin(now)
+                spans.append(ev.Span(seq, part.position, (part.last, *part.drafts), logits=True))
             else:
-                spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
+                spans.append(ev.Span(seq, part.position, part.ids, logits=part.stepwise))
         self._batch = batch
         threads, costs = self._threads.next(sessions)
         self._meter.begun(costs, waited=waited > 0)
@@ -209,7 +205,8 @@ class VerifierCore:
         """Take in what a step gave, per span its rows of logits; or why it failed, which ends its sessions."""
         if (batch := self._batch) is None:
             raise LocalProtocolError("a step ends that has not begun")
-        self._batch, self._now, self._tokens, self._had, self._forced = None, ended, 0, False, False
+        self._batch = None
+        self._now = ended
         if isinstance(result, SpecmeshError):
             self._failed(step, result)
         else:
@@ -222,39 +219,59 @@ class VerifierCore:
     def _stepped(
         self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float
     ) -> None:
-        """Give each session its rows, then the gate and the drafter pool what the step has brought as a whole."""
-        seconds, asked, lives = ended - started, False, list[SessionContext]()
+        """Give each session its rows, then gate and drafter pool what the whole step has brought."""
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
+        lives: list[SessionContext] = []
+        rounds: list[tuple[SessionContext, Round]] = []
+        asked = False
         for (key, part), logits in zip(batch.parts, result, strict=True):
-            live, effects = self.sessions[key], list[ev.VerifierEffect]()
+            live = self.sessions[key]
             lives.append(live)
             asked = asked or live.session.draft_length.asking
+            effects: list[ev.VerifierEffect] = []
             if isinstance(part, ev.Prefill):
                 effects = live.session.prefilled(len(part.ids), logits)
             elif logits is not None:
                 effects = live.session.stepped(
-                    part.drafts, logits, ended, seconds, len(batch.parts)
+                    part, logits, ended, seconds=ended - started, sessions=len(batch.parts)
                 )
+            rounds += [(live, effect) for effect in effects if isinstance(effect, Round)]
             self._carry_out(live, effects)
+        tokens = sum(done.shown for _, done in rounds)
         if lives and self.drafters.drafters:
-            gate = self._costs.gate(len(lives)) if len(lives) > 1 else self.drafters.gate(lives[0])
-            refused = (
-                gate is not None and gate.refuses
-            )  # all that is done here costs every step then
-            alone = 0.0 if refused or len(lives) > 1 else lives[0].session.draft_length.alone
-            if gate is not None:
-                self._meter.compare(
-                    batch,
-                    self._tokens,
-                    gate,
-                    alone,
-                    asked=asked,
-                    had=self._had,
-                    forced=self._forced,
-                )
-            for live in lives if not refused or len(self.drafters.drafters) > 1 else ():
+            self._compare(batch, lives, rounds, tokens, asked=asked, ended=ended)
+        self._tell(vev.Ran(started, ended, batch.rows, tokens))
+
+    def _compare(
+        self,
+        batch: Batch,
+        lives: list[SessionContext],
+        rounds: list[tuple[SessionContext, Round]],
+        tokens: int,
+        *,
+        asked: bool,
+        ended: float,
+    ) -> None:
+        """Compare a step with those without drafts, and see whether sessions change drafters."""
+        alone = len(lives) == 1
+        if alone:
+            speculation = self.drafters.speculation(lives[0])
+        else:
+            speculation = self._shared.of(REMOTE, len(lives))
+        # Every step pays for all that is done here while drafts are refused.
+        refused = speculation is not None and speculation.gate.refuses
+        if speculation is not None:
+            drafts = StepDrafts(
+                tokens=tokens,
+                seconds_alone=lives[0].session.draft_length.alone if alone and not refused else 0.0,
+                asked=asked,
+                had=any(_speculated(live, done) for live, done in rounds),
+                had_exact=any(done.exact_drafts for _, done in rounds),
+            )
+            self._meter.compare(batch, drafts, speculation.gate)
+        if not refused or len(self.drafters.drafters) > 1:
+            for live in lives:
                 self._effects += self.drafters.stepped(live, ended)
-        self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
         self._meter.idle()  # the time until the next step is no pause
@@ -263,7 +280,7 @@ class VerifierCore:
             one.seq for one in (*step.orders, *step.spans) if not isinstance(one, KVOffload)
         }
         self._slots.doubt(doubtful)
-        for live in [live for live in self.sessions.values() if live.seq in doubtful]:
+        for live in [live for live in self.sessions.values() if live.session.slot.seq in doubtful]:
             if live.client is not None:
                 self._tell(vev.RequestRefused(live.client, error))
             self._cancel(live, m.FinishReason.ERROR)
@@ -321,28 +338,31 @@ class VerifierCore:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
         there = sum(live.guest == guest for live in self.sessions.values())
         full = there >= (self._guests if guest else self._max_sessions)
-        if full and (kept := self.kept.running(guest)) is not None:
+        if full and (kept := self.kept.running(guest=guest)) is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
-        others = ((live.seq, live.session.memory) for live in self.sessions.values())
-        seq, held = self._slots.acquire(
-            ids, opening.n_prompt - 1, others, cached=params.cache_prompt
-        )
+        others = ((live.session.slot.seq, live.session.memory) for live in self.sessions.values())
+        slot = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         session = VerifierSession(
-            next(self._ids),
-            ids,
-            params,
-            self._limits,
-            self._costs,
-            now,
-            opening.n_prompt,
-            opening.constraint,
-            held,
+            id=next(self._ids),
+            ids=ids,
+            params=params,
+            limits=self._limits,
+            costs=self._costs,
+            shared=self._shared,
+            now=now,
+            n_prompt=opening.n_prompt,
+            constraint=opening.constraint,
+            slot=slot,
         )
         live = SessionContext(
-            session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key
+            session=session,
+            client=opening.client,
+            owner=opening.owner,
+            name=opening.request.id,
+            key=opening.key,
+            guest=guest,
         )
-        live.guest = guest
         self.sessions[live.id] = live
         self.drafters.share(self.waiting.sharing(len(self.sessions)))
         self._tell(live.opened(opening.request.label))
@@ -456,29 +476,22 @@ class VerifierCore:
         self.kept.pop(live.id, None)
         self._tell(vev.Forgotten(live.id))
 
-    def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
+    def _carry_out(self, live: SessionContext, effects: Sequence[ev.VerifierEffect]) -> None:
         """Turn what a session wants into effects: it knows neither client nor drafter, nor its sequence."""
         session = live.session
         for effect in effects:
             match effect:
-                case ev.Emit():
-                    self._tokens, self._forced = (
-                        self._tokens + len(effect.ids),
-                        self._forced or effect.forced > 0,
-                    )
-                    self._had = self._had or (
-                        len(effect.drafts) > effect.forced and session.draft_length.adapts
-                    )
+                case Round():
                     draft_n, first = session.draft_length.draft_n, session.counts.rounds == 1
                     self._effects.append(
                         vev.Committed(session.id, live.client, effect, self._now, draft_n, first)
                     )
                 case m.Truth() | m.Sync() | m.Nack():
-                    self._effects += self.drafters.tell(live, effect)
+                    self._effects += self.drafters.send(live, effect)
                 case Scored():
                     self._tell(vev.ToClient(live.client, effect))
                 case ev.Trim(length):
-                    self._slots.cut(live.seq, length)
+                    self._slots.cut(session.slot.seq, length)
                 case ev.Finish(reason, error):
                     if error is not None:
                         self._tell(
@@ -504,7 +517,8 @@ class VerifierCore:
         self._paused.pop(live.id, None)
         session, drafter = live.session, live.drafter
         self._slots.release(
-            live.seq, NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory
+            session.slot.seq,
+            NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory,
         )
         self._over.add(session.counts)
         self.drafters.weigh()
@@ -539,3 +553,8 @@ class VerifierCore:
                 pass  # it was given up
             case _:
                 assert_never(live.state)
+
+
+def _speculated(live: SessionContext, done: Round) -> bool:
+    """Return True for a round with drafts that were asked for adaptively."""
+    return len(done.drafts) > done.exact_drafts and live.session.draft_length.adapts

@@ -1,16 +1,22 @@
-"""Which of several drafters drafts for which session: the one with the most expected tokens per second.
+"""The drafter pool: which of several drafters drafts for which session.
 
-That follows from what was measured of a drafter on the sessions it had: acceptance, seconds per draft, round trip;
-nothing that it says of itself. One that was not measured of late comes first. A session moves on when its drafter goes
-or is silent, when another is to be measured, and when another is clearly better.
+It is the one with the most expected tokens per second. The rate follows from what was measured of a
+drafter on the sessions that it had: acceptance, seconds per draft, round trip. Nothing counts that
+it claims of itself.
+
+- A drafter that was not measured of late comes first.
+- A session moves when its drafter goes or is silent, when another is to be measured, and when
+  another is clearly better.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
-from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.policy import PolicyInputs
+from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.fields import Json
 from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.counters import milliseconds
@@ -18,342 +24,444 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
 
-# from one comparison of a session's drafter with the others to the next. Three drafters as in bench/pool.py, in virtual
-# time: of the best alone 0.96 where two are killed, 32: 0.92, 8: 0.95; in a text of 300 tokens 0.90, 32: 0.84
 LOOK_ROUNDS = 16
-SWITCH_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
-MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
-DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
-NOTE_INTERVAL = 10.0  # seconds between two lines of the log about what comes and goes
+"""Rounds from one comparison of a session's drafter with the others to the next. With three
+drafters as in bench/pool.py, two of which are killed, a text had 0.96 of the best one's speed (32:
+0.92, 8: 0.95), and one of 300 tokens 0.90 (32: 0.84), in virtual time.
+"""
+SWITCH_GAIN = (
+    1.15  # times the present rate that a better drafter must have: a change costs a restart
+)
+MEASURED_SECONDS = 600.0  # for which the measurements of a drafter without sessions count
+NOTE_INTERVAL = 10.0  # seconds between two lines of the log about reasons that come and go
 CERTAIN = 0.999  # no chain of drafts is accepted more surely than this
 
 
 class RemoteDrafter:
-    """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
+    """A drafter attached to the verifier, and what was measured of it.
+
+    silent: a session has waited for its drafts in vain.
+    muted: it drafts nothing here, by its own account.
+    rate: tokens per second to expect, when it was last compared.
+    measured_at: when it last drafted, or should have.
+    """
 
     def __init__(self, joined: vev.DrafterJoined, others: RollingAcceptance | None = None) -> None:
-        self.id, self.n_ctx, self.name = joined.drafter, joined.n_ctx, joined.name
-        self.silent = False  # a session has waited for its drafts in vain
-        self.muted = False  # it says that it drafts nothing here
-        self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
-        self.arrivals = Arrivals()
-        self.rate: float | None = None  # tokens per second to expect, when it was last compared
-        self.measured: float | None = None  # when it last drafted, or should have
+        """Begin without measurements; `others` is the acceptance of all drafters so far."""
+        self.id = joined.drafter
+        self.n_ctx = joined.n_ctx
+        self.name = joined.name
+        self.silent = False
+        self.muted = False
+        self.estimates = DrafterEstimates(others)
+        self.rate: float | None = None
+        self.measured_at: float | None = None
 
     def unmeasured(self, now: float) -> bool:
-        return self.measured is None or now - self.measured > MEASURED
+        """Return True if it was not measured of late."""
+        return self.measured_at is None or now - self.measured_at > MEASURED_SECONDS
 
-    def report(self, sessions: int) -> dict[str, object]:
-        """Return what was measured of it, and how many sessions it drafts for."""
+    def report(self, sessions: int) -> Json:
+        """Return its measurements for `stats`; it drafts for so many sessions."""
+        acceptance = self.estimates.acceptance
+        acceptance_rate = round(acceptance.pooled(), 4) if acceptance.known else None
+        promised = None if self.rate is None else round(self.rate, 2)
         return {
-            "draft_interval_ms": milliseconds(self.arrivals.interval),
-            "acceptance_rate": round(self.acceptance.pooled(), 4)
-            if self.acceptance.known
-            else None,
-            "promised_tokens_per_second": None if self.rate is None else round(self.rate, 2),
+            "draft_interval_ms": milliseconds(self.estimates.arrivals.interval),
+            "acceptance_rate": acceptance_rate,
+            "promised_tokens_per_second": promised,
             "sessions": sessions,
         }
 
 
 class DrafterPool:
-    """Assigns `drafters`, the oldest first, to `sessions`; a session of a drafter's own client always has that drafter.
-    What is returned is to be done."""
+    """Assigns drafters to sessions; calls return the effects to carry out.
+
+    A session of a drafter's own client always has that drafter.
+
+    drafters: by identity, the oldest first.
+    """
 
     def __init__(self, sessions: Mapping[int, SessionContext]) -> None:
+        """Assign drafters to these sessions, which others add and remove."""
         self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
         self._sessions = sessions
-        self._acceptance = RollingAcceptance()
+        self._acceptance = RollingAcceptance()  # of all drafters
 
     # --- drafters come and go
 
     def join(self, joined: vev.DrafterJoined, now: float) -> list[vev.Effect]:
+        """Add a drafter."""
         self.drafters[joined.drafter] = RemoteDrafter(joined, self._acceptance)
         return self.find_all(now)
 
     def name(self, identity: vev.DrafterId | None) -> str | None:
+        """Return the name of a drafter; None if it has gone."""
         return self.drafters[identity].name if identity in self.drafters else None
 
     def gone(self, identity: vev.DrafterId) -> None:
+        """Remove a drafter."""
         self.drafters.pop(identity, None)
-        for live in self._sessions.values():
-            if live.drafter == identity:
-                self.detach(live)
+        for context in self._sessions.values():
+            if context.drafter == identity:
+                self.detach(context)
 
     def mute(self, identity: vev.DrafterId, now: float, *, muted: bool) -> list[vev.Effect]:
-        """Note that a drafter drafts nothing, or again: its own clients' sessions stay with it,
-        others find another."""
-        drafter, effects = self.drafters.get(identity), list[vev.Effect]()
+        """Note that a drafter drafts nothing, or that it drafts again.
+
+        Its own clients' sessions stay with it; others find another drafter.
+        """
+        drafter = self.drafters.get(identity)
         if drafter is None:
-            return effects  # it has just gone
+            return []  # it has just gone
         drafter.muted = muted
-        for live in [one for one in self._sessions.values() if one.drafter == identity]:
-            live.session.draft_length.mute(muted=muted)
-            if live.owner != identity:
-                effects += self.release(live, identity)
-                self.detach(live)
+        effects: list[vev.Effect] = []
+        for context in self._sessions.values():
+            if context.drafter != identity:
+                continue
+            context.session.draft_length.mute(muted=muted)
+            if context.owner != identity:
+                effects += self.release(context, identity)
+                self.detach(context)
         return effects + self.find_all(now)
 
     def round_trip(self, identity: vev.DrafterId, seconds: float) -> None:
-        """Note how long a PING and its answer took."""
+        """Note the time from a PING to its PONG."""
         if identity in self.drafters:
-            self.drafters[identity].arrivals.record_round_trip(seconds)
+            self.drafters[identity].estimates.arrivals.record_round_trip(seconds)
 
     # --- a session gets a drafter, or loses it
 
     def find_all(self, now: float) -> list[vev.Effect]:
-        """Give all sessions without a drafter one; those of a drafter's own client wait for that drafter."""
-        effects = list[vev.Effect]()
-        for live in self._sessions.values() if self.drafters else ():
-            if live.drafter is None and live.owner is None and live.session.may_draft:
-                effects += self.find(live, now)
+        """Give each session without a drafter one.
+
+        The session of a drafter's own client waits for that drafter.
+        """
+        effects: list[vev.Effect] = []
+        if not self.drafters:
+            return effects
+        for context in self._sessions.values():
+            unowned = context.drafter is None and context.owner is None
+            if unowned and context.session.may_draft:
+                effects += self.find(context, now)
         return effects
 
-    def find(self, live: SessionContext, now: float) -> list[vev.Effect]:
-        """Give a session without a drafter one, if there is any: first those to measure, then by their rates."""
-        fitting = self._fitting(live)
+    def find(self, context: SessionContext, now: float) -> list[vev.Effect]:
+        """Give a session a drafter, if there is any: first one to measure, then the best one."""
+        fitting = self._fitting(context)
         if not fitting:
             return []
-        unmeasured = self._unmeasured(fitting, now)
-        return self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
+        chosen = self._unmeasured(fitting, now) or self._best(context, fitting)
+        return self.attach(context, chosen.id, now)
 
-    def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> list[vev.Effect]:
-        """Let a drafter draft for a session. The one before must know that it does no more."""
+    def attach(
+        self, context: SessionContext, identity: vev.DrafterId, now: float
+    ) -> list[vev.Effect]:
+        """Let a drafter draft for a session. The one before must know that it no longer does."""
         drafter = self.drafters.get(identity)
         if drafter is None:
             return []  # it has just gone
-        live.drafter, live.rounds, live.announced = identity, 0, False
-        if drafter.measured is not None and drafter.unmeasured(now):
-            drafter.arrivals.forget()
+        context.drafter = identity
+        context.rounds = 0
+        context.announced = False
+        if drafter.measured_at is not None and drafter.unmeasured(now):
+            drafter.estimates.forget()
         drafter.silent = False
-        return self._begin(live, drafter, now)
+        return self._announce(context, drafter, now)
 
-    def _begin(self, live: SessionContext, drafter: RemoteDrafter, now: float) -> list[vev.Effect]:
-        """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
-        want."""
-        session = live.session
-        if session.draft_length.refuses(drafter.arrivals) and drafter.id != live.owner:
+    def _announce(
+        self, context: SessionContext, drafter: RemoteDrafter, now: float
+    ) -> list[vev.Effect]:
+        """Tell a drafter of its session, unless its drafts are refused.
+
+        A refused drafter may need the cores that the verifier's steps want.
+        """
+        session = context.session
+        is_own = drafter.id == context.owner
+        if session.draft_length.refuses(drafter.estimates) and not is_own:
             return []
-        live.announced, effects = True, list[vev.Effect]()
+        context.announced = True
         session.draft_length.mute(muted=drafter.muted)
-        if drafter.id != live.owner:  # that one has just got OPENED
-            effects.append(
-                vev.ToDrafter(
-                    drafter.id,
-                    m.Opened(live.id, 0, session.n_prompt, opened_options(session.params)),
-                )
-            )
-        for said in session.attach(drafter.arrivals, drafter.acceptance):
-            effects += self.tell(live, said)
+        effects: list[vev.Effect] = []
+        if not is_own:  # the owner has just got OPENED
+            options = opened_options(session.params)
+            opened = m.Opened(context.id, 0, session.n_prompt, options)
+            effects.append(vev.ToDrafter(drafter.id, opened))
+        for frame in session.attach(drafter.estimates):
+            effects += self.send(context, frame)
         self.weigh()
-        return [
-            *effects,
-            *self.reconsider(live, now),
-        ]  # by what other sessions have shown, before the first step
-
-    def tell(self, live: SessionContext, said: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
-        """Tell a session's drafter, if it has one; with ids their log-probabilities, if its client asked for them."""
-        if live.drafter is None:
-            return []
-        effects: list[vev.Effect] = [vev.ToDrafter(live.drafter, said)]
-        if live.session.logprobs is not None and not isinstance(said, m.Nack):
-            effects += [vev.ToDrafter(live.drafter, logprobs) for logprobs in live.logprobs(said)]
+        # Other sessions may have measured the drafter: a policy is due before the first step.
+        effects += self.reconsider(context, now)
         return effects
 
-    def detach(self, live: SessionContext) -> None:
-        live.drafter = None
-        live.session.draft_length.detach()
+    def send(self, context: SessionContext, frame: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
+        """Send a frame to a session's drafter, if it has one.
+
+        The log-probabilities of its ids follow, if the drafter's client asked for them.
+        """
+        if context.drafter is None:
+            return []
+        effects: list[vev.Effect] = [vev.ToDrafter(context.drafter, frame)]
+        if context.session.logprobs is not None and not isinstance(frame, m.Nack):
+            for logprobs in context.logprobs(frame):
+                effects.append(vev.ToDrafter(context.drafter, logprobs))
+        return effects
+
+    def detach(self, context: SessionContext) -> None:
+        """Let a session go on without a drafter."""
+        context.drafter = None
+        context.session.draft_length.detach()
         self.weigh()
 
-    def release(self, live: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
-        moved = m.Done(live.id, m.FinishReason.MOVED, len(live.session.prefix))
-        return [vev.ToDrafter(identity, moved)] if live.announced else []
+    def release(self, context: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
+        """Tell a drafter that a session is over for it, if it knows of the session."""
+        if not context.announced:
+            return []
+        moved = m.Done(context.id, m.FinishReason.MOVED, len(context.session.prefix))
+        return [vev.ToDrafter(identity, moved)]
 
-    def no_drafts(self, live: SessionContext) -> NoDrafts | None:
+    def reconsider(self, context: SessionContext, now: float) -> list[vev.Effect]:
+        """Have the policy of a session solved if its inputs have moved."""
+        session = context.session
+        if session.finished is not None:
+            return []
+        inputs = session.draft_length.unsolved(now)
+        if inputs is None:
+            return []
+        return [vev.Solve(context.id, inputs, session.draft_length.policy)]
+
+    def speculation(self, context: SessionContext) -> Speculation | None:
+        """Return the speculation with a session's drafter, if the session has steps to itself."""
+        drafter = self._drafter_of(context)
+        if drafter is None or not context.session.draft_length.lone:
+            return None
+        return drafter.estimates.speculation
+
+    def _drafter_of(self, context: SessionContext) -> RemoteDrafter | None:
+        return None if context.drafter is None else self.drafters.get(context.drafter)
+
+    # --- why nothing is drafted
+
+    def no_drafts(self, context: SessionContext) -> NoDrafts | None:
         """Return why nothing is drafted for a session now; None if something is."""
-        session = live.session
+        session = context.session
         if not session.may_draft:
             return NoDrafts.CLIENT
-        whose = live.drafter or live.owner
-        could = [one for one in self.drafters.values() if whose in (None, one.id)]
-        if not could:
+        identity = context.drafter or context.owner
+        if identity is None:
+            possible = list(self.drafters.values())
+        else:
+            possible = [self.drafters[identity]] if identity in self.drafters else []
+        if not possible:
             return NoDrafts.NONE_ATTACHED
-        speaking = [one for one in could if not one.muted]
-        if not speaking:
+        drafting = [drafter for drafter in possible if not drafter.muted]
+        if not drafting:
             return NoDrafts.VOCABULARY
-        if all(one.n_ctx <= len(session.prefix) for one in speaking):
+        if all(drafter.n_ctx <= len(session.prefix) for drafter in drafting):
             return NoDrafts.CONTEXT
-        if not live.announced:
-            return NoDrafts.GATE  # its drafter is refused drafts, or it has none yet
+        if not context.announced:
+            return NoDrafts.GATE  # its drafter is refused, or it has none yet
         return session.no_drafts
 
-    def verdict(self, live: SessionContext) -> NoDrafts | None:
-        """Return why nothing was drafted for a session that has ended, or no more at its end;
-        None if drafts were verified to the end."""
-        why = self.no_drafts(live)
-        if live.session.counts.drafted == 0:
-            return why or live.session.was_not_drafted
+    def verdict(self, context: SessionContext) -> NoDrafts | None:
+        """Return why nothing was drafted for a session that has ended, or nothing more at its end.
+
+        None if drafts were verified to the end.
+        """
+        why = self.no_drafts(context)
+        if context.session.counts.drafted == 0:
+            return why or context.session.was_not_drafted
         return why if why in LASTING else None
 
-    def changed(self, live: SessionContext, now: float) -> vev.Noted | None:
-        """Return a line for the log if the reason why nothing is drafted has changed; seldom for
-        reasons that come and go."""
-        why = self.no_drafts(live)
-        fleeting = why not in LASTING and now < live.noted + NOTE_INTERVAL
-        if why == live.no_drafts or fleeting:
+    def changed(self, context: SessionContext, now: float) -> vev.Noted | None:
+        """Return a line for the log if the reason why nothing is drafted has changed.
+
+        Reasons that come and go are logged once in NOTE_INTERVAL.
+        """
+        why = self.no_drafts(context)
+        if why == context.no_drafts:
             return None
-        live.no_drafts, live.noted = why, now
-        return vev.Noted("no_drafts", {"session": live.id, "why": why})
-
-    def reconsider(self, live: SessionContext, now: float) -> list[vev.Effect]:
-        """Have the policy of a session solved where what it comes of has moved."""
-        session = live.session
-        inputs = session.draft_length.unsolved(now) if session.finished is None else None
-        return (
-            [vev.Solve(live.id, inputs, session.draft_length.policy)] if inputs is not None else []
-        )
-
-    def gate(self, live: SessionContext) -> SpeculationGate | None:
-        """That of a session's drafter, where the steps are the session's alone."""
-        drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        return (
-            drafter.arrivals.gate
-            if drafter is not None and live.session.draft_length.lone
-            else None
-        )
+        if why not in LASTING and now < context.noted_at + NOTE_INTERVAL:
+            return None
+        context.no_drafts = why
+        context.noted_at = now
+        return vev.Noted("no_drafts", {"session": context.id, "why": why})
 
     # --- another drafter for a session
 
-    def stepped(self, live: SessionContext, now: float) -> list[vev.Effect]:
-        """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
-        drafting = live.session.drafting
-        if drafting != live.in_load:
+    def stepped(self, context: SessionContext, now: float) -> list[vev.Effect]:
+        """Count a round of a session, and see now and then whether another drafter gets it."""
+        drafting = context.session.drafting
+        if drafting != context.in_load:
             self.weigh()
-        drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        if drafter is None or live.session.finished is not None:
+        drafter = self._drafter_of(context)
+        if drafter is None or context.session.finished is not None:
             return []
-        effects = self.reconsider(live, now) if live.announced else self._begin(live, drafter, now)
+        if context.announced:
+            effects = self.reconsider(context, now)
+        else:
+            effects = self._announce(context, drafter, now)
         if drafting:
-            drafter.measured = now
-        live.rounds += 1
-        if live.owner is None and len(self.drafters) > 1:
-            effects += self._look(live, drafter, now)
+            drafter.measured_at = now
+        context.rounds += 1
+        if context.owner is None and len(self.drafters) > 1:
+            effects += self._look(context, drafter, now)
         return effects
 
-    def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
-        draft_length = live.session.draft_length
+    def _look(
+        self, context: SessionContext, present: RemoteDrafter, now: float
+    ) -> list[vev.Effect]:
+        """Move a session to another drafter, if it is due and there is a reason to."""
+        draft_length = context.session.draft_length
         if draft_length.withheld and not draft_length.lone:
-            return []  # no drafter is asked, whoever it is
+            return []  # no drafter would be asked for drafts
         silent = draft_length.estimate.silent(now)
-        if live.rounds % LOOK_ROUNDS and not silent:
+        if context.rounds % LOOK_ROUNDS and not silent:
             return []
-        others = [one for one in self._fitting(live) if one is not present]
+        others = [other for other in self._fitting(context) if other is not present]
         if not others:
             return []
         unmeasured = self._unmeasured(others, now)
-        drafted = present.arrivals.restart is not None
-        if silent or not (drafted or live.session.drafting):  # nor will it: drafting with it is off
+        has_drafted = present.estimates.arrivals.restart is not None
+        never_will = not has_drafted and not context.session.drafting
+        if silent or never_will:
             present.silent = True
-            return self._move(
-                live, present, unmeasured or self._best(live, others), now, why="silent"
-            )
-        if not drafted:
+            chosen = unmeasured or self._best(context, others)
+            return self._move(context, present, chosen, now, why="silent")
+        if not has_drafted:
             return []
         if unmeasured is not None:
-            return self._move(live, present, unmeasured, now)
-        best = self._best(live, others)
-        better = self._rate(live, best) > SWITCH_GAIN * self._rate(live, present)
-        return self._move(live, present, best, now, why="better") if better else []
+            return self._move(context, present, unmeasured, now)
+        best = self._best(context, others)
+        if self._rate(context, best) > SWITCH_GAIN * self._rate(context, present):
+            return self._move(context, present, best, now, why="better")
+        return []
 
     def _move(
         self,
-        live: SessionContext,
+        context: SessionContext,
         present: RemoteDrafter,
         chosen: RemoteDrafter,
         now: float,
         why: str = "",
     ) -> list[vev.Effect]:
-        present.measured = now
-        changed = vev.Noted(
-            "drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why}
-        )
-        released = self.release(live, present.id)
-        return [*([changed] if why else []), *released, *self.attach(live, chosen.id, now)]
+        """Give a session another drafter; the log has the reason, unless it is to measure."""
+        present.measured_at = now
+        effects: list[vev.Effect] = []
+        if why:
+            fields: Json = {"session": context.id, "drafter": chosen.name, "why": why}
+            effects.append(vev.Noted("drafter_changed", fields))
+        effects += self.release(context, present.id)
+        effects += self.attach(context, chosen.id, now)
+        return effects
 
-    # --- which drafter
+    # --- the choice of a drafter
 
-    def _fitting(self, live: SessionContext) -> list[RemoteDrafter]:
-        length = len(live.session.prefix)
-        return [one for one in self.drafters.values() if one.n_ctx > length and not one.muted]
+    def _fitting(self, context: SessionContext) -> list[RemoteDrafter]:
+        """Return the drafters that draft, and whose model has room for a session's text."""
+        length = len(context.session.prefix)
+        fitting: list[RemoteDrafter] = []
+        for drafter in self.drafters.values():
+            if drafter.n_ctx > length and not drafter.muted:
+                fitting.append(drafter)
+        return fitting
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
-        """Return one that was not measured of late, and is not being measured."""
-        busy = {live.drafter for live in self._sessions.values()}
-        free = (one for one in drafters if one.unmeasured(now) and one.id not in busy)
-        return next(free, None)
+        """Return the first drafter that was not measured of late, and is not being measured."""
+        busy = {context.drafter for context in self._sessions.values()}
+        for drafter in drafters:
+            if drafter.unmeasured(now) and drafter.id not in busy:
+                return drafter
+        return None
 
-    def _best(self, live: SessionContext, drafters: Sequence[RemoteDrafter]) -> RemoteDrafter:
-        """Return the one with the best rate, of equal ones that with the fewest sessions."""
-        sessions = Counter(other.drafter for other in self._sessions.values() if other is not live)
-        return max(drafters, key=lambda one: (self._rate(live, one), -sessions[one.id]))
+    def _best(self, context: SessionContext, drafters: Sequence[RemoteDrafter]) -> RemoteDrafter:
+        """Return the drafter with the best rate, of equal ones that with the fewest sessions."""
+        sessions: Counter[vev.DrafterId | None] = Counter()
+        for other in self._sessions.values():
+            if other is not context:
+                sessions[other.drafter] += 1
 
-    def _rate(self, live: SessionContext, drafter: RemoteDrafter) -> float:
-        """Return expected tokens per second of a session with a drafter, 0 while nothing is known."""
-        draft_length, arrivals = live.session.draft_length, drafter.arrivals
+        def merit(drafter: RemoteDrafter) -> tuple[float, int]:
+            return self._rate(context, drafter), -sessions[drafter.id]
+
+        return max(drafters, key=merit)
+
+    def _rate(self, context: SessionContext, drafter: RemoteDrafter) -> float:
+        """Return the tokens per second to expect of a session with a drafter; 0 while unknown."""
+        draft_length = context.session.draft_length
+        estimates = drafter.estimates
         if draft_length.alone <= 0 or drafter.silent:
             return 0.0
-        others = sum(
-            one.in_load and one.drafter == drafter.id
-            for one in self._sessions.values()
-            if one is not live
+        load = 1
+        for other in self._sessions.values():
+            if other.in_load and other.drafter == drafter.id and other is not context:
+                load += 1
+        inputs = draft_length.inputs_with(
+            estimates.acceptance.rates(), estimates.arrivals, load=load
         )
-        rates, interval = drafter.acceptance.rates(), arrivals.interval_at(1 + others)
-        inputs = draft_length.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
             return 0.0
-        present = live.drafter == drafter.id
-        useless = arrivals.gate.verdict is False or (present and draft_length.off)
-        out_of_room = drafter.n_ctx <= len(live.session.prefix)
-        drafter.rate = 1 / draft_length.alone if useless or out_of_room else drafting_rate(inputs)
+        present_and_off = context.drafter == drafter.id and draft_length.off
+        useless = estimates.speculation.gate.verdict is False or present_and_off
+        out_of_room = drafter.n_ctx <= len(context.session.prefix)
+        if useless or out_of_room:
+            drafter.rate = 1 / draft_length.alone
+        else:
+            drafter.rate = drafting_rate(inputs)
         return drafter.rate
+
+    # --- the load of drafters
 
     def share(self, sessions: int) -> None:
         """Let all sessions know that so many will have the next steps."""
-        for live in self._sessions.values():
-            live.session.draft_length.share(sessions)
+        for context in self._sessions.values():
+            context.session.draft_length.share(sessions)
 
     def weigh(self) -> None:
-        """Set each drafter's load, which its timing depends on."""
-        for live in self._sessions.values():
-            live.in_load = live.session.drafting
-        loads = Counter(live.drafter for live in self._sessions.values() if live.in_load)
+        """Set each drafter's load, on which its timing depends."""
+        loads: Counter[vev.DrafterId | None] = Counter()
+        for context in self._sessions.values():
+            context.in_load = context.session.drafting
+            if context.in_load:
+                loads[context.drafter] += 1
         for drafter in self.drafters.values():
-            drafter.arrivals.load = max(loads[drafter.id], 1)
+            drafter.estimates.arrivals.load = max(loads[drafter.id], 1)
 
-    def reports(self) -> dict[vev.DrafterId, dict[str, object]]:
-        sessions = Counter(live.drafter for live in self._sessions.values())
-        return {
-            drafter.id: drafter.report(sessions[drafter.id]) for drafter in self.drafters.values()
-        }
+    def reports(self) -> dict[vev.DrafterId, Json]:
+        """Return the measurements of each drafter for `stats`."""
+        sessions = Counter(context.drafter for context in self._sessions.values())
+        reports: dict[vev.DrafterId, Json] = {}
+        for drafter in self.drafters.values():
+            reports[drafter.id] = drafter.report(sessions[drafter.id])
+        return reports
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:
-    """Expected tokens per second with such a drafter, at least the target's alone: a closed form, microseconds where
-    solving the policy takes milliseconds. Each step has the same number of drafts. After a rejection they are waited
-    for, or the target goes on alone until the drafter has caught up."""
-    interval, single = inputs.interval, inputs.steps[0]
-    best, tokens, alive = 1.0 / inputs.alone, 1.0, 1.0
+    """Return the tokens per second to expect of a drafter, at least the target's own.
+
+    This is a closed form, in microseconds instead of the milliseconds of a policy. Each step has
+    the same number of drafts. After a rejection they are waited for, or the target goes on without
+    drafts until the drafter has caught up.
+    """
+    interval = inputs.interval
+    single = inputs.steps[0]
+    first_rate = min(inputs.rates[0], CERTAIN)
+    best = 1.0 / inputs.alone
+    tokens = 1.0  # expected of a step with drafts
+    accepted = 1.0  # probability that all its drafts are accepted
     for drafts, step in enumerate(inputs.steps[1:], 1):
-        alive *= inputs.rates[drafts - 1]
-        tokens += alive
-        stands = min(alive * inputs.rates[drafts], CERTAIN)  # the next step has drafts too
+        accepted *= inputs.rates[drafts - 1]
+        tokens += accepted
+        # Nothing is rejected, so the next step has drafts too: it begins when they are here.
+        unbroken = min(accepted * inputs.rates[drafts], CERTAIN)
+        rejected = 1.0 - unbroken
+        spent = rejected * step + unbroken * max(step, (drafts + 1) * interval)
         behind = inputs.restart + (drafts - 1) * interval
-        spent = (1.0 - stands) * step + stands * max(step, (drafts + 1) * interval)
-        best = max(best, tokens / ((1.0 - stands) * behind + spent))
+        best = max(best, tokens / (rejected * behind + spent))
         if interval < single:
-            first = min(inputs.rates[0], CERTAIN)
-            caught = first ** (
-                behind / (single - interval)
-            )  # else the target's own tokens contradict the chain
-            alone = (1.0 - caught) / (1.0 - first) * (1.0 - stands)
-            best = max(best, (alone + caught * tokens) / (alone * single + caught * spent))
+            # The target's own tokens must agree with the chain until the drafter has caught up.
+            caught_up = first_rate ** (behind / (single - interval))
+            steps_alone = (1.0 - caught_up) / (1.0 - first_rate) * rejected
+            seconds = steps_alone * single + caught_up * spent
+            best = max(best, (steps_alone + caught_up * tokens) / seconds)
     return best

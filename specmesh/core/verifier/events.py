@@ -7,6 +7,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import Request, Scored
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
@@ -156,7 +157,7 @@ class Committed:
 
     session: int
     client: int | None
-    emit: ev.Emit
+    round: Round
     at: float
     draft_n: int
     first: bool = False

@@ -1,7 +1,11 @@
-"""One session at the verifier: what is committed, what has been drafted beyond it, and what to run next.
+"""One session at the verifier: its text, the drafts beyond it, and what the target runs next.
 
-`plan(now)` says what the engine should do next; `prefilled` and `stepped` take what came of it, `heard` what a drafter
-says. The output depends on the target's logits, the sampler and the prompt only; a drafter changes how soon it comes.
+- `plan` returns what the engine is to do next.
+- `prefilled` and `stepped` take the result.
+- `take` takes a frame of the session's drafter.
+
+The text depends on the target's logits, the sampler and the prompt only. Drafts change how soon it
+comes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.bids import DraftBid
 from specmesh.core.draft_length.controller import DraftLengthController
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
-from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVSlot
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
+from specmesh.core.rounds import Round, SourceDrafts, split_by_source
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
-from specmesh.core.sampling.logprobs import LogprobRecorder
+from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
@@ -34,13 +41,16 @@ from specmesh.core.verifier.accept import (
     strategy_of,
     uses_proposals,
 )
-from specmesh.core.verifier.sources.remote import DraftBuffer, TruthSender
+from specmesh.core.verifier.sources.base import DraftSource, SourceContext
+from specmesh.core.verifier.sources.remote import RemoteSource
+from specmesh.core.verifier.sources.session_sources import sources_of
+from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import InvalidTransition, LocalProtocolError, RequestError
 from specmesh.wire import messages as m
 
 
 class SessionState(Enum):
-    """Of a session that has a KV slot."""
+    """The state of a session that has a KV slot."""
 
     PREFILLING = "prefilling"
     GENERATING = "generating"
@@ -52,89 +62,120 @@ STATES: Mapping[SessionState, tuple[type[ev.Prefill | ev.Verify] | None, set[Ses
     SessionState.GENERATING: (ev.Verify, {SessionState.ENDED}),
     SessionState.ENDED: (None, set()),
 }
-"""What a step may do for a session in each state, and what that may become: anything else is refused. It generates once
-the whole prompt is in the KV slot; an end token, a stop string, its length, its grammar or client, or an error ends it.
-Peers and clients speak at any time."""
+"""What a step may do for a session in each state, and which states may follow.
+
+A session generates once the whole prompt is in the KV slot. An end token, a stop string, its
+length, its grammar, its client or an error ends it. Frames and requests may come in any state.
+"""
 
 
 class VerifierSession:
-    """Session `session` on the wire. `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text
-    that ended with them is `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint`
-    is the grammar's at the beginning of the text. The target holds the first `held` ids already, never the last
-    one."""
+    """A session, `id` on the wire.
+
+    prefix: its ids, the prompt first, then the text.
+    n_prompt: ids of the prompt. resumed: ids of the text that were there at the beginning.
+    end: most ids that there may be.
+    cached: ids of the prompt that the KV slot held at the beginning.
+    finished: why it has ended; None while it goes on. A resumed text may have ended before.
+    slot: its sequence in the target's memory, until it has ended.
+    followed: a client at the drafter reads along, so every round is sent at once.
+    """
 
     def __init__(
         self,
-        session: int,
+        *,
+        id: int,  # noqa: A002 - the session's own
         ids: Sequence[int],
         params: SessionParams,
         limits: TargetLimits,
         costs: StepCosts,
+        shared: SharedSpeculations,
         now: float,
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
-        held: int = 0,
+        slot: KVSlot | None = None,
     ) -> None:
-        self.id = session
+        """Begin with `ids`: the prompt's first `n_prompt` (None: all), then a resumed text.
+
+        costs, shared: the verifier's, shared by all its sessions.
+        constraint: the grammar's at the beginning of the text.
+        slot: its sequence, and the ids that it holds already; never the last one. None: an empty
+            sequence 0.
+        """
+        self.id = id
         self.prefix = Prefix(ids)
         self.n_prompt = len(ids) if n_prompt is None else n_prompt
         self.resumed = len(ids) - self.n_prompt
         self.params = params
-        self.sampler = Sampler(params.sampling)
-        self._stops = StopScan(params.stop, limits.pieces)
-        self._scored = params.scored  # from its first row on: nothing is held
-        begin = 1 if self._scored else len(self.prefix)
-        self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, begin)
         self.constraint = constraint
-        self.may_draft = (
-            params.allowed_draft_n != 0 and limits.max_drafts > 0
-        )  # its client and the target allow it
-        self._stoppable = bool(params.stop) or constraint is not None
+        self.sampler = Sampler(params.sampling)
         self.counts = RoundCounts(prompt_tokens=self.n_prompt)
-        self.times = SessionTimes(now)
+        self.times = SessionTimes(opened=now)
+        self.end = min(self.n_prompt + params.max_tokens, limits.n_ctx)
+        self.slot = KVSlot(0) if slot is None else slot
+        self.cached = min(self.slot.length, self.n_prompt)
         self.finished: m.FinishReason | None = None
-        self.followed = (
-            False  # somebody at the drafter reads along, and every round is sent at once
-        )
-        self._limits = limits
-        self.draft_length = DraftLengthController(
-            params.allowed_draft_n, limits.max_drafts, costs, self.times
-        )
-        self.truth = TruthSender(session, self.prefix, self.draft_length)
-        self.draft_buffer = DraftBuffer(
-            session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts
-        )
-        self._strategy = strategy_of(params.sampling)
-        self._weighs = self._strategy not in (
-            argmax,
-            deterministic,
-        )  # drafts, where these only compare
-        self._held = held  # ids in the target's memory
-        self.end = min(
-            self.n_prompt + params.max_tokens, limits.n_ctx
-        )  # most ids that there may be
-        self.cached = min(held, self.n_prompt)
+        self.followed = False
+        self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0
         self.state = SessionState.PREFILLING  # changed by `move` only
-        if held >= len(ids) - 1:
-            self.move(SessionState.GENERATING)
-        at_once = params.max_tokens == 0 and not (
-            self._scored and self.state is SessionState.PREFILLING
+        self._limits = limits
+        self._scored = params.scored  # log-probabilities of the prompt are wanted
+        self._stops = StopScan(params.stop, limits.pieces)
+        self._stoppable = bool(params.stop) or constraint is not None
+        self._strategy = strategy_of(params.sampling)
+        # All other strategies weigh a draft's proposal.
+        self._compares_only = self._strategy in (argmax, deterministic)
+        self.logprobs: LogprobRecorder | None = None
+        if params.logprobs is not None:
+            begin = 1 if self._scored else len(ids)
+            self.logprobs = LogprobRecorder(params.logprobs, begin)
+        self.draft_length = DraftLengthController(
+            fixed=params.allowed_draft_n,
+            most=limits.max_drafts,
+            costs=costs,
+            shared=shared,
+            times=self.times,
         )
-        if (self.resumed or at_once) and (ended := self._ended_before()) is not None:
-            self._finish(ended)
+        self.truth = TruthSender(id, self.prefix, self.draft_length)
+        context = SourceContext(
+            session=id,
+            prefix=self.prefix,
+            params=params,
+            limits=limits,
+            constraint=constraint,
+            draft_length=self.draft_length,
+            counts=self.counts,
+        )
+        self.sources = sources_of(context)
+        self.remote = _remote_of(self.sources)
+        self._only_remote = len(self.sources) == 1
+        self._begin()
+
+    def _begin(self) -> None:
+        """Enter the first state; a resumed text may have ended with its last ids."""
+        if self.slot.length >= len(self.prefix) - 1:
+            self.move(SessionState.GENERATING)
+        prompt_is_scored = self._scored and self.state is SessionState.PREFILLING
+        prompt_only = self.params.max_tokens == 0 and not prompt_is_scored
+        if self.resumed or prompt_only:
+            reason = self._ended_before()
+            if reason is not None:
+                self._finish(reason)
 
     def _ended_before(self) -> m.FinishReason | None:
-        """How a resumed text ended with its last ids, if it did."""
-        before = self.prefix[self.n_prompt : len(self.prefix)]
-        ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
-        if any(ends):
+        """Return why a resumed text has ended with its last ids, if it has."""
+        stopped = False
+        for token in self.prefix[self.n_prompt :]:
+            ends = token in self._limits.end_ids or self._stops_with(token)
+            stopped = stopped or ends
+        if stopped:
             return m.FinishReason.STOP
         return m.FinishReason.LENGTH if len(self.prefix) >= self.end else None
 
     # --- what happened
 
     def move(self, to: SessionState) -> None:
-        """Change its state; raise InvalidTransition, and change nothing, where `STATES` does not have it."""
+        """Change the state; raise InvalidTransition, and change nothing, if STATES lacks it."""
         if to not in STATES[self.state][1]:
             raise InvalidTransition("session", self.state, to)
         self.state = to
@@ -144,143 +185,149 @@ class VerifierSession:
         self.finished = reason
         return ev.Finish(reason, error)
 
-    def heard(self, said: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[ev.VerifierEffect]:
-        """Take what a drafter says: nothing of it can move the text."""
+    def take(self, frame: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[m.Nack | m.Sync]:
+        """Take a frame of the session's drafter; return the frames that answer it."""
         if self.finished is not None:
             return []
-        if isinstance(said, m.Nack):
-            return [*self.truth.nacked(said, now)]
-        if self.draft_length.arrivals is not None:
-            return self.draft_buffer.take(said, now)
-        self.counts.stale_drafts += len(said.ids)
-        return []
+        if isinstance(frame, m.Nack):
+            return [*self.truth.nacked(frame, now)]
+        if self.draft_length.drafter is None:
+            self.counts.stale_drafts += len(frame.ids)
+            return []
+        return [*self.remote.take(frame, now)]
 
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
+        """End the text here."""
         return [self._finish(reason)] if self.finished is None else []
 
-    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[m.Sync]:
-        """Hand the session to a drafter, which is sent all of it. `acceptance` is where its rounds are recorded. Where
-        drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
+    def attach(self, drafter: DrafterEstimates) -> list[m.Sync]:
+        """Begin with another drafter; return the frames that give it the prefix.
+
+        If drafts come with proposals, those of the drafter before are dropped: equal drafts may
+        come from other distributions.
+        """
         if uses_proposals(self.params.sampling):
-            self.draft_buffer.forget()
-        self.draft_length.attach(arrivals, acceptance)
+            self.remote.forget()
+        self.draft_length.attach(drafter)
         return self.truth.begin()
+
+    # --- what it has
 
     @property
     def generated(self) -> int:
-        """Ids of the text, resumed ones included."""
+        """Return the number of ids of the text, resumed ones included."""
         return self.resumed + self.counts.generated_tokens
 
-    def said(self, known: int = 0) -> tuple[int, ...]:
-        """The text's ids but for the first `known`, without an end id."""
-        ids = tuple(self.prefix[self.n_prompt + known : len(self.prefix)])
-        return ids[:-1] if ids and ids[-1] in self._limits.end_ids else ids
+    def text_ids(self, known: int = 0) -> tuple[int, ...]:
+        """Return the ids of the text but for the first `known`, without an end id."""
+        ids = tuple(self.prefix[self.n_prompt + known :])
+        if ids and ids[-1] in self._limits.end_ids:
+            return ids[:-1]
+        return ids
 
     @property
     def memory(self) -> KVContents:
-        """What the target's sequence holds for certain, as far as other sessions may have it."""
-        return (
-            KVContents(self.prefix[: self._held], self.n_prompt - 1)
-            if self.params.cache_prompt
-            else NO_CONTENTS
-        )
+        """Return what the target's sequence holds for certain, as far as others may use it."""
+        if not self.params.cache_prompt:
+            return NO_CONTENTS
+        return KVContents(self.prefix[: self.slot.length], self.n_prompt - 1)
 
     @property
     def drafting(self) -> bool:
-        """Whether drafts are asked for, to be verified."""
-        return (
-            self.draft_length.arrivals is not None
-            and self.draft_length.draft_n > 0
-            and not self.draft_length.probing
-        )
+        """Return True if drafts are asked for in order to be verified."""
+        pace = self.draft_length
+        return pace.drafter is not None and pace.draft_n > 0 and not pace.probing
 
     @property
     def draft_n(self) -> int:
-        """Most drafts of its next step."""
+        """Return the most drafts of the next step."""
         return 0 if self.draft_length.probing else self.draft_length.draft_n
 
     @property
     def no_drafts(self) -> NoDrafts | None:
-        """Return why nothing is drafted for it by a drafter that could; None if something is, and
-        while its prompt is read."""
+        """Return why nothing is drafted for it by a drafter that could.
+
+        None if something is drafted, and while its prompt is read.
+        """
         if self.state is SessionState.PREFILLING:
             return None
         if self.constraint is not None and self.constraint.exhausted is not None:
             return NoDrafts.GRAMMAR
         if self.draft_n == 0:
             return NoDrafts.GATE
-        if not (self.draft_length.estimate.drafting or self.draft_buffer.tokens):
+        if not self.draft_length.estimate.drafting and not self.remote.tokens:
             return NoDrafts.BEHIND
         return None
 
     @property
     def was_not_drafted(self) -> NoDrafts:
-        """Return why none of its drafts was verified, although one drafted for it to the end."""
-        forbidden = self.constraint is not None and self.counts.stale_drafts
-        return NoDrafts.GRAMMAR if forbidden else NoDrafts.BEHIND
+        """Return why no draft was verified, although a drafter drafted for it to the end."""
+        if self.constraint is not None and self.counts.stale_drafts:
+            return NoDrafts.GRAMMAR
+        return NoDrafts.BEHIND
 
     # --- what to run next
 
     def plan(self, now: float) -> ev.Plan:
-        """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
-        length = len(self.prefix.ids)
+        """Return what the engine should do next; Wait if a draft is worth more than a step now."""
         if self.state is SessionState.PREFILLING:
             return self._missing()
-        idle = self.draft_length.arrivals is None or not self.draft_length.draft_n
-        if idle and not self.draft_buffer.tokens and self.constraint is None:
-            return ev.Verify(length - 1, self.prefix.ids[-1], ())
-        wanted, until = self.draft_length.plan(
-            length, len(self.draft_buffer.tokens), self._max_drafts(), now
-        )
-        if (
-            until is None
-            or self.draft_buffer.cut
-            or (self.constraint is not None and self._forced(self.constraint))
-        ):
-            return self.verify(wanted)
-        return ev.Wait(until)
+        if self._only_remote and self.remote.idle:
+            ids = self.prefix.ids
+            return ev.Verify(len(ids) - 1, ids[-1], ())
+        limit = self._max_drafts()
+        until = self.remote.due(limit, now)
+        verify = self._verify(limit, now)
+        # What other sources propose is not held up by drafts that are on their way.
+        others = any(one.source != self.remote.name for one in verify.sources)
+        return verify if until is None or others else ev.Wait(until)
+
+    def verify(self, now: float) -> ev.Verify:
+        """Return a step that begins at once, with all drafts in hand."""
+        self.remote.take_all()
+        return self._verify(self._max_drafts(), now)
+
+    def _verify(self, limit: int, now: float) -> ev.Verify:
+        """Return a step with the drafts of all sources, at most `limit`."""
+        proposed: list[int] = []
+        segments: list[SourceDrafts] = []
+        for source in self.sources:
+            drafts = source.propose(proposed, limit - len(proposed), now)
+            if drafts:
+                proposed += drafts
+                segments.append(SourceDrafts(source.name, len(drafts), exact=source.exact))
+        ids = self.prefix.ids
+        return ev.Verify(len(ids) - 1, ids[-1], tuple(proposed), tuple(segments))
 
     def _missing(self) -> ev.Prefill:
-        """What the target lacks: the prompt and the resumed text, in the same parts as the first time where rows are
-        constant."""
-        width, prompt, end = self._limits.width, self.n_prompt - 1, len(self.prefix) - 1
-        stepwise = self._scored or (width is not None and self._held >= prompt)
+        """Return the ids that the target lacks: of the prompt and of a resumed text.
+
+        Where rows are constant they are read in the same parts as the first time.
+        """
+        width = self._limits.width
+        prompt = self.n_prompt - 1
+        begin = self.slot.length
+        end = len(self.prefix) - 1
+        stepwise = self._scored or (width is not None and begin >= prompt)
         if stepwise:
-            end = min(self._held + self._limits.max_drafts + 1, end)
+            end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
             end = prompt
-        return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
-
-    def verify(self, wanted: int | None = None) -> ev.Verify:
-        ids = self.prefix.ids
-        drafts = tuple(self.draft_buffer.tokens[: self._max_drafts() if wanted is None else wanted])
-        if self.constraint is not None:
-            forced = self._forced(self.constraint)
-            if common_length(drafts, forced) < len(forced):
-                drafts = forced
-        return ev.Verify(len(ids) - 1, ids[-1], drafts)
+        return ev.Prefill(begin, tuple(self.prefix[begin:end]), stepwise)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
-        """What its drafts offer to a step: those of the grammar's own are accepted for certain."""
-        forced = self._count_forced(verify.drafts)
-        acceptance = (1.0,) * forced + self.draft_length.chain_acceptance(
-            len(verify.drafts) - forced
-        )
-        return DraftBid(acceptance, chosen=self.params.allowed_draft_n is not None)
+        """Return what the drafts of a step promise."""
+        acceptance: list[float] = []
+        certain = 1.0
+        for segment in verify.sources:
+            source = self._source(segment.source)
+            probabilities = source.acceptance(segment.drafted)
+            acceptance += [certain * one for one in probabilities]
+            certain = acceptance[-1]
+        return DraftBid(tuple(acceptance), chosen=self.params.allowed_draft_n is not None)
 
-    def _forced(self, constraint: Constraint) -> tuple[int, ...]:
-        """Drafts of the grammar's own for the next step, which are all accepted."""
-        chosen = self.params.allowed_draft_n
-        most = self._max_drafts() if chosen is None else min(chosen, self._max_drafts())
-        return constraint.forced()[:most] if most else ()
-
-    def _count_forced(self, drafts: Sequence[int]) -> int:
-        """How many of a step's drafts are the grammar's own, before anything of the step is accepted."""
-        return (
-            common_length(drafts, self.constraint.forced())
-            if self.constraint is not None and drafts
-            else 0
-        )
+    def _source(self, name: str) -> DraftSource:
+        return next(source for source in self.sources if source.name == name)
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
@@ -289,24 +336,30 @@ class VerifierSession:
         return self.draft_length.begin(now)
 
     def _max_drafts(self) -> int:
-        """Most drafts of a step: one row is the target's own."""
-        return max(min(self._limits.max_drafts, self.end - len(self.prefix.ids) - 1), 0)
+        """Return the most drafts of a step: one row is the target's own."""
+        room = self.end - len(self.prefix.ids) - 1
+        return max(min(self._limits.max_drafts, room), 0)
 
     # --- steps
 
     def prefilled(self, count: int, logits: ev.Rows = None) -> list[ev.VerifierEffect]:
-        """Note that so many more ids are in the target's memory; where the prompt is scored, `logits` after each.
-        Raises LocalProtocolError, as `STATES` has it."""
+        """Note that `count` more ids are in the target's memory.
+
+        logits: those after each id, if the prompt is scored. Raise LocalProtocolError in a state
+        that has no prefill.
+        """
         if STATES[self.state][0] is not ev.Prefill:
             raise LocalProtocolError(f"Prefill while {self.state.value}")
-        if self._scored and logits is not None and self.logprobs is not None:
-            self.logprobs.take(logits, self.prefix[self._held + 1 : self._held + 1 + count])
-        self._held += count
-        if self._held < len(self.prefix.ids) - 1:
+        slot = self.slot
+        recorder = self.logprobs if self._scored else None
+        if recorder is not None and logits is not None:
+            recorder.take(logits, self.prefix[slot.length + 1 : slot.length + 1 + count])
+        slot.length += count
+        if slot.length < len(self.prefix.ids) - 1:
             return []
-        effects = list[ev.VerifierEffect]()
-        if self._scored and self.logprobs is not None:
-            effects.append(Scored(self.logprobs.between(1, self.n_prompt)))
+        effects: list[ev.VerifierEffect] = []
+        if recorder is not None:
+            effects.append(Scored(recorder.between(1, self.n_prompt)))
         if len(self.prefix.ids) < self.end:
             self.move(SessionState.GENERATING)
         else:
@@ -314,54 +367,102 @@ class VerifierSession:
         return effects
 
     def stepped(
-        self,
-        drafts: tuple[int, ...],
-        logits: NDArray[np.float32],
-        now: float,
-        seconds: float,
-        sessions: int = 1,
-    ) -> list[ev.VerifierEffect]:
-        """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
-        float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STATES` has it."""
+        self, verify: ev.Verify, logits: NDArray[np.float32], now: float, *,
+        seconds: float, sessions: int = 1,
+    ) -> list[ev.VerifierEffect]:  # fmt: skip
+        """Take in a step over [last committed id, *drafts].
+
+        logits: float32 (k + 1, n_vocab), a row after each id. seconds: that the step took.
+        sessions: how many had rows in it. Raise LocalProtocolError in a state without steps.
+        """
         if STATES[self.state][0] is not ev.Verify:
             raise LocalProtocolError(f"Verify while {self.state.value}")
-        base = len(self.prefix.ids)
-        forced = self._count_forced(drafts) if self.constraint is not None else 0
         try:
             verdict = accept(
-                drafts,
-                self._choices(drafts, logits),
+                verify.drafts,
+                self._choices(verify.drafts, logits),
                 end_ids=self._limits.end_ids,
-                room=self.end - base,
+                room=self.end - len(self.prefix.ids),
                 stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             return [self._finish(m.FinishReason.ERROR, error)]
-        if self.logprobs is not None:
-            self.logprobs.take(logits, verdict.committed)
-        self._commit(verdict, drafts, forced, now, seconds, sessions)
-        length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
-        if verdict.ended or verdict.stopped or length >= self.end:
-            self._finish(
-                m.FinishReason.STOP if verdict.ended or verdict.stopped else m.FinishReason.LENGTH
+        done = self._round(verify, verdict, logits, now, sessions)
+        self._commit(done, len(verify.drafts), seconds)
+        return self._effects(done)
+
+    def _round(
+        self,
+        verify: ev.Verify,
+        verdict: Acceptance,
+        logits: NDArray[np.float32],
+        now: float,
+        sessions: int,
+    ) -> Round:
+        """Return what a step has brought."""
+        base = len(self.prefix.ids)
+        ids = verdict.committed
+        # An end id is shown after an echoed prompt only.
+        shown = len(ids) - (1 if verdict.ended and not self._scored else 0)
+        by_source: tuple[SourceDrafts, ...] = ()
+        if verify.drafts:
+            by_source = split_by_source(
+                verify.sources, len(verify.drafts), verdict.tested, verdict.accepted
             )
-        if self.draft_length.arrivals is not None:
-            idle = self.draft_length.draft_n == 0 and not self.followed and self.finished is None
-            effects += self.truth.grown(base, verdict.accepted, now, idle=idle)
-        if self._held > length - 1:
-            self._held = length - 1
-            effects.append(ev.Trim(self._held))
-        shown = verdict.committed[:-1] if verdict.ended and not self._scored else verdict.committed
-        logprobs = (
-            self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
+        logprobs: tuple[Logprob | None, ...] = ()
+        if self.logprobs is not None:
+            self.logprobs.take(logits, ids)
+            logprobs = self.logprobs.between(base, base + shown)
+        return Round(
+            base=base,
+            ids=ids,
+            accepted=verdict.accepted,
+            shown=shown,
+            drafts=verify.drafts,
+            tested=verdict.tested,
+            by_source=by_source,
+            logprobs=logprobs,
+            over=verdict.ended or verdict.stopped,
+            generated=len(ids) - (1 if verdict.ended else 0),
+            at=now,
+            sessions=sessions,
         )
-        effects.append(ev.Emit(shown, verdict.accepted, drafts, logprobs, forced))
+
+    def _commit(self, done: Round, drafted: int, seconds: float) -> None:
+        """Let the text grow by a round, and let all learn from it."""
+        self.slot.length = len(self.prefix.ids) + drafted
+        self.prefix.extend(done.ids)
+        self.counts.record(done)
+        self.times.verify += seconds
+        self.times.last_token = done.at
+        if self.times.first_token is None:
+            self.times.first_token = done.at
+        for source in self.sources:
+            source.committed(done)
+
+    def _effects(self, done: Round) -> list[ev.VerifierEffect]:
+        """Return what follows from a round that was committed."""
+        length = len(self.prefix.ids)
+        if done.over:
+            self._finish(m.FinishReason.STOP)
+        elif length >= self.end:
+            self._finish(m.FinishReason.LENGTH)
+        effects: list[ev.VerifierEffect] = []
+        if self.draft_length.drafter is not None:
+            goes_on = self.finished is None
+            idle = self.draft_length.draft_n == 0 and not self.followed and goes_on
+            effects += self.truth.grown(done.base, done.accepted, done.at, idle=idle)
+        slot = self.slot
+        if slot.length > length - 1:
+            slot.length = length - 1
+            effects.append(ev.Trim(slot.length))
+        effects.append(done)
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
 
     def _stops_with(self, token: int) -> bool:
-        """Take in the next id of the text; return whether the text ends there."""
+        """Take in the next id of the text; return True if the text ends there."""
         stopped = self._stops.completes(token)
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -369,41 +470,25 @@ class VerifierSession:
         return stopped
 
     def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
-        sampler, ids, base = self.sampler, self.prefix.ids, len(self.prefix.ids)
-        if (constraint := self.constraint) is not None:
+        """Return the function that chooses the token of each row."""
+        sampler = self.sampler
+        ids = self.prefix.ids
+        base = len(ids)
+        constraint = self.constraint
+        if constraint is not None:
             return lambda i: choose_allowed(
                 constraint, sampler.after(ids, drafts[:i]), logits[i], base + i
             )
-        offers = self.draft_buffer.offers(drafts) if self._weighs else ()
         rows = VerifiedRows(
-            base, self.prefix.crc, logits, offers, lambda i: sampler.after(ids, drafts[:i])
+            base=base,
+            crc=self.prefix.crc,
+            logits=logits,
+            offers=() if self._compares_only else self.remote.offers(drafts),
+            sampler=lambda i: sampler.after(ids, drafts[:i]),
         )
         return self._strategy(rows)
 
-    def _commit(
-        self,
-        verdict: Acceptance,
-        drafts: tuple[int, ...],
-        forced: int,
-        now: float,
-        seconds: float,
-        sessions: int,
-    ) -> None:
-        tested, accepted = verdict.tested, verdict.accepted
-        self._held = len(self.prefix.ids) + len(drafts)
-        self.prefix.extend(verdict.committed)
-        self.draft_buffer.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
-        generated = len(verdict.committed) - verdict.ended
-        self.counts.record(len(drafts), tested, accepted, generated, forced)
-        self.times.verify += seconds
-        self.times.last_token = now
-        if self.times.first_token is None:
-            self.times.first_token = now
-        self.draft_length.stepped(
-            len(self.prefix.ids),
-            max(tested - forced, 0),
-            max(accepted - forced, 0),
-            flushed=not self.draft_buffer.tokens,
-            now=now,
-            sessions=sessions,
-        )
+
+def _remote_of(sources: tuple[DraftSource, ...]) -> RemoteSource:
+    """Return the source that takes a drafter's frames."""
+    return next(source for source in sources if isinstance(source, RemoteSource))

@@ -46,7 +46,9 @@ class Told:
         if logprobs:
             self.router.say(
                 m.Logprobs(
-                    self.session, base, [-float(at) for at in range(begin, begin + len(ids))]
+                    session=self.session,
+                    base=base,
+                    chosen=[-float(at) for at in range(begin, begin + len(ids))],
                 )
             )
         self.known.extend(ids)

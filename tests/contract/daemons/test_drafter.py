@@ -111,7 +111,7 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
         m.Sync(99, 0, 0, (), 4),
         m.Nack(99, 2**32 - 1, 1),
         m.Done(99, "stop", 5),
-        m.Logprobs(99, 0, [-1.0], [2**32 - 1], [0.0]),
+        m.Logprobs(session=99, base=0, chosen=[-1.0], top_ids=[2**32 - 1], top=[0.0]),
         m.Close(99),
         m.Draft(99, 0, 0, (1,)),
         m.Error("session", "nonsense", 77),

@@ -62,7 +62,9 @@ def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
         "draft_n": 0,
         "logprobs": 1,
     }
-    order = m.Open(1, "", options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT))
+    order = m.Open(
+        ref=1, prompt="", options=options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT)
+    )
     first.say(order)
     assert first.expect(m.Opened).options["logprobs"] == 1
     first.expect(m.Logprobs)
@@ -115,8 +117,8 @@ def test_what_cannot_be_is_dropped(bench: Bench):
     said = Told(router, router.expect(m.Open)).more(len(TEXT))
     logprobs, foreign = [-1.0] * len(TEXT), [256] * len(TEXT)
     router.say(
-        m.Logprobs(4, len(PROMPT), logprobs, foreign, logprobs),
-        m.Logprobs(99, len(PROMPT), logprobs),
+        m.Logprobs(session=4, base=len(PROMPT), chosen=logprobs, top_ids=foreign, top=logprobs),
+        m.Logprobs(session=99, base=len(PROMPT), chosen=logprobs),
     )
     said.done()
     assert told(client) == [(token, None) for token in TEXT]

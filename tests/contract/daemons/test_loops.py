@@ -70,7 +70,18 @@ def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):
     bench.verifier()
     for host, told in ((host_id(), host_id()), ("", ""), ("another", "")):
         drafter = bench.dealer(known=False)
-        drafter.say(m.Hello("scripted", "scripted", "none", "", 0, 4096, host, 1))
+        drafter.say(
+            m.Hello(
+                drafter="scripted",
+                engine="scripted",
+                model="none",
+                vocab_fingerprint="",
+                n_vocab=0,
+                n_ctx=4096,
+                host=host,
+                cpu_threads=1,
+            )
+        )
         answer = drafter.expect(m.Welcome)
         assert answer.host == told
 
@@ -246,7 +257,17 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench):
     assert peer.expect(m.Pong).number == 1
     verifier.stuck_after(0.0)
     stood = verifier.progress
-    peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
+    peer.say(
+        m.Ping(2),
+        m.Hello(
+            drafter="again",
+            engine="scripted",
+            model="none",
+            vocab_fingerprint="",
+            n_vocab=0,
+            n_ctx=4096,
+        ),
+    )
     while (message := peer.on_event(0.5)) is not None:  # a PING may have been on its way
         assert not isinstance(message, m.Pong | m.Welcome)
     assert verifier.progress <= stood + 1

@@ -34,7 +34,7 @@ def test_every_field():
     assert (body.stream, body.tells_usage, body.model, body.ignored) == (True, True, "m", ())
     assert (request.rounds, request.reconnect_timeout, request.prompt_ids) == (True, 30.0, (1, 2))
     assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
-    assert params.sampling == SamplingParams(0.0, 5, 0.5, 9)
+    assert params.sampling == SamplingParams(temperature=0.0, top_k=5, top_p=0.5, seed=9)
 
 
 REFUSED: dict[str, list[object]] = {

@@ -73,7 +73,13 @@ def _with_probs(session, base, crc, drafts):
     entries = [entry for _, probs in drafts for entry in probs]
     ids, sizes = tuple(token for token, _ in drafts), tuple(len(probs) for _, probs in drafts)
     return m.DraftProbs(
-        session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries)
+        session=session,
+        base=base,
+        prefix_crc=crc,
+        ids=ids,
+        sizes=sizes,
+        support=tuple(t for t, _ in entries),
+        weights=tuple(w for _, w in entries),
     )
 
 
@@ -163,10 +169,12 @@ def test_largest_messages_fit_a_frame():
         *(
             m.Draft(1, 0, 0, (-(2**31) - 1,)),
             m.Truth(1, 0, 0, (), 2**8),
-            m.Truth(1, 0, 0, (), 0, 2**8),
+            m.Truth(1, 0, 0, (), 0, accepted=2**8),
         ),
         m.Nack(2**32, 0, 0),
-        m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
+        m.DraftProbs(
+            session=1, base=0, prefix_crc=0, ids=(1,), sizes=(1,), support=(1,), weights=(2**16,)
+        ),
     ],
     ids=repr,
 )
@@ -182,7 +190,17 @@ def test_field_out_of_range_is_a_value_error(message):
 )
 def test_distributions_that_are_none_are_a_value_error(sizes, support, weights):
     with pytest.raises(ValueError, match="distribution"):
-        encode(m.DraftProbs(1, 0, 0, (1,), sizes, support, weights))
+        encode(
+            m.DraftProbs(
+                session=1,
+                base=0,
+                prefix_crc=0,
+                ids=(1,),
+                sizes=sizes,
+                support=support,
+                weights=weights,
+            )
+        )
 
 
 # --- totality
@@ -332,7 +350,6 @@ def test_any_json_is_a_message_or_a_frame_error(message, data):
         found = decode_body(type(message), json.dumps(body).encode())
     except FrameError:
         return
-    assert all(
-        is_a(getattr(found, name), kind) for name, kind in get_type_hints(type(message)).items()
-    )
+    hints = get_type_hints(type(message))
+    assert all(is_a(getattr(found, one.name), hints[one.name]) for one in fields(found))
     assert decode_body(type(message), encode_body(found)) == found

@@ -140,8 +140,9 @@ def test_every_token_message_is_described():
 @pytest.mark.parametrize("name", CONTROL)
 def test_field_table_is_the_dataclass(name):
     hints = get_type_hints(CONTROL[name])
-    empty = CONTROL[name](**{title: hint() for title, hint in hints.items()})
-    rows, known = list(field_rows(name)), {field.name: field for field in fields(CONTROL[name])}
+    known = {field.name: field for field in fields(CONTROL[name])}
+    empty = CONTROL[name](**{title: hints[title]() for title in known})
+    rows = list(field_rows(name))
     assert sorted(row[0] for row in rows) == sorted(known)
     for title, kind, default in rows:
         field = known[title]

@@ -189,7 +189,9 @@ class Daemon:
         seed, temperature = cast("int", body["seed"]), cast("float", body.get("temperature", 0.0))
         biases = tuple(cast("Sequence[tuple[int, float]]", body.get("logit_bias", ())))
         top_k = cast("int", body.get("top_k", 0))
-        sampler = Sampler(SamplingParams(temperature, top_k=top_k, seed=seed, logit_bias=biases))
+        sampler = Sampler(
+            SamplingParams(temperature=temperature, top_k=top_k, seed=seed, logit_bias=biases)
+        )
         ids, told = list[int](), list[Json]()
         while len(ids) < cast("int", body["max_tokens"]):
             row = self._row([*prompt, *ids], drafts=drafts)

@@ -212,7 +212,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
         (1, m.Draft(1, 3, crc(*TEXT), (8,))),
         ev.Worked(0.5, 0.5, 0.5, 1, prefix_cache=PrefixCacheSection(0, 0, 0, 0)),
     ]
-    assert core.handle(ev.Heard(1, m.Truth(1, 3, crc(*TEXT), (8, 9), 2, 1)), 0.5) == [
+    assert core.handle(ev.Heard(1, m.Truth(1, 3, crc(*TEXT), (8, 9), 2, accepted=1)), 0.5) == [
         (1, ev.Learned((8, 9), 1, 1))
     ]
     step = core.next_step(0.5)

@@ -1,5 +1,4 @@
-"""Sessions with a constraint: text in its language, the same for every drafter, and drafts counted as what they are;
-what can be a grammar, and rows that are masked."""
+"""Sessions with a grammar: the text is in its language, and the same for every drafter."""
 
 import json
 import random
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from harness.sessions import generate, ids_of, mostly_right
 from harness.sessions import session as session_of
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fuzz.oracle import row
@@ -39,8 +38,10 @@ from specmesh.wire.messages import Opened
 
 FEW = settings(max_examples=settings().max_examples // 4)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
-END, N_VOCAB = 0, len(PIECES)
+N_VOCAB = len(PIECES)
+END = 0
 PROMPT = (8, 8)
+ASTRAY = 8  # in no language
 
 TARGET = partial(row, n_vocab=N_VOCAB, end_bias=0.0)
 
@@ -53,15 +54,14 @@ def grammars():
 
 def language(grammars, texts):
     """A constraint to these texts at its start."""
-    spelt = " | ".join(f'"{text.decode()}"' for text in sorted(texts))
-    return grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {spelt}"))
+    alternatives = [f'"{text.decode()}"' for text in sorted(texts)]
+    return grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {' | '.join(alternatives)}"))
 
 
 def session(constraint, sampling, *, draft_n=None, max_tokens=100):
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
-    return session_of(
-        PROMPT, SessionParams(sampling, max_tokens, draft_n), limits, constraint=constraint
-    )
+    params = SessionParams(sampling, max_tokens, draft_n)
+    return session_of(PROMPT, params, limits, constraint=constraint)
 
 
 def finish(made, drafter=None):
@@ -72,70 +72,97 @@ def spelt(ids):
     return b"".join(PIECES[token] for token in ids)
 
 
-def anything(luck):
-    return lambda _: [luck.randrange(N_VOCAB) for _ in range(luck.randrange(1, 9))]
+# --- drafters
+
+
+def hostile(seed):
+    """Drafts anything."""
+    luck = random.Random(seed)
+
+    def drafts(_):
+        return [luck.randrange(N_VOCAB) for _ in range(luck.randrange(1, 9))]
+
+    return drafts
 
 
 def knowing(fresh, sampling):
+    """Drafts the target's own choices in the language."""
+    sampler = Sampler(sampling)
+
     def drafts(made):
-        guide, ids = fresh(), []
-        for token in made.said():
+        guide = fresh()
+        for token in made.text_ids():
             guide.accept(token)
-        known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
+        prefix = Prefix(made.prefix[0:])
+        ids = []
         while len(ids) < 6 and not guide.complete:
-            ids.append(
-                int(sampler.choose(np.where(guide.allowed(), TARGET(known.crc), -1e30), len(known)))
-            )
-            if ids[-1] == END:
+            logits = np.where(guide.allowed(), TARGET(prefix.crc), -1e30)
+            token = int(sampler.choose(logits, len(prefix)))
+            ids.append(token)
+            if token == END:
                 break
-            guide.accept(ids[-1])
-            known.extend(ids[-1:])
+            guide.accept(token)
+            prefix.extend([token])
         return ids or [1]
 
     return drafts
 
 
-LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8)
+def ignorant(seed):
+    """Drafts mostly the target's choices without a grammar."""
+    return mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
+
+
+# --- texts
+
+languages = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8)
+temperatures = st.sampled_from([0.0, 0.7, 3.0])
+seeds = st.integers(0, 99)
+lengths = st.integers(1, 12)
 
 
 @FEW
-@given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
-def test_the_text_is_in_the_language_and_the_same_for_every_drafter(
-    grammars, texts, temperature, seed, most
+@given(texts=languages, temperature=temperatures, seed=seeds)
+def test_a_text_that_ends_is_in_the_language(grammars, texts, temperature, seed):
+    made = session(language(grammars, texts), SamplingParams(temperature=temperature, seed=seed))
+    assert spelt(finish(made)) in texts
+
+
+@FEW
+@given(texts=languages, temperature=temperatures, seed=seeds, most=lengths)
+def test_a_text_that_is_cut_begins_one_of_the_language(grammars, texts, temperature, seed, most):
+    sampling = SamplingParams(temperature=temperature, seed=seed)
+    ids = finish(session(language(grammars, texts), sampling, max_tokens=most))
+    assert any(text.startswith(spelt(ids)) for text in texts)
+
+
+@FEW
+@given(texts=languages, temperature=temperatures, seed=seeds, most=lengths)
+@pytest.mark.parametrize("draft_n", [None, 0, 8])
+@pytest.mark.parametrize("drafter", ["none", "hostile", "knowing", "ignorant"])
+def test_a_text_is_the_same_for_every_drafter(
+    grammars, texts, temperature, seed, most, drafter, draft_n
 ):
-    sampling, fresh = (
-        SamplingParams(temperature, top_k=seed % 3, seed=seed),
-        partial(language, grammars, texts),
-    )
-    hostile, knows = anything(random.Random(seed)), knowing(fresh, sampling)
-    ignorant = mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
-    ways = (
-        (None, None),
-        (None, 3),
-        (hostile, None),
-        (hostile, 8),
-        (knows, None),
-        (ignorant, None),
-        (ignorant, 0),
-    )
-    [ids] = {
-        finish(session(fresh(), sampling, draft_n=n, max_tokens=most), drafter)
-        for drafter, n in ways
+    sampling = SamplingParams(temperature=temperature, top_k=seed % 3, seed=seed)
+    fresh = partial(language, grammars, texts)
+    drafters = {
+        "none": None,
+        "hostile": hostile(seed),
+        "knowing": knowing(fresh, sampling),
+        "ignorant": ignorant(seed),
     }
     alone = session(fresh(), sampling, draft_n=0, max_tokens=most)
-    finish(alone)
-    if alone.finished == "stop":
-        assert spelt(ids) in texts
-    else:
-        assert len(ids) == most
-        assert any(text.startswith(spelt(ids)) for text in texts)
+    made = session(fresh(), sampling, draft_n=draft_n, max_tokens=most)
+    assert finish(made, drafters[drafter]) == finish(alone)
 
 
 class Tiring:
-    """One whose library gives up for good after so many ids of a text, and over drafts before that."""
+    """A constraint whose library gives up after so many ids of a text, and over drafts before."""
 
     def __init__(self, library, most, drafted):
-        self.library, self.left, self.drafted = library, most, drafted
+        self.library = library
+        self.left = most
+        self.drafted = drafted
 
     def __getattr__(self, name):
         return getattr(self.library, name)
@@ -161,42 +188,87 @@ class Tiring:
         return self.library.count_allowed(ids) if self.drafted >= 0 else 0
 
 
+WORDS = [bytes(text) for text in product(b"ab", repeat=5)]
+tiring = given(
+    most=st.integers(0, 6),
+    drafted=st.integers(0, 40),
+    temperature=st.sampled_from([0.0, 0.7]),
+    seed=seeds,
+)
+
+
+def tired(grammars, most, drafted, temperature, seed, drafter=None):
+    """The text of a grammar that gives up, and why it ends."""
+    sampling = SamplingParams(temperature=temperature, seed=seed)
+    fresh = partial(language, grammars, WORDS)
+    drafters = {"hostile": hostile(seed), "knowing": knowing(fresh, sampling)}
+    made = session(Tiring(fresh(), most, drafted), sampling)
+    return finish(made, drafters.get(drafter)), made.finished
+
+
 @FEW
-@given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
-def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(
-    grammars, most, drafted, temperature, seed
+@tiring
+@pytest.mark.parametrize("drafter", ["hostile", "knowing"])
+def test_a_grammar_gives_up_at_the_same_place_for_every_drafter(
+    grammars, most, drafted, temperature, seed, drafter
 ):
-    fresh = partial(language, grammars, [bytes(text) for text in product(b"ab", repeat=5)])
-    sampling, told = SamplingParams(temperature, seed=seed), []
-    for drafter in (None, anything(random.Random(seed)), knowing(fresh, sampling)):
-        made = session(Tiring(fresh(), most, drafted), sampling)
-        told.append((finish(made, drafter), made.finished))
-    assert told[1:] == told[:1] * 2
-    assert told[0][1] == "error" or len(spelt(told[0][0])) == 5
+    alone = tired(grammars, most, drafted, temperature, seed)
+    assert tired(grammars, most, drafted, temperature, seed, drafter) == alone
+
+
+@FEW
+@tiring
+def test_a_text_whose_grammar_gives_up_ends_in_an_error(grammars, most, drafted, temperature, seed):
+    ids, reason = tired(grammars, most, drafted, temperature, seed)
+    assert (reason == "error") == (len(spelt(ids)) < 5)
 
 
 # --- at the drafter
 
 
+def guided(grammars, texts, seed):
+    """A text, the constraint of its drafter, and the sampler without one."""
+    sampling = SamplingParams(temperature=1.0, seed=seed)
+    ids = finish(session(language(grammars, texts), sampling))
+    return ids, DraftConstraint(language(grammars, texts), {END}), Sampler(sampling)
+
+
+def sampler_after(drafts, plain, ids):
+    return drafts.sampler(plain, len(ids), lambda count: ids[len(ids) - count :])
+
+
 @FEW
-@given(LANGUAGES, st.integers(0, 99))
-def test_guided_guesses_are_what_the_target_would_say(grammars, texts, seed):
-    luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
-    whole = finish(session(language(grammars, texts), sampling))
-    drafts, plain = DraftConstraint(language(grammars, texts), {END}), Sampler(sampling)
-    for _ in range(12):
-        at = luck.randrange(len(whole))
-        said = [*whole[:at]]
-        astray = luck.random() < 0.3
-        if astray:
-            said.append(8)
-        known = Prefix((*PROMPT, *said))
-        chooser = drafts.sampler(plain, len(said), lambda n, said=said: said[len(said) - n :])
-        if astray:
-            assert chooser is plain
-        else:
-            assert not chooser.argmax
-            assert chooser.choose(TARGET(known.crc), len(known)) == whole[at]
+@given(texts=languages, seed=seeds, data=st.data())
+def test_guided_drafts_are_the_targets_choices(grammars, texts, seed, data):
+    """After any beginning of the text, in any order."""
+    ids, drafts, plain = guided(grammars, texts, seed)
+    assume(ids)
+    for at in data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=12)):
+        prefix = Prefix((*PROMPT, *ids[:at]))
+        sampler = sampler_after(drafts, plain, list(ids[:at]))
+        assert sampler.choose(TARGET(prefix.crc), len(prefix)) == ids[at]
+
+
+@FEW
+@given(texts=languages, seed=seeds, data=st.data())
+def test_drafts_are_not_guided_after_a_text_that_the_grammar_forbids(grammars, texts, seed, data):
+    ids, drafts, plain = guided(grammars, texts, seed)
+    begun = list(ids[: data.draw(st.integers(0, len(ids)))])
+    assert sampler_after(drafts, plain, [*begun, ASTRAY]) is plain
+
+
+@FEW
+@given(texts=languages, seed=seeds, data=st.data())
+def test_drafts_are_guided_again_after_a_text_that_the_grammar_forbids(grammars, texts, seed, data):
+    ids, drafts, plain = guided(grammars, texts, seed)
+    begun = list(ids[: data.draw(st.integers(0, len(ids)))])
+    sampler_after(drafts, plain, [*begun, ASTRAY])
+    assert sampler_after(drafts, plain, begun) is not plain
+
+
+def test_an_engine_does_not_choose_guided_drafts_itself(grammars):
+    _, drafts, _ = guided(grammars, {b"ab"}, 1)
+    assert not sampler_after(drafts, Sampler(SamplingParams()), []).argmax
 
 
 # --- grammars as values, and rows that are masked
@@ -218,28 +290,38 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
         (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
     ],
 )
-def test_what_cannot_be_a_grammar(grammar: Grammar, why: str):
-    with pytest.raises(RequestError, match=why) as told:
+def test_an_impossible_grammar_is_refused(grammar: Grammar, why: str):
+    with pytest.raises(RequestError, match=why):
         check_grammar(grammar)
-    assert told.value.param == ("grammar" if grammar.kind is GBNF else grammar.kind.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(GBNF, "grammar"), (SCHEMA, "json_schema"), (GrammarKind.TOOLS, "tools")],
+    ids=str,
+)
+def test_a_refusal_names_the_field(kind: GrammarKind, field: str):
+    with pytest.raises(RequestError) as refused:
+        check_grammar(Grammar(kind, "\udc80"))
+    assert refused.value.param == field
 
 
 @pytest.mark.parametrize(
     "params",
     [
         SamplingParams(),
-        SamplingParams(0.8),
-        SamplingParams(100.0, seed=3),
-        SamplingParams(0.7, top_k=5, top_p=0.99),
-        SamplingParams(0.7, min_p=0.01),
-        SamplingParams(0.7, top_p=1 - 1e-12),
-        SamplingParams(1.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
-        SamplingParams(0.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
-        SamplingParams(1.0, penalties=Penalties(100.0, 100.0, 100.0)),
-        SamplingParams(1.0, penalties=Penalties(0.01, -100.0, -100.0)),
+        SamplingParams(temperature=0.8),
+        SamplingParams(temperature=100.0, seed=3),
+        SamplingParams(temperature=0.7, top_k=5, top_p=0.99),
+        SamplingParams(temperature=0.7, min_p=0.01),
+        SamplingParams(temperature=0.7, top_p=1 - 1e-12),
+        SamplingParams(temperature=1.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(temperature=0.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(temperature=1.0, penalties=Penalties(100.0, 100.0, 100.0)),
+        SamplingParams(temperature=1.0, penalties=Penalties(0.01, -100.0, -100.0)),
     ],
 )
-def test_nothing_makes_a_barred_id_win(params: SamplingParams):
+def test_nothing_makes_a_forbidden_id_win(params: SamplingParams):
     allowed = np.zeros(64, np.bool_)
     allowed[[3, 7]] = True
     rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from specmesh.core.draft_length.estimates import StepCosts
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.no_drafts import NoDrafts

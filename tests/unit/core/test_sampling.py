@@ -165,9 +165,9 @@ def test_what_is_not_looked_at_could_not_have_won(shape, spread, temperature, po
     noisy = logits.astype(np.float64) / temperature + gumbel(
         np.uint64(seed), position, np.arange(5000)
     )
-    assert Sampler(SamplingParams(temperature, seed=seed)).choose(logits, position) == int(
-        noisy.argmax()
-    )
+    assert Sampler(SamplingParams(temperature=temperature, seed=seed)).choose(
+        logits, position
+    ) == int(noisy.argmax())
 
 
 # --- noise

@@ -42,13 +42,13 @@ LENGTH = 3
 """Ids of a text whose distribution is looked at."""
 
 SAMPLING = {
-    "plain": SamplingParams(1.0),
-    "hot": SamplingParams(1.7),
-    "top-k": SamplingParams(0.7, top_k=2),
-    "top-p": SamplingParams(1.0, top_p=0.8),
-    "min-p": SamplingParams(1.2, min_p=0.3),
-    "penalties": SamplingParams(0.9, penalties=Penalties(1.5, 0.3, 0.4)),
-    "bias": SamplingParams(0.8, top_k=3, logit_bias=((0, 1.5),)),
+    "plain": SamplingParams(temperature=1.0),
+    "hot": SamplingParams(temperature=1.7),
+    "top-k": SamplingParams(temperature=0.7, top_k=2),
+    "top-p": SamplingParams(temperature=1.0, top_p=0.8),
+    "min-p": SamplingParams(temperature=1.2, min_p=0.3),
+    "penalties": SamplingParams(temperature=0.9, penalties=Penalties(1.5, 0.3, 0.4)),
+    "bias": SamplingParams(temperature=0.8, top_k=3, logit_bias=((0, 1.5),)),
 }
 
 
@@ -75,7 +75,7 @@ class Drafter:
 
     def __init__(self, form, n_vocab):
         self.form, self.n_vocab = form, n_vocab
-        self.sampler = Sampler(SamplingParams(0.8))
+        self.sampler = Sampler(SamplingParams(temperature=0.8))
 
     def offers(self, said):
         """Each draft that it may make here, and how likely it makes it."""
@@ -225,14 +225,21 @@ def test_more_stands_than_draft_by_draft():
 
 # --- what a step may say, row by row
 
-HOT = SamplingParams(1.0, seed=3)
+HOT = SamplingParams(temperature=1.0, seed=3)
 LOGITS = np.array([[3.0, 2.0, 0.0, -9.0]] * 4, np.float32)
 LAW = Sampler(HOT).distribution(LOGITS[0])
 
 
+def verified(params, logits, offers, base=3):
+    """The rows of a step."""
+    return VerifiedRows(
+        base=base, crc=77, logits=logits, offers=offers, sampler=lambda _: Sampler(params)
+    )
+
+
 def judged(params):
-    """What is said first where a 1 was drafted."""
-    rows = VerifiedRows(10, 77, LOGITS, (SampledDraft(1),), lambda _: Sampler(params))
+    """The first id that is committed if a 1 was drafted."""
+    rows = verified(params, LOGITS, (SampledDraft(1),), base=10)
     return accept([1], strategy_of(params)(rows), end_ids=(), room=9).committed[0]
 
 
@@ -257,7 +264,7 @@ def test_greedy_is_what_the_sampler_chooses(strategy, logits):
     """Row by row, of equal logits the lowest id, whatever was drafted."""
     params, rows = SamplingParams(strategy=strategy, threshold=1.0), np.array(logits, np.float32)
     offers = tuple(SampledDraft(token) for token in (1, 4, 0))
-    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    choose = strategy_of(params)(verified(params, rows, offers))
     assert [choose(i) for i in range(3)] == [Sampler(params).choose(row, 3) for row in rows]
 
 
@@ -292,7 +299,7 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
     drafts = max(len(offers) - more, 0)
     rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
-    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    choose = strategy_of(params)(verified(params, rows, offers))
     tokens = [offer.token for offer in offers]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
@@ -342,7 +349,7 @@ scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 @given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
 def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
     logits = np.array(scores, np.float32)
-    sampler = Sampler(SamplingParams(temperature, top_k))
+    sampler = Sampler(SamplingParams(temperature=temperature, top_k=top_k))
     proposing = ProposalSampler(sampler, 7)
     token = proposing.choose(logits, 3)
     made, probs = proposing.proposal, sampler.distribution(logits)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.vocabulary.match import MatchKind, compare
-from specmesh.core.vocabulary.vocabulary import NONE, Vocabulary
+from specmesh.core.vocabulary.remap import NONE
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 FEW = settings(max_examples=settings().max_examples // 4)
 WORDS = tuple(b"w%d" % number for number in range(990))
@@ -43,12 +44,12 @@ def check_table(found, draft, verifier):
     """Whatever the table says or feeds: the same text, or no counterpart at all."""
     texts = set(draft.pieces)
     for token, piece in enumerate(verifier.pieces):
-        [fed] = found.remap.feed([token])
+        [fed] = found.remap.to_draft([token])
         assert 0 <= fed < len(draft)
         if piece and piece in texts:
             assert draft.pieces[fed] == piece
     for token, piece in enumerate(draft.pieces):
-        said = found.remap.say(token)
+        said = found.remap.to_verifier(token)
         assert (said == NONE) == (piece not in verifier.pieces or (not piece and said == NONE))
         assert said == NONE or verifier.pieces[said] == piece
 
@@ -85,10 +86,10 @@ def test_padding_is_the_same(extra, longer):
     found = compare(draft, verifier)
     assert found.verdict is MatchKind.SAME
     assert not found.remap.identity
-    assert found.remap.feed(range(len(BASE))) == tuple(range(len(BASE)))
-    assert [found.remap.say(token) for token in range(len(BASE))] == list(range(len(BASE)))
-    assert all(fed < len(draft) for fed in found.remap.feed(range(len(verifier))))
-    assert all(found.remap.say(token) == NONE for token in range(len(BASE), len(draft)))
+    assert found.remap.to_draft(range(len(BASE))) == tuple(range(len(BASE)))
+    assert [found.remap.to_verifier(token) for token in range(len(BASE))] == list(range(len(BASE)))
+    assert all(fed < len(draft) for fed in found.remap.to_draft(range(len(verifier))))
+    assert all(found.remap.to_verifier(token) == NONE for token in range(len(BASE), len(draft)))
 
 
 UNUSED, USED = (
@@ -116,8 +117,8 @@ def test_permuted_ids(order):
     check_table(found, draft, BASE)
     if found.verdict is MatchKind.PERMUTED:
         [end] = draft.end_ids
-        assert found.remap.say(end) == 500
-        assert found.remap.feed([500]) == (end,)
+        assert found.remap.to_verifier(end) == 500
+        assert found.remap.to_draft([500]) == (end,)
         assert "under other ids" in found.meaning
 
 
@@ -138,18 +139,18 @@ def test_duplicates_are_matched_in_order():
     verifier = Vocabulary((b"b", b"a", b"a", b"c"), frozenset())
     found = compare(draft, verifier)
     assert found.verdict is MatchKind.PERMUTED
-    assert found.remap.feed(range(4)) == (1, 0, 2, 3)
-    assert [found.remap.say(token) for token in range(5)] == [1, 0, 2, 3, 1]
+    assert found.remap.to_draft(range(4)) == (1, 0, 2, 3)
+    assert [found.remap.to_verifier(token) for token in range(5)] == [1, 0, 2, 3, 1]
     back = compare(verifier, draft)
-    assert back.remap.feed(range(5)) == (1, 0, 2, 3, 1)
-    assert [back.remap.say(token) for token in range(4)] == [1, 0, 2, 3]
+    assert back.remap.to_draft(range(5)) == (1, 0, 2, 3, 1)
+    assert [back.remap.to_verifier(token) for token in range(4)] == [1, 0, 2, 3]
 
 
 def test_scatter_orders_logits_by_the_verifiers_ids():
     draft = Vocabulary((b"a", b"b", b"a", b"c"), frozenset())
     verifier = Vocabulary((b"c", b"x", b"a", b"b"), frozenset())
     remap = compare(draft, verifier, 0.1).remap
-    assert remap.scatter(np.array([1, 2, 3, 4, 99], np.float32)).tolist() == [
+    assert remap.reordered(np.array([1, 2, 3, 4, 99], np.float32)).tolist() == [
         4.0,
         -np.inf,
         1.0,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.draft_length.controller import DraftLengthController
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import DrafterRequest, Request, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
@@ -18,14 +19,14 @@ from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
-from specmesh.core.verifier.sources.remote import TruthSender
+from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
-PARAMS = SessionParams(SamplingParams(0.5, 40, 0.9, 7), 20)
+PARAMS = SessionParams(SamplingParams(temperature=0.5, top_k=40, top_p=0.9, seed=7), 20)
 GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
-ORDER = m.Open(9, "hi", PARAMS.named())
+ORDER = m.Open(ref=9, prompt="hi", options=PARAMS.named())
 
 
 def decode_one(message):
@@ -67,15 +68,23 @@ def test_grammars_that_no_session_can_have(text, kind):
     [
         SamplingParams(),
         SamplingParams(
-            1.0, 3, 0.5, 2**32 - 1, 0.1, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))
+            temperature=1.0,
+            top_k=3,
+            top_p=0.5,
+            seed=2**32 - 1,
+            min_p=0.1,
+            penalties=Penalties(1.1, 0.5, -0.5, 9),
+            logit_bias=((5, 1.5), (0, -1e9)),
         ),
-        SamplingParams(1.0, penalties=Penalties(2.0, window=-1)),
+        SamplingParams(temperature=1.0, penalties=Penalties(2.0, window=-1)),
     ],
 )
 def test_sampling_crosses_the_wire(params: SamplingParams):
     """As options of OPEN, through bytes, they are what they were."""
     asked = SessionParams(params, 20, 5, ("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False)
-    assert wire_params(decode_one(m.Open(9, "hi", asked.named())).options) == asked
+    assert (
+        wire_params(decode_one(m.Open(ref=9, prompt="hi", options=asked.named())).options) == asked
+    )
 
 
 def test_the_largest_distribution_fits_a_frame():
@@ -97,9 +106,14 @@ def test_the_largest_session_fits_a_frame():
 
 def sending(ids, draft_n):
     prefix = Prefix(ids)
-    return TruthSender(
-        7, prefix, DraftLengthController(draft_n, 24, StepCosts(), SessionTimes(0.0))
-    ), prefix
+    draft_length = DraftLengthController(
+        fixed=draft_n,
+        most=24,
+        costs=StepCosts(),
+        shared=SharedSpeculations(),
+        times=SessionTimes(opened=0.0),
+    )
+    return TruthSender(7, prefix, draft_length), prefix
 
 
 def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():

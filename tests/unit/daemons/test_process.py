@@ -332,7 +332,7 @@ def test_no_label_names_a_peer_or_a_session():
     """Nothing that a peer says of itself, and no session, is in the metrics; its busy share is brought into range."""
     peer = snapshots.peer()
     for told, busy in ((1e9, 1.0), (-5.0, 0.0), (float("nan"), 0.0)):
-        peer.link.heard_busy(told)
+        peer.link.note_busy(told)
         assert peer.link.busy == busy
     text = exposition(snapshots.verifier(), "", healthy=True)[0].decode()
     assert not any(word in text for word in ("mac:", "5088330", "big.gguf"))

@@ -84,7 +84,12 @@ def test_a_drafter_that_has_left(ends: Ends):
     )
 
 
-PING, HELLO = encode(m.Ping(1)), encode(m.Hello("d", "m", "none", "", 0, 4096))
+PING, HELLO = (
+    encode(m.Ping(1)),
+    encode(
+        m.Hello(drafter="d", engine="m", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=4096)
+    ),
+)
 
 
 def test_what_is_too_much_is_dropped_unread(ends: Ends):
@@ -123,7 +128,11 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
 def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
     order = encode(
-        m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0})
+        m.Open(
+            ref=1,
+            prompt="x" * 200_000,
+            options={"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0},
+        )
     )
     fit = BYTES // (8 * len(order))  # as PROTOCOL.md says
     assert [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)] == [

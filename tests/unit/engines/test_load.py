@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -180,9 +180,9 @@ def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scr
     "params",
     [
         SamplingParams(),
-        SamplingParams(1.0, seed=3),
-        SamplingParams(0.7, 5, 1.0, 4),
-        SamplingParams(1.3, 0, 0.8, 5),
+        SamplingParams(temperature=1.0, seed=3),
+        SamplingParams(temperature=0.7, top_k=5, top_p=1.0, seed=4),
+        SamplingParams(temperature=1.3, top_k=0, top_p=0.8, seed=5),
     ],
     ids=["greedy", "sampled", "top-k", "top-p"],
 )
@@ -205,7 +205,7 @@ def test_best_token_without_counterpart_is_no_guess(temperature: float):
     """Where the model would say a foreign token there is no guess, not a second-best one."""
     draft = Vocabulary((*WORDS[:39], b"foreign", b""), frozenset({40}))
     engine, inner = wrapped(draft)
-    sampler = Sampler(SamplingParams(temperature, seed=1))
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=1))
     inner.logits[39] = 9.0
     assert predict(engine, 0, (1,), sampler) is None
     inner.logits[39], inner.logits[5] = 9.0, 60.0

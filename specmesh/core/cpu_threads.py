@@ -1,0 +1,66 @@
+"""CPU threads of an engine beside those of the other daemon of its host.
+
+More threads than cores stall at every barrier. So default threads of the two daemons add up to at
+most the cores of the host while one drafts for the other.
+"""
+
+from collections.abc import Iterable
+
+from specmesh.core import events as ev
+from specmesh.wire import messages as m
+
+HostPeer = m.Hello | m.Welcome
+"""They name their host and the threads that they take there; 0 off the CPU."""
+
+
+class ThreadShare:
+    """How many threads an engine takes.
+
+    threads: now. alone: while no other daemon computes on `host`.
+
+    A draft model takes a quarter of the cores beside others: it is small, and loses less by that
+    than a target. A target takes the cores that drafters leave.
+    """
+
+    def __init__(
+        self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool
+    ) -> None:
+        """Begin alone. follows: the threads change with the others; else they stay."""
+        self.alone = threads
+        self.threads = threads
+        self.host = host
+        self._cores = cores
+        self._drafter = drafter
+        self._follows = follows
+        self._warned = False
+
+    def shared_with(self, peer: HostPeer) -> bool:
+        """Return True if a peer computes on the CPU of this host."""
+        return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
+
+    def share(self, others: int) -> int:
+        """Return the threads beside others that take so many."""
+        if not others or not self._follows:
+            return self.alone
+        share = self._cores // 4 if self._drafter else self._cores - others
+        return max(share, 1)
+
+    def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
+        """Take the threads that are right beside these peers; return a line for the log."""
+        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
+        before = self.threads
+        self.threads = self.share(others)
+        if self.threads != before:
+            why = "nobody else of this host computes on it"
+            if others:
+                why = f"others of this host take {others}"
+            fields: dict[str, object] = {"threads": self.threads, "cores": self._cores, "why": why}
+            return ev.Noted("cpu_threads", fields)
+        too_many = self.threads + others > self._cores
+        fixed = others > 0 and self.threads > 0 and not self._follows
+        if self._warned or not (fixed and too_many):
+            return None
+        self._warned = True
+        advice = "drafter and verifier of this host slow each other down: give fewer by --threads"
+        numbers = {"threads": self.threads, "others": others, "cores": self._cores}
+        return ev.Noted("more_threads_than_cores", {**numbers, "meaning": advice}, "warning")

@@ -1,0 +1,66 @@
+"""How the sessions of one step share its rows for drafts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBid:
+    """The drafts that a session offers to a step, besides its own row."""
+
+    acceptance: tuple[float, ...]
+    """Probabilities that its first 1, 2, ... drafts are all accepted; they fall."""
+
+    chosen: bool = False
+    """The client chose the number, so all drafts come as far as there is room."""
+
+
+def allocate_drafts(
+    bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float]
+) -> list[int]:
+    """Return the number of drafts that each bidder brings, at most `room` in all.
+
+    Take the most probable drafts first, up to the number with the most tokens per second.
+    `seconds` gives the time of a step of so many rows, the pause before it included.
+    """
+    counts = _chosen_counts(bids, room)
+    room -= sum(counts)
+    tokens = float(len(bids))
+    offered: list[tuple[float, int]] = []
+    for bidder, bid in enumerate(bids):
+        if bid.chosen:
+            tokens += sum(bid.acceptance[: counts[bidder]])
+            continue
+        for probability in bid.acceptance:
+            offered.append((-probability, bidder))
+    offered.sort()
+    del offered[room:]
+    rows = len(bids) + sum(counts)
+    best = LEAST_GAIN * tokens / _positive(seconds(rows))
+    taken = 0
+    for number, (minus_probability, _) in enumerate(offered, 1):
+        tokens -= minus_probability
+        rate = tokens / _positive(seconds(rows + number))
+        if rate > best:
+            best = rate
+            taken = number
+    for _, bidder in offered[:taken]:
+        counts[bidder] += 1
+    return counts
+
+
+def _chosen_counts(bids: Sequence[DraftBid], room: int) -> list[int]:
+    """Return the drafts that clients chose, in the order of the bids while there is room."""
+    counts = [0] * len(bids)
+    for bidder, bid in enumerate(bids):
+        if bid.chosen:
+            counts[bidder] = min(len(bid.acceptance), room)
+            room -= counts[bidder]
+    return counts
+
+
+def _positive(seconds: float) -> float:
+    """Return a duration that can be divided by: a step too fast to measure took some time."""
+    return max(seconds, 1e-9)

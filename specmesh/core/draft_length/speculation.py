@@ -1,0 +1,62 @@
+"""What is known of one source of drafts at one number of sessions: gate, policy and probes."""
+
+from typing import TYPE_CHECKING
+
+from specmesh.core.draft_length.gate import SpeculationGate
+
+if TYPE_CHECKING:  # the policy needs numpy, which `bench steps` has no use for
+    from specmesh.core.draft_length.policy import Policy
+
+PROBE_INTERVAL = 32
+"""Ids after which a source that is off is asked for drafts once, to see whether they would be
+accepted.
+"""
+LONGEST_PROBE_INTERVAL = 256
+"""The interval doubles up to here, since drafting may slow the verifier's host."""
+
+
+class Speculation:
+    """Speculation with one source while so many sessions share the steps.
+
+    gate: whether its drafts pay.
+    policy: the newest policy of a session, with which others begin. None before one was solved.
+    policy_checked_at: when it was last seen whether the policy is out of date.
+    probe_interval: ids until the next probe.
+    """
+
+    def __init__(self) -> None:
+        self.gate = SpeculationGate()
+        self.policy: Policy | None = None
+        self.policy_checked_at = float("-inf")
+        self.probe_interval = PROBE_INTERVAL
+
+    def forget(self) -> None:
+        """Learn gate and policy anew: the drafter's machine may have other work by now."""
+        self.gate = SpeculationGate()
+        self.policy = None
+        self.policy_checked_at = float("-inf")
+
+    def probed(self) -> None:
+        """Note a probe: the next one comes after twice as many ids."""
+        self.probe_interval = min(2 * self.probe_interval, LONGEST_PROBE_INTERVAL)
+
+    def drafted(self) -> None:
+        """Note that drafts are wanted: probes begin anew with the shortest interval."""
+        self.probe_interval = PROBE_INTERVAL
+
+
+class SharedSpeculations:
+    """Speculation of steps that several sessions share, by source.
+
+    Numbers of sessions are grouped by powers of two: 2 and 3, 4 to 7, and so on.
+    """
+
+    def __init__(self) -> None:
+        self._by_size: dict[tuple[str, int], Speculation] = {}
+
+    def of(self, source: str, sessions: int) -> Speculation:
+        """Return the speculation with a source while so many sessions share the steps."""
+        key = (source, sessions.bit_length())
+        if key not in self._by_size:
+            self._by_size[key] = Speculation()
+        return self._by_size[key]

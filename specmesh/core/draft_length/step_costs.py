@@ -1,0 +1,199 @@
+"""Costs of the target's steps: seconds by rows and by context, learned from every step."""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
+from statistics import median
+
+from specmesh.core.draft_length.arrivals import MAX_SAMPLES
+
+SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
+PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
+
+
+class StepCosts:
+    """Seconds of a verifier's step by its rows and its context.
+
+    The context is the number of ids in the step's sequences. Contexts are in buckets: up to 1023,
+    2047, 4095 and so on, each with a curve. A width that a bucket has not measured costs as much
+    as with the next shorter context, plus the median of the extra cost of its known widths.
+
+    pause: mean seconds between two steps.
+    """
+
+    def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
+        self.curves: dict[int, _Curve] = {} if curves is None else curves
+        self.pause = 0.0
+        self._dearer: dict[int, float] = {}  # by bucket: extra cost over the shorter one
+        self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until news
+        self._alone: StepCosts | None = None
+        self._slower: float | None = None  # ratio of shared steps to steps alone, on demand
+        self._most_slower = 1.0
+
+    @property
+    def alone(self) -> "StepCosts":
+        """Return the costs of steps while nothing is drafted on this host."""
+        return self._alone or self
+
+    @property
+    def shared(self) -> bool:
+        """Return True if steps beside a drafter of this host are measured apart."""
+        return self._alone is not None
+
+    def split(self, most_slower: float) -> None:
+        """Measure steps beside a drafter of this host apart.
+
+        A width that was not measured so is as much slower as the measured ones, at most
+        `most_slower` times. Without that bound one hiccup would end drafting, and with it the
+        measurements.
+        """
+        if self._alone is None:
+            self._alone = StepCosts(self.curves)
+            self.curves = {}
+        self._slower = None
+        self._most_slower = most_slower
+
+    def join(self) -> None:
+        """Measure all steps together again."""
+        if self._alone is not None:
+            self.curves = self._alone.curves
+            self._alone = None
+            self._dearer.clear()
+            self._expected.clear()
+
+    def record_pause(self, seconds: float) -> None:
+        """Learn the pause between two steps while nothing is waited for."""
+        self.pause += (seconds - self.pause) * PAUSE_WEIGHT
+
+    def record(self, rows: int, seconds: float, *, context: int = 0) -> None:
+        """Learn from a step that verified `rows` rows and did nothing more."""
+        bucket = _bucket(context)
+        if bucket not in self.curves:
+            self.curves[bucket] = _Curve()
+        curve = self.curves[bucket]
+        if self._alone is not None and rows not in curve.medians:
+            # The expectation counts as much as the first measurement, which may be a hiccup.
+            expected = self.seconds(rows, context)
+            if expected > 0:
+                curve.record(rows, expected)
+        # Medians are computed on demand: while nothing is expected there is no demand.
+        before = curve.medians.get(rows) if self._expected else None
+        curve.record(rows, seconds)
+        self._slower = None
+        if self._expected and curve.medians[rows] != before:
+            self._dearer.clear()
+            self._expected.clear()
+
+    def seconds(self, rows: int, context: int = 0) -> float:
+        """Return the expected seconds of a step; 0 before the first measurement."""
+        bucket = _bucket(context)
+        if self._alone is not None:
+            curve = self.curves.get(bucket)
+            measured = None if curve is None else curve.medians.get(rows)
+            return self._beside(rows, context, self._alone) if measured is None else measured
+        key = (bucket, rows)
+        known = self._expected.get(key)
+        if known is None:
+            known = self._expected[key] = self._in_bucket(bucket, rows)
+        return known
+
+    def tables(self) -> dict[int, dict[int, float]]:
+        """Return the measured medians in seconds, by each bucket's least context and by rows."""
+        tables: dict[int, dict[int, float]] = {}
+        for bucket, curve in sorted(self.curves.items()):
+            tables[_least_context(bucket)] = dict(sorted(curve.medians.items()))
+        return tables
+
+    def _beside(self, rows: int, context: int, alone: "StepCosts") -> float:
+        """Return the expected seconds beside a drafter of a width not measured so."""
+        if self._slower is None:
+            ratios = list(self._ratios(alone)) or [1.0]
+            self._slower = min(median(ratios), self._most_slower)
+        return alone.seconds(rows, context) * self._slower
+
+    def _ratios(self, alone: "StepCosts") -> Iterator[float]:
+        """Yield, for each width measured beside a drafter, its time relative to that alone."""
+        for bucket, curve in self.curves.items():
+            for rows, seconds in curve.medians.items():
+                expected = alone.seconds(rows, _least_context(bucket))
+                yield seconds / expected if expected else 1.0
+
+    def _in_bucket(self, bucket: int, rows: int) -> float:
+        """Return the expected seconds in a bucket.
+
+        A context just begun has measured few widths; the shorter ones know the cliffs.
+        """
+        curve = self.curves.get(bucket)
+        if curve is not None and rows in curve.medians:
+            return curve.medians[rows]
+        shorter = max((other for other in self.curves if other < bucket), default=None)
+        if shorter is None:
+            if curve is None and self.curves:
+                curve = self.curves[min(self.curves)]
+            return 0.0 if curve is None else curve.seconds(rows)
+        if curve is None:
+            return self._in_bucket(shorter, rows)
+        if bucket not in self._dearer:
+            extra = [one - self._in_bucket(shorter, width) for width, one in curve.medians.items()]
+            self._dearer[bucket] = median(extra)
+        return max(self._in_bucket(shorter, rows) + self._dearer[bucket], 0.0)
+
+
+class _Curve:
+    """Seconds by rows at about the same context.
+
+    A width has the median of its last measurements; between two widths the curve is a line. It
+    need not rise: kernels have cliffs.
+    """
+
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+        self._new: set[int] = set()  # widths measured since the medians were computed
+        self._widths: list[int] = []
+
+    def record(self, rows: int, seconds: float) -> None:
+        """Add a measurement."""
+        if rows not in self._samples:
+            self._samples[rows] = deque(maxlen=MAX_SAMPLES)
+            self._widths = sorted(self._samples)
+        self._samples[rows].append(seconds)
+        self._new.add(rows)
+
+    @property
+    def medians(self) -> dict[int, float]:
+        """Return the medians by width, computed on demand."""
+        while self._new:
+            rows = self._new.pop()
+            self._medians[rows] = median(self._samples[rows])
+        return self._medians
+
+    def seconds(self, rows: int) -> float:
+        """Return the expected seconds of a width.
+
+        Beyond the widest one the line from half as many rows goes on, which no single cliff
+        bends. It never goes down: a cheaper step would be asked for at once.
+        """
+        widths = self._widths
+        medians = self.medians
+        if rows in medians:
+            return medians[rows]
+        if len(widths) == 1 or rows < widths[0]:
+            return medians[widths[0]]
+        at = bisect_left(widths, rows)
+        if at < len(widths):
+            left, right = widths[at - 1], widths[at]
+            slope = (medians[right] - medians[left]) / (right - left)
+            return medians[left] + slope * (rows - left)
+        right = widths[-1]
+        left = widths[max(bisect_right(widths, right // 2) - 1, 0)]
+        slope = (medians[right] - medians[left]) / (right - left)
+        return medians[right] + max(slope, 0.0) * (rows - right)
+
+
+def _bucket(context: int) -> int:
+    return (context // SHORT_CONTEXT).bit_length()
+
+
+def _least_context(bucket: int) -> int:
+    return (SHORT_CONTEXT << bucket) // 2 if bucket else 0

@@ -1,0 +1,59 @@
+"""Sources of drafts: what proposes the drafts of a step.
+
+A session asks its sources one after the other. Each continues the chain of those before it, so the
+drafts of one step may come from several sources. What a source proposes changes how soon a text
+comes, never the text: the target verifies every draft.
+
+To add a source, write its class in a file of its own and name it in `session_sources.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.prefix import Prefix
+from specmesh.core.rounds import Round
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.statistics.counters import RoundCounts
+
+
+class DraftSource(Protocol):
+    """Proposes drafts after the committed prefix of one session."""
+
+    name: str
+    """Its name in statistics, metrics and reports."""
+
+    exact: bool
+    """Its drafts are accepted for certain. They are not counted as speculation."""
+
+    def due(self, limit: int, now: float) -> float | None:
+        """Return until when its next drafts are worth waiting for; None to step now.
+
+        limit: most drafts of the next step.
+        """
+
+    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:
+        """Return drafts that continue the prefix and the drafts `proposed`, at most `limit` ids."""
+        ...
+
+    def acceptance(self, drafts: int) -> Sequence[float]:
+        """Return the probabilities that its first 1, 2, ... `drafts` are all accepted."""
+        ...
+
+    def committed(self, done: Round) -> None:
+        """Learn from a round, whoever proposed its drafts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceContext:
+    """The parts of a session that its sources may read."""
+
+    session: int
+    prefix: Prefix
+    params: SessionParams
+    limits: TargetLimits
+    constraint: Constraint | None
+    draft_length: DraftLengthController
+    counts: RoundCounts

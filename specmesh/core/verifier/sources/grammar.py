@@ -1,0 +1,44 @@
+"""Drafts of the grammar: ids that alone may follow the text."""
+
+from collections.abc import Sequence
+
+from specmesh.core.rounds import Round
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.verifier.sources.base import SourceContext
+
+
+class GrammarSource:
+    """Proposes the ids that a constraint forces. They cost nothing and are always accepted."""
+
+    name = "grammar"
+    exact = True
+
+    def __init__(self, constraint: Constraint, most: int | None) -> None:
+        """Propose at most `most` drafts a step, the client's own draft_n; None for no limit."""
+        self._constraint = constraint
+        self._most = most
+
+    @classmethod
+    def of(cls, context: SourceContext) -> "GrammarSource | None":
+        """Return the source of a session with a grammar; None without one."""
+        if context.constraint is None:
+            return None
+        return cls(context.constraint, context.params.allowed_draft_n)
+
+    def due(self, limit: int, now: float) -> None:
+        """Return None: its drafts are always in hand."""
+
+    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:  # noqa: ARG002 - whenever
+        """Return the forced ids. It is the first source, since others would repeat them."""
+        if self._most is not None:
+            limit = min(limit, self._most)
+        if proposed or limit <= 0:
+            return ()
+        return self._constraint.forced()[:limit]
+
+    def acceptance(self, drafts: int) -> Sequence[float]:
+        """Return 1 for each draft."""
+        return (1.0,) * drafts
+
+    def committed(self, done: Round) -> None:
+        """Learn nothing: the session advances the constraint."""

@@ -1,0 +1,21 @@
+"""The sources of a session, in the order in which they are asked."""
+
+from collections.abc import Callable
+
+from specmesh.core.verifier.sources.base import DraftSource, SourceContext
+from specmesh.core.verifier.sources.grammar import GrammarSource
+from specmesh.core.verifier.sources.remote import RemoteSource
+
+SESSION_SOURCES: list[Callable[[SourceContext], DraftSource | None]] = [
+    GrammarSource.of,
+    RemoteSource,
+]
+"""Each makes the source of a session, or None if the session has no use for it. A later source
+continues the chain of an earlier one.
+"""
+
+
+def sources_of(context: SourceContext) -> tuple[DraftSource, ...]:
+    """Return the sources of a session."""
+    made = [make(context) for make in SESSION_SOURCES]
+    return tuple(source for source in made if source is not None)

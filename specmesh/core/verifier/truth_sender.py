@@ -1,0 +1,83 @@
+"""The committed text on its way to a session's drafter: TRUTH and SYNC frames."""
+
+from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.prefix import Prefix
+from specmesh.wire import messages as m
+
+IDLE_INTERVAL = 1.0  # seconds between two TRUTHs to a drafter that is asked for no drafts
+MOST_IDS = m.MAX_TOKENS // 2  # of a TRUTH that may still grow
+MOST_ACCEPTED = 200  # drafts of a TRUTH that may still grow: it counts them in one byte
+SYNC_INTERVAL = 0.01
+"""Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without
+end.
+"""
+
+
+class TruthSender:
+    """Decides when a session's drafter is sent the ids that were committed."""
+
+    def __init__(self, session: int, prefix: Prefix, draft_length: DraftLengthController) -> None:
+        self._session = session
+        self._prefix = prefix
+        self._draft_length = draft_length
+        self._unsent: int | None = None  # position of the first id that was not sent yet
+        self._accepted = 0  # drafts among the ids that were not sent yet
+        self._synced_at = float("-inf")
+        self._sent_at = float("-inf")
+        self._was_drafting = False  # drafts were asked for in the last frame
+
+    def begin(self) -> list[m.Sync]:
+        """Return the whole prefix, for a drafter that is new to the session."""
+        self._unsent = None
+        self._accepted = 0
+        return self._sync(0)
+
+    def grown(self, base: int, accepted: int, now: float, *, idle: bool) -> list[m.Truth]:
+        """Return a TRUTH with the ids from `base` on, and all before them that were not sent.
+
+        idle: nothing is drafted. Then the TRUTH may come late: a frame wakes two processes, which
+        may need the cores of the verifier's steps.
+        """
+        if self._unsent is not None:
+            base = self._unsent
+        ids = self._prefix.ids
+        self._accepted += accepted
+        is_small = len(ids) - base < MOST_IDS and self._accepted < MOST_ACCEPTED
+        is_early = now < self._sent_at + IDLE_INTERVAL
+        if idle and is_early and is_small and not self._was_drafting:
+            self._unsent = base
+            return []
+        accepted = self._accepted
+        self._unsent = None
+        self._accepted = 0
+        self._sent_at = now
+        self._was_drafting = not idle and not self._draft_length.probing
+        truth = m.Truth(
+            self._session,
+            base,
+            self._prefix.crc_at(base),
+            ids=tuple(ids[base:]),
+            draft_n=self._draft_length.draft_n,
+            accepted=accepted,
+        )
+        return [truth]
+
+    def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
+        """Return the prefix from the position on up to which the drafter agrees."""
+        pause = min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip))
+        if now - self._synced_at < pause:
+            return []
+        self._synced_at = now
+        agrees = self._prefix.holds(nack.base, nack.prefix_crc)
+        return self._sync(nack.base if agrees else 0)
+
+    def _sync(self, base: int) -> list[m.Sync]:
+        """Return the prefix from `base` on, in as many frames as it needs."""
+        prefix = self._prefix
+        draft_n = self._draft_length.draft_n
+        self._was_drafting = draft_n > 0 and not self._draft_length.probing
+        frames: list[m.Sync] = []
+        for at in range(base, max(len(prefix), base + 1), m.MAX_TOKENS):
+            ids = tuple(prefix[at : at + m.MAX_TOKENS])
+            frames.append(m.Sync(self._session, at, prefix.crc_at(at), ids, draft_n))
+        return frames

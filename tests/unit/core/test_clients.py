@@ -1,0 +1,140 @@
+"""The verifier's clients: requests that wait, and clients that leave.
+
+Whole requests are in tests/properties/test_verifier_clients.py and tests/contract/daemons.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from specmesh.core.requests import Failed, Reply, Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.clients import Clients
+from specmesh.errors import Busy
+
+PARAMS = SessionParams(SamplingParams(), 20)
+REQUEST = Request(None, (1, 2, 3), PARAMS)
+DRAFTER = b"mac"
+BUSY = Busy("no")
+
+
+def clients(most):
+    """The clients of a verifier for one session, for which so many more may wait."""
+    return Clients(TargetLimits(16, 256, frozenset()), 1, most)
+
+
+def ask(made, text="text", client="client", owner=None, **fields):
+    """Ask for a session; why there is none."""
+    request = replace(Request(text, None, PARAMS), **fields)
+    for effect in made.open(request, client, owner, 0, ""):
+        if isinstance(effect, Reply):
+            return str(effect.event.error)
+    return ""
+
+
+def began(made, client):
+    event = vev.Began(
+        client=client,
+        session=7,
+        prompt_ids=(1, 2),
+        params=PARAMS,
+        name="",
+        opened=0.0,
+        resumed=0,
+        adopted=False,
+    )
+    return made.began(event)
+
+
+# --- clients that leave
+
+
+@pytest.fixture
+def some():
+    """Four requests, of which a drafter's is the second; the third has a session."""
+    made = clients(9)
+    for client, owner in (("a", None), ("b", DRAFTER), ("a", None), ("c", None)):
+        made.open(REQUEST, client, owner, 0, "")
+    began(made, 3)
+    return made
+
+
+def test_a_client_of_a_drafter_that_has_gone_gets_nothing(some):
+    some.abandon(DRAFTER)
+    assert began(some, 2) == []
+
+
+def test_the_core_hears_of_a_client_that_leaves(some):
+    left = some.cancel(lambda request: request.client == "a")
+    assert left == [vev.ClientLeft(1), vev.ClientLeft(3)]
+
+
+def test_a_verifier_that_stops_refuses_the_requests_that_wait(some):
+    refused = [effect for effect in some.stop(BUSY) if isinstance(effect, Reply)]
+    assert refused == [Reply(client, Failed(BUSY)) for client in ("a", "b", "c")]
+
+
+def test_the_core_hears_of_requests_that_are_refused(some):
+    left = [effect for effect in some.stop(BUSY) if isinstance(effect, vev.ClientLeft)]
+    assert left == [vev.ClientLeft(number) for number in (1, 2, 4)]
+
+
+def test_a_verifier_that_stops_refuses_new_requests(some):
+    some.stop(BUSY)
+    assert some.open(REQUEST, "d", None, 0, "") == [Reply("d", Failed(BUSY))]
+
+
+def test_a_session_that_is_left_at_the_end_fails(some):
+    some.stop(BUSY)
+    assert some.end(BUSY) == [Reply("a", Failed(BUSY))]
+
+
+# --- requests that wait
+
+
+def test_a_request_beyond_the_queue_is_refused():
+    made = clients(1)
+    assert [bool(ask(made)) for _ in range(3)] == [False, False, True]
+
+
+def test_requests_for_texts_by_their_names_take_no_place():
+    made = clients(1)
+    for number in range(9):
+        ask(made, owner=DRAFTER, id=f"{number}", named_only=True)
+    assert [bool(ask(made)) for _ in range(3)] == [False, False, True]
+
+
+def test_a_request_for_a_text_by_its_name_begins_nothing():
+    """Nobody has checked its ids."""
+    request = Request("", (999,), PARAMS, id="name", named_only=True)
+    [opening] = clients(1).open(request, "client", DRAFTER, 1, "")
+    assert opening.ids == ()
+
+
+BIG = "x" * 2**24
+
+
+def test_big_requests_are_refused_before_the_queue_is_full():
+    made = clients(256)
+    refusals = [ask(made, BIG) for _ in range(100)]
+    taken = refusals.count("")
+    assert f"the {taken} requests that wait take" in refusals[-1]
+
+
+def test_beside_big_requests_a_small_one_may_wait():
+    made = clients(256)
+    while not ask(made, BIG):
+        pass
+    assert ask(made, "") == ""
+
+
+def test_a_single_request_may_have_any_size():
+    assert ask(clients(256), BIG * 9) == ""
+
+
+def test_beside_a_request_that_takes_all_memory_none_may_wait():
+    made = clients(256)
+    ask(made, BIG * 9)
+    assert ask(made, "")

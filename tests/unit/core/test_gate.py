@@ -1,0 +1,210 @@
+"""The gate: whether drafting pays, by the measured rates of steps with drafts and without."""
+
+import random
+
+import pytest
+
+from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
+
+# A step without drafts takes 1 second and brings one token to each session.
+
+
+def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_alone=1.0, shared_host=False):
+    """Let a step happen, with drafts if the gate is open."""
+    drafting = gate.open
+    gate.stepped(
+        StepOutcome(
+            sessions=sessions,
+            tokens=tokens,
+            seconds=seconds,
+            asked=drafting,
+            had_drafts=drafting,
+            rate_alone=rate_alone,
+            shared_host=shared_host,
+        )
+    )
+
+
+def accepted(luck, mean, drafts=4):
+    """How many drafts are accepted, where a step has `mean` tokens on average."""
+    return sum(luck.random() < (mean - 1) / 4 for _ in range(drafts))
+
+
+def run(gate, seconds, mean, steps, sessions=1):
+    """Let steps happen that take so many seconds with drafts; the share of steps with drafts."""
+    luck = random.Random(2)
+    drafting = 0
+    for _ in range(steps):
+        if gate.open:
+            drafting += 1
+            tokens = sessions + accepted(luck, mean, 4 * sessions)
+            stepped(gate, tokens=tokens, seconds=seconds, sessions=sessions, rate_alone=sessions)
+        else:
+            stepped(gate, tokens=sessions, sessions=sessions, rate_alone=sessions)
+    return drafting / steps
+
+
+SESSIONS = pytest.mark.parametrize("sessions", [1, 2, 16])
+
+
+@SESSIONS
+@pytest.mark.parametrize(
+    ("seconds", "least", "most"),
+    [(1.0, 0.99, 1.0), (1.1, 0.9, 1.0), (1.8, 0.8, 1.0), (3.5, 0.0, 0.4), (9.0, 0.0, 0.15)],
+)
+def test_drafting_goes_on_as_far_as_it_pays(sessions, seconds, least, most):
+    """Two tokens a step and session pay below twice the seconds."""
+    share = run(SpeculationGate(), seconds, 2.0, 3000, sessions)
+    assert least <= share <= most
+
+
+@SESSIONS
+@pytest.mark.parametrize(("seconds", "pays"), [(1.0, True), (1.8, True), (3.5, False)])
+def test_the_verdict_is_whether_drafting_pays(sessions, seconds, pays):
+    gate = SpeculationGate()
+    run(gate, seconds, 2.0, 3000, sessions)
+    assert gate.verdict is pays
+
+
+@pytest.mark.parametrize("sessions", [1, 4, 16])
+@pytest.mark.parametrize("seconds", [2.8, 4.0, 20.0])
+def test_drafting_loses_a_share_of_the_time_at_most(sessions, seconds):
+    """However many sessions share a step, and however much slower it is."""
+    gate = SpeculationGate()
+    run(gate, seconds, 2.6, 200, sessions)
+    share = run(gate, seconds, 2.6, 5000, sessions)
+    assert share * (seconds - 2.6) < 0.02
+
+
+def test_the_time_that_a_drafter_needs_to_begin_counts():
+    """It may read the text on the cores of the verifier's steps, for the time of many of them."""
+    gate = SpeculationGate()
+    now = 0.0
+    drafting = False
+    for _ in range(50_000):
+        begins = gate.open and not drafting
+        drafting = gate.open
+        seconds = 60.0 if begins else 1.0
+        stepped(gate, seconds=seconds)
+        now += seconds
+    assert now < 50_000 * 1.012
+
+
+@pytest.mark.parametrize(
+    ("means", "least"),
+    [((3.0, 1.0), 1.1), ((1.8, 1.2), 0.985), ((1.0, 1.0), 0.985)],
+    ids=["drafts pay for every other text", "they nearly do", "they never do"],
+)
+def test_texts_in_turn(means, least):
+    """Losses are bounded by gains before, and by a share of the time without drafts."""
+    gate = SpeculationGate()
+    luck = random.Random(3)
+    now = 0.0
+    tokens = 0
+    for step in range(20_000):
+        brought = 1
+        seconds = 1.0
+        if gate.open:
+            brought += accepted(luck, means[step // 100 % 2])
+            seconds = 1.9
+        stepped(gate, tokens=brought, seconds=seconds)
+        now += seconds
+        tokens += brought
+    assert tokens > least * now
+
+
+@pytest.mark.parametrize("seconds", [10.0, 100.0, 1000.0])
+def test_a_machine_that_stood_still_does_not_stop_drafting(seconds):
+    """It costs no more than the measurement that it may cause."""
+    gate = SpeculationGate()
+    run(gate, 1.5, 2.5, 600)
+    stepped(gate, tokens=2, seconds=seconds)
+    assert run(gate, 1.5, 2.5, 600) > 0.9
+
+
+def test_drafting_begins_without_an_estimate():
+    gate = SpeculationGate()
+    stepped(gate, rate_alone=0.0)
+    assert run(gate, 1.5, 2.5, 600) > 0.9
+
+
+def beside_a_drafter_that_goes_on():
+    """A gate, and the seconds lost with it.
+
+    Steps without drafts take eight times as long at first: the drafter has not stopped yet.
+    """
+    gate = SpeculationGate()
+    lost = 0.0
+    withheld = 0
+    for _ in range(6000):
+        if gate.open:
+            withheld = 0
+            lost += 0.5
+            stepped(gate, tokens=2, seconds=2.5)
+            continue
+        withheld += 1
+        seconds = 8.0 if withheld < 30 and lost < 400 else 1.0
+        lost += seconds - 1
+        stepped(gate, seconds=seconds)
+    return gate, lost
+
+
+def test_a_measurement_beside_a_drafter_that_goes_on_is_corrected():
+    gate, _ = beside_a_drafter_that_goes_on()
+    assert gate.verdict is False
+
+
+def test_a_measurement_beside_a_drafter_that_goes_on_costs_little():
+    _, lost = beside_a_drafter_that_goes_on()
+    assert lost < 700
+
+
+@pytest.mark.parametrize(
+    ("shared_host", "estimate", "most"),
+    [
+        (False, 0.0, 20),
+        (False, 0.1, 270),
+        (False, 0.6, 270),
+        (False, 1.0, 20),
+        (True, 0.0, 20),
+        (True, 0.1, 20),
+        (True, 0.6, 20),
+        (True, 1.0, 20),
+    ],
+)
+def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, most):
+    """Drafting has 0.8 of the rate without, which is more than was expected.
+
+    Beside a drafter of this host the rate without is not expected but measured.
+    """
+    gate = SpeculationGate()
+    lost = 0.0
+    for _ in range(1000):
+        tokens = 1
+        seconds = 1.0
+        if gate.open:
+            tokens = 2
+            seconds = 2.5
+        lost += seconds - tokens
+        stepped(gate, tokens=tokens, seconds=seconds, rate_alone=estimate, shared_host=shared_host)
+    assert lost < most
+
+
+def unasked():
+    """A gate after many steps for which no session asked for drafts."""
+    gate = SpeculationGate()
+    for _ in range(3000):
+        gate.stepped(
+            StepOutcome(
+                sessions=1, tokens=1, seconds=1.0, asked=False, had_drafts=False, rate_alone=1.0
+            )
+        )
+    return gate
+
+
+def test_without_drafts_nothing_is_withheld():
+    assert unasked().open
+
+
+def test_without_drafts_there_is_no_verdict():
+    assert unasked().verdict is None
