@@ -47,9 +47,14 @@ class Verifier:
         begun = list[Tenant]()
         while (found := self.waiting.next(self.running)) is not None:
             admitted, guest = found
-            live = SessionContext(Mock(), 0, admitted.client, None, tenant=admitted.tenant)
-            live.guest = guest
-            self.running.append(live)
+            context = SessionContext(
+                session=Mock(),
+                client=admitted.client,
+                owner=None,
+                tenant=admitted.tenant,
+                guest=guest,
+            )
+            self.running.append(context)
             begun.append(admitted.tenant)
         return begun
 

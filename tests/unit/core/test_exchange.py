@@ -6,11 +6,11 @@ import pytest
 
 from specmesh.core.vocabulary.exchange import VocabularyExchange, VocabularyState
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
-from specmesh.errors import RemoteProtocolError
 from specmesh.wire import messages as m
 
 OWN = Vocabulary((b"a", b"b"), frozenset({1}))
 THEIRS = Vocabulary((b"b", b"a"), frozenset({1}))
+OTHERS = [Vocabulary((b"x%d" % number,), frozenset()) for number in range(4)]
 PARTS = [m.Vocab(start, chunk(THEIRS, start)[:1]) for start in (0, 1)]
 
 EACH_STATE = pytest.mark.parametrize("state", VocabularyState)
@@ -41,6 +41,8 @@ def exchange(state: VocabularyState) -> VocabularyExchange:
             made.answered(part, 0.0)
     if state is VocabularyState.KNOWN:
         made.move(VocabularyState.KNOWN)
+    if state is VocabularyState.UNUSABLE:
+        made.answered(m.Vocab(0, ["!"]), 0.0)
     return made
 
 
@@ -71,15 +73,44 @@ def test_the_draft_models_own_vocabulary_is_not_fetched(state):
     assert exchange(state).welcomed(welcome(OWN), 9.0) == OWN
 
 
-def test_a_known_vocabulary_is_not_fetched_again():
-    assert exchange(VocabularyState.KNOWN).welcomed(welcome(THEIRS), 9.0) is None
+@pytest.mark.parametrize("state", [VocabularyState.KNOWN, VocabularyState.UNUSABLE])
+def test_a_vocabulary_is_not_fetched_again(state):
+    assert exchange(state).welcomed(welcome(THEIRS), 9.0) is None
 
 
-@pytest.mark.parametrize(
-    "state", [state for state in VocabularyState if state is not VocabularyState.KNOWN]
-)
+@pytest.mark.parametrize("state", [VocabularyState.NEW, VocabularyState.FETCHING])
 def test_another_welcome_begins_anew(state):
     assert exchange(state).welcomed(welcome(THEIRS), 9.0) == m.Vocab(0)
+
+
+def test_a_vocabulary_that_was_fetched_is_kept():
+    assert exchange(VocabularyState.COMPARING).welcomed(welcome(THEIRS), 9.0) == THEIRS
+
+
+def test_a_verifier_may_change_its_model_back_and_forth():
+    made = exchange(VocabularyState.KNOWN)
+    for verifier, vocabulary in enumerate((OWN, THEIRS, OWN, THEIRS)):
+        again = replace(welcome(vocabulary), verifier=str(verifier))
+        assert made.welcomed(again, 1.0) == vocabulary
+        made.move(VocabularyState.KNOWN)
+
+
+@pytest.fixture
+def crowded():
+    """An exchange that has fetched THEIRS and then four others."""
+    made = exchange(VocabularyState.KNOWN)
+    for other in OTHERS:
+        made.welcomed(welcome(other), 1.0)
+        made.answered(m.Vocab(0, chunk(other, 0)), 1.0)
+    return made
+
+
+def test_the_newest_vocabularies_are_kept(crowded):
+    assert crowded.welcomed(welcome(OTHERS[-2]), 1.0) == OTHERS[-2]
+
+
+def test_old_vocabularies_are_forgotten(crowded):
+    assert crowded.welcomed(welcome(THEIRS), 1.0) == m.Vocab(0)
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again():
@@ -109,21 +140,61 @@ def test_nothing_is_late_that_was_not_asked_for(state):
     assert exchange(state).late(9.0) is None
 
 
+# --- an unusable vocabulary
+
+
 @EACH_STATE
-def test_a_vocabulary_that_nobody_can_have_is_refused(state):
-    impossible = replace(welcome(OWN), n_vocab=2**21)
-    with pytest.raises(RemoteProtocolError, match="claims a vocabulary"):
-        exchange(state).welcomed(impossible, 9.0)
+def test_a_vocabulary_of_an_impossible_size_is_unusable(state):
+    made = exchange(state)
+    made.welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0)
+    assert (made.state, "2097152 tokens" in made.trouble) == (VocabularyState.UNUSABLE, True)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "refusal"),
+@EACH_STATE
+def test_a_vocabulary_of_an_impossible_size_is_not_fetched(state):
+    assert exchange(state).welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0) is None
+
+
+UNFIT = pytest.mark.parametrize(
+    ("pieces", "trouble"),
     [
         (["not base64!"], "not base64"),
+        (["\u00fc"], "not base64"),
         (["YQ==", "Yg==", "Yw=="], "more vocabulary than it has"),
         (["YQ==", "Yg=="], "does not match its own fingerprint"),
     ],
+    ids=["not base64", "not ASCII", "too many", "others"],
 )
-def test_parts_that_do_not_fit_the_welcome_are_refused(pieces, refusal):
-    with pytest.raises(RemoteProtocolError, match=refusal):
-        exchange(VocabularyState.FETCHING).answered(m.Vocab(0, pieces), 0.0)
+
+
+def unusable(pieces) -> VocabularyExchange:
+    """An exchange after parts that do not fit the welcome."""
+    made = exchange(VocabularyState.FETCHING)
+    assert made.answered(m.Vocab(0, pieces), 0.0) is None
+    return made
+
+
+@UNFIT
+def test_parts_that_do_not_fit_the_welcome_are_unusable(pieces, trouble):
+    made = unusable(pieces)
+    assert (made.state, trouble in made.trouble) == (VocabularyState.UNUSABLE, True)
+
+
+@UNFIT
+def test_a_verifier_with_an_unusable_vocabulary_is_not_asked_again(pieces, trouble):
+    assert unusable(pieces).welcomed(welcome(THEIRS), 9.0) is None
+
+
+@UNFIT
+def test_another_verifier_with_that_vocabulary_is_asked(pieces, trouble):
+    made = unusable(pieces)
+    asked = made.welcomed(replace(welcome(THEIRS), verifier="w"), 9.0)
+    assert (asked, made.trouble) == (m.Vocab(0), "")
+
+
+@UNFIT
+def test_the_vocabulary_of_another_verifier_may_fit(pieces, trouble):
+    made = unusable(pieces)
+    made.welcomed(replace(welcome(THEIRS), verifier="w"), 9.0)
+    made.answered(PARTS[0], 9.0)
+    assert made.answered(PARTS[1], 9.0) == THEIRS

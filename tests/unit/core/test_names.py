@@ -110,7 +110,7 @@ def test_a_verifier_of_another_version_is_greeted_seldom(share):
         now = tick * TICK
         if greeting.due(now, share):
             times.append(now)
-            greeting.said()
+            greeting.sent()
             greeting.refused(now + 0.01, share)
     assert all(later - one >= share * REFUSED_INTERVAL for one, later in pairwise(times))
     assert len(times) > 250 / REFUSED_INTERVAL

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from specmesh.core.draft_length.estimates import StepCosts
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
-from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.verifier import events as vev
@@ -24,6 +24,15 @@ from specmesh.wire import messages as m
 PROMPT = (1, 2, 3)
 GREEDY = SamplingParams()
 DRAFTER, OTHER = b"mac", b"desk"
+WELCOME = m.Welcome(
+    verifier="v",
+    model="m",
+    model_hash="",
+    vocab_fingerprint="",
+    n_vocab=8,
+    n_ctx=64,
+    end_ids=[7],
+)
 
 
 class Spent:
@@ -100,7 +109,7 @@ class World:
 
 
 def closed(world):
-    world.core.drafters.drafters[DRAFTER].arrivals.gate.open = False
+    world.core.drafters.drafters[DRAFTER].estimates.speculation.gate.open = False
     world.step(2)
 
 
@@ -252,7 +261,7 @@ def test_a_drafter_tells_why_by_its_verifier():
     assert "does not answer" in str(made.no_drafts)
     made.unknown = "no such name"
     assert "no such name" in str(made.no_drafts)
-    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    made.welcomed(WELCOME, 0.0)
     assert made.no_drafts is None
     made.foreign = "of another family"
     assert made.no_drafts == "of another family"
@@ -263,7 +272,7 @@ def test_a_drafter_tells_why_by_its_verifier():
 def test_a_drafter_with_less_context_says_so_at_once():
     """With the number to give; and by the newest text, once it is too long."""
     made = upstream(n_ctx=16)
-    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    made.welcomed(WELCOME, 0.0)
     [warned] = [
         one
         for one in made.take_effects()
@@ -278,7 +287,7 @@ def test_a_drafter_with_less_context_says_so_at_once():
 
 def test_a_drafter_with_as_much_context_says_nothing():
     made = upstream()
-    made.welcomed(m.Welcome("v", "m", "", "", 8, 64, [7]), 0.0)
+    made.welcomed(WELCOME, 0.0)
     assert [one.name for one in made.take_effects() if isinstance(one, vev.Noted)] == [
         "verifier_found"
     ]

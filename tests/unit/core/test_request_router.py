@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.drafter.request_router import RequestRouter
+from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.requests import (
     NOBODY,
@@ -23,7 +23,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.verifier.peer_limits import PeerLimits
-from specmesh.errors import Busy, RemoteProtocolError, RequestError
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import Busy, DaemonUnreachable, RemoteProtocolError, RequestError, Starting
 from specmesh.wire import messages as m
 
 PARAMS = SessionParams(SamplingParams(), 20)
@@ -156,6 +157,47 @@ def test_a_client_that_is_refused_takes_no_text():
     assert [reply.client for reply in only(Reply, router)] == [THERE]
 
 
+# --- clients that read nothing
+
+
+def test_a_verifier_learns_that_a_client_reads_nothing():
+    router, _ = begun()
+    router.pause(HERE, paused=True)
+    assert effects_of(router) == [m.Pause(SESSION)]
+
+
+def test_a_verifier_learns_that_a_client_reads_again():
+    router, _ = begun()
+    router.pause(HERE, paused=True)
+    effects_of(router)
+    router.pause(HERE, paused=False)
+    assert effects_of(router) == [m.Pause(SESSION, paused=False)]
+
+
+def test_another_client_does_not_pause_a_text():
+    router, _ = begun()
+    router.pause(THERE, paused=True)
+    assert effects_of(router) == []
+
+
+def test_a_text_that_has_ended_is_not_paused():
+    router, _ = begun()
+    router.pause(HERE, paused=True)
+    router.cancel_of(HERE)
+    effects_of(router)
+    router.pause(HERE, paused=False)
+    assert effects_of(router) == []
+
+
+def test_a_session_that_is_opened_for_a_client_that_reads_nothing_is_paused():
+    router, [upstream] = routed()
+    router.ask(REQUEST, HERE, 1.0)
+    router.pause(HERE, paused=True)
+    effects_of(router)
+    upstream.opened(SESSION, 1, 3, PARAMS)
+    assert only(m.Pause, router) == [m.Pause(SESSION)]
+
+
 # --- a verifier that goes and comes
 
 
@@ -268,3 +310,86 @@ def test_the_first_to_wait_is_asked_for_next(full):
     router.look(1.0)
     opening: list[DrafterRequest] = router.in_state(RequestState.OPENING)
     assert [request.request.known for request in opening] == list(range(1, asked + 1))
+
+
+# --- requests of several tenants
+
+
+def placed(router):
+    """The tenants whose requests a verifier was asked for, in order."""
+    return [request.tenant[0] for request in router.in_state(RequestState.OPENING)]
+
+
+@pytest.fixture
+def crowded():
+    """A router with a hundred requests of alice and one of bob."""
+    router, _ = routed()
+    for tenant in ("alice",) * 100 + ("bob",):
+        router.ask(REQUEST, HERE, 1.0, (tenant,))
+    router.look(1.0)
+    return router
+
+
+def test_a_tenant_leaves_room_for_another(crowded):
+    assert placed(crowded).count("bob") == 1
+
+
+def test_a_verifier_is_asked_for_few_requests_of_a_tenant(crowded):
+    assert placed(crowded).count("alice") == MAX_OWN_OPENING
+
+
+def test_a_tenants_next_request_follows_one_that_has_left(crowded):
+    [upstream] = crowded.upstreams
+    upstream.cancel(crowded.requests[0])
+    crowded.look(1.0)
+    assert placed(crowded).count("alice") == MAX_OWN_OPENING
+
+
+def test_requests_of_tenants_are_placed_in_turn():
+    router, [upstream] = routed()
+    others = [f"other {number}" for number in range(MAX_OPENING)]
+    for tenant in (*others, "alice", "alice", "alice", "bob"):
+        router.ask(REQUEST, HERE, 1.0, (tenant,))
+    router.look(1.0)
+    for request in router.requests[:2]:
+        upstream.cancel(request)
+    router.look(1.0)
+    assert placed(router)[-2:] == ["alice", "bob"]
+
+
+# --- verifiers that serve any model's name
+
+
+@pytest.fixture
+def two():
+    """A router with two verifiers whose vocabularies are known."""
+    router, upstreams = routed("ab")
+    for upstream in upstreams:
+        upstream.speaks(Vocabulary((b"a",), frozenset()), ready=True)
+    upstreams[1].info = replace(WELCOME, verifier="second")
+    return router
+
+
+FOREIGN = "of another family"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "first"), [(("", ""), "v"), ((FOREIGN, ""), "second"), ((FOREIGN, FOREIGN), "v")]
+)
+def test_a_verifier_that_is_drafted_for_comes_first(two, foreign, first):
+    for upstream, reason in zip(two.upstreams, foreign, strict=True):
+        upstream.foreign = reason
+    assert two.serving("", 9.0)[0].verifier == first
+
+
+def test_a_vocabulary_that_is_being_fetched_is_waited_for():
+    router, _ = routed()
+    with pytest.raises(Starting):
+        router.serving("", 9.0)
+
+
+def test_an_unusable_vocabulary_is_not_waited_for():
+    router, [upstream] = routed()
+    upstream.unusable = "no vocabulary"
+    with pytest.raises(DaemonUnreachable, match="no vocabulary"):
+        router.serving("", 9.0)

@@ -18,6 +18,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.admission import READER_PATIENCE
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.errors import EngineError, LocalProtocolError
 from specmesh.wire import messages as m
@@ -127,6 +128,127 @@ def test_a_verifier_that_stops_keeps_no_session():
     core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
     core.handle(vev.Signal.STOPPING, 1.0)
     assert (core.sessions, core.kept) == ({}, {})
+
+
+# --- sessions that wait for their readers
+
+
+def sequences(step):
+    """The sequences that a step has rows of."""
+    return [span.seq for span in step.spans]
+
+
+def paused(client=CLIENT):
+    return vev.ClientPaused(client, paused=True)
+
+
+@pytest.fixture
+def two():
+    """A core with two sessions, of which the first waits for its reader."""
+    core = core_with()
+    core.handle(opening(), 0.0)
+    core.handle(opening(client=4), 0.0)
+    core.handle(paused(), 0.0)
+    return core
+
+
+def test_other_sessions_have_steps_while_one_waits_for_its_reader(two):
+    assert sequences(two.next_step(0.0)) == [1]
+
+
+def test_a_session_that_is_paused_during_a_step_waits_after_it():
+    core = core_with()
+    core.handle(opening(), 0.0)
+    begun = core.next_step(0.0)
+    core.handle(paused(), 0.0)
+    core.finish(begun, rows_of(begun), 0.0, 0.1)
+    assert core.next_step(0.1) == ev.Wait(0.1 + READER_PATIENCE)
+
+
+def test_without_other_sessions_there_is_no_step_for_one_that_waits(two):
+    two.handle(vev.ClientLeft(4), 0.2)
+    assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
+
+
+def test_to_pause_again_gives_no_more_time(two):
+    two.handle(paused(), 0.2)
+    two.handle(vev.ClientLeft(4), 0.2)
+    assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
+
+
+def test_a_session_goes_on_when_its_client_reads_again(two):
+    two.handle(vev.ClientPaused(CLIENT, paused=False), 50.0)
+    assert sequences(two.next_step(50.0)) == [0, 1]
+
+
+def test_a_reader_has_some_time(two):
+    two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1)
+    assert len(two.sessions) == 2
+
+
+def test_a_session_whose_reader_does_not_come_back_ends(two):
+    effects = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
+    [end] = [effect for effect in effects if isinstance(effect, vev.SessionEnded)]
+    assert (end.client, end.reason) == (CLIENT, m.FinishReason.CANCELLED)
+
+
+def test_the_log_has_a_session_whose_reader_does_not_come_back(two):
+    unread = vev.Noted("session_unread", {"session": 1, "seconds": READER_PATIENCE})
+    assert unread in two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
+
+
+@pytest.fixture
+def owned():
+    """A core with a session that a drafter's client asked for."""
+    core = core_with()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core.handle(replace(opening(name="text"), owner=DRAFTER), 0.0)
+    return core
+
+
+def test_a_drafter_pauses_a_session_of_its_client(owned):
+    owned.handle(vev.SessionPaused(DRAFTER, 1, paused=True), 0.0)
+    assert isinstance(owned.next_step(0.0), ev.Wait)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [vev.SessionPaused(OTHER, 1, paused=True), vev.SessionPaused(DRAFTER, 2, paused=True)],
+    ids=["another drafter", "another session"],
+)
+def test_nobody_else_pauses_a_session(owned, event):
+    owned.handle(event, 0.0)
+    assert sequences(owned.next_step(0.0)) == [0]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        vev.DrafterLeft(DRAFTER, may_return=True),
+        replace(opening(client=9, name="text"), owner=None),
+    ],
+    ids=["kept", "resumed by another"],
+)
+def test_a_text_whose_reader_has_changed_does_not_wait(owned, event):
+    owned.handle(vev.SessionPaused(DRAFTER, 1, paused=True), 0.0)
+    owned.handle(event, 0.1)
+    assert sequences(owned.next_step(0.1)) == [0]
+
+
+def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
+    core = core_with()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core.handle(opening(draft_n=2), 0.0)
+    step(core, 0.0)
+    drafts = m.Draft(1, 2, Prefix(PROMPT).crc, (SAID, SAID))
+    core.handle(vev.FromDrafter(DRAFTER, drafts), 0.1)
+    step(core, 0.1)
+    assert isinstance(core.next_step(0.2), ev.Wait), "for drafts"
+    core.handle(paused(), 0.2)
+    core.next_step(0.2)
+    core.handle(vev.ClientPaused(CLIENT, paused=False), 30.0)
+    core.next_step(30.0)
+    assert core.sessions[1].session.times.wait < 1.0
 
 
 # --- threads shared with a drafter of this host
