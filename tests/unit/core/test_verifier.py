@@ -239,10 +239,10 @@ def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
     core = core_with()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
     core.handle(opening(draft_n=2), 0.0)
-    step(core, 0.0)
+    step(core, 0.0, seconds=0.1)
     drafts = m.Draft(1, 2, Prefix(PROMPT).crc, (SAID, SAID))
     core.handle(vev.FromDrafter(DRAFTER, drafts), 0.1)
-    step(core, 0.1)
+    step(core, 0.1, seconds=0.1)
     assert isinstance(core.next_step(0.2), ev.Wait), "for drafts"
     core.handle(paused(), 0.2)
     core.next_step(0.2)
