@@ -21,8 +21,11 @@ from specmesh import errors
 
 FOLDER = Path(__file__).parent / "golden"
 REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
-MAPPINGS = {"steps_ms", "drafters", "rejected", "handshake_failures", "top_logprobs"}
-"""Objects whose keys are data: numbers of rows, names of peers, reasons, tokens."""
+MAPPINGS = {
+    *("steps_ms", "drafters", "rejected", "handshake_failures", "top_logprobs"),
+    *("by_source", "drafted_by_source", "accepted_by_source"),
+}
+"""Objects whose keys are data: numbers of rows, names of peers and sources, reasons, tokens."""
 
 TYPES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
 Schema = dict[str, set[str]]

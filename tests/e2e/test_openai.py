@@ -119,7 +119,7 @@ def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
         [one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls
     ]
     assert list(calls.values()) == expected
-    assert chunk.model_extra["specmesh"]["report"]["forced_accepted"] > 10
+    assert chunk.model_extra["specmesh"]["report"]["by_source"]["grammar"]["accepted"] > 10
 
 
 def test_free_text_may_be_all(client: openai.OpenAI):

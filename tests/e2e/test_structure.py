@@ -86,9 +86,9 @@ def test_it_fits_its_schema_and_drafts_change_nothing(daemon: Daemon, schema: Js
     assert drafted.finish == "stop"
     alone = complete(daemon, asked | {"draft_n": 0})
     assert (alone.text, alone.ids) == (drafted.text, drafted.ids)
-    report: Json = drafted.result["report"]
-    assert 0 < report["forced_accepted"] == report["forced_drafted"]
-    assert alone.result["report"]["forced_drafted"] == 0
+    grammar = drafted.result["report"]["by_source"]["grammar"]
+    assert 0 < grammar["accepted"] == grammar["drafted"]
+    assert alone.result["report"]["by_source"] == {}
 
 
 def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
@@ -100,7 +100,7 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
         done = generate(daemon, "x", "--json-schema", given, "--json")
         assert (done.code, done.err) == (0, "")
         jsonschema.validate(json.loads(done.json["text"]), schema)
-        assert done.json["forced_drafted"] is not None
+        assert done.json["by_source"] is not None
     grammar = tmp_path / "answer.gbnf"
     grammar.write_text('root ::= "yes" | "no"')
     done = generate(daemon, "Is it?", "--grammar-file", grammar)
