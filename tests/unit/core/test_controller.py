@@ -71,6 +71,39 @@ def test_late_drafts_count_once_a_drafter_may_be_tried_again():
     assert draft_length.acceptance.known
 
 
+# --- a drafter that drafts nothing, by its own account
+
+
+def muted():
+    """A controller whose drafter drafts nothing."""
+    draft_length = controller(StepCosts())
+    draft_length.attach(DrafterEstimates())
+    draft_length.mute(muted=True)
+    return draft_length
+
+
+def test_a_drafter_that_drafts_nothing_is_not_probed():
+    draft_length = muted()
+    asked = []
+    for frontier in range(1, 600):
+        draft_length.stepped(frontier, tested=0, accepted=0, flushed=True, now=frontier / 100)
+        asked.append(draft_length.draft_n)
+    assert not any(asked)
+
+
+def test_a_drafter_that_drafts_again_is_asked_for_drafts():
+    draft_length = muted()
+    draft_length.mute(muted=False)
+    assert draft_length.draft_n > 0
+
+
+def test_the_next_drafter_is_asked_for_drafts():
+    draft_length = muted()
+    draft_length.detach()
+    draft_length.attach(DrafterEstimates())
+    assert draft_length.draft_n > 0
+
+
 # --- steps that sessions share
 
 
