@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.ports import free_port
+from harness.ports import free_port, is_open
 from processes import Daemon, Mesh, Stream, body, command, generate, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -280,7 +280,7 @@ def test_errors(pair: dict[str, Daemon], port: int, mesh: Mesh):
     told["no key"] = fields(Served(pair["verifier"], port).ask("GET", "/v1/models"))
     other = free_port()
     alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
-    until(lambda: alone.client.get("/stats"), "it answers")
+    until(lambda: is_open(other), "its port is open")  # later than its socket
     told["no verifier"] = fields(ask(alone, "/v1/completions", TEXT))
     told["another site"] = fields(
         Served(alone, other).ask("GET", "/v1/models", Origin="https://evil.example")

@@ -15,3 +15,9 @@ def free_port() -> int:
 
 def free_address() -> str:
     return f"tcp://127.0.0.1:{free_port()}"
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens on a loopback TCP port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
