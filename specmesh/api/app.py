@@ -32,7 +32,7 @@ from specmesh.api.backend import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.body import Body, as_header, parse_body
 from specmesh.api.choices import Choice, numbered
 from specmesh.api.fair_workers import FairWorker
-from specmesh.api.json_text import collector_paused, parse_json, write_json
+from specmesh.api.json_text import TOO_DEEP, collector_paused, parse_json, write_json
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.metrics import exposition
 from specmesh.api.responses import ResponseAnswer, ResponseOrder, parse_response
@@ -179,7 +179,7 @@ class _Api:
         in turn."""
         raw = await _body(http)
         if len(raw) <= SHORT_BODY:
-            return read(parse_json(raw))
+            return _checked(read, raw)
 
         connection: object = http.scope["state"].get("connection")
 
@@ -187,7 +187,7 @@ class _Api:
             if getattr(connection, "gone", False):
                 raise ClientDisconnect  # while it waited
             with collector_paused():
-                return read(parse_json(raw))
+                return _checked(read, raw)
 
         return await self._bodies.run(tenant_of(http), len(raw), read_long)
 
@@ -313,6 +313,15 @@ def _check_lengths(body: Body, n_ctx: int | None) -> None:
             count = n_prompt + len(request.generated)
             why = f"{count} ids are no text that has {n_ctx} at most"
             raise errors.RequestError(why, "resume")
+
+
+def _checked(read: Callable[[object], Result], raw: bytearray) -> Result:
+    """Return what `read` makes of a body's JSON. Raises RequestError also where lists can be read,
+    but what is made of them is nested too deeply for it."""
+    try:
+        return read(parse_json(raw))
+    except RecursionError:
+        raise errors.RequestError(TOO_DEEP) from None
 
 
 _INFLATED = ("gzip", "x-gzip", "deflate")

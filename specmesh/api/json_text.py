@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from json import decoder, scanner
-from typing import cast
+from typing import NoReturn, cast
 
 from specmesh.core.fields import Json, is_few, is_list
 from specmesh.errors import RequestError
@@ -21,6 +21,8 @@ MOST_NESTED, MOST_QUOTES = 2**18, 2**20
 lists take a second. They are counted in texts too, where there are fewer."""
 
 HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
+
+TOO_DEEP = "the request body is nested too deeply"
 
 PART = 2**12
 """Items of a list that one call writes, or letters of one that one call reads."""
@@ -40,11 +42,16 @@ _ESCAPE = re.compile(
 """A backslash, a whole surrogate pair, or half of one."""
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON lacks."""
+    raise ValueError(name)
+
+
 class _Yielding(json.JSONDecoder):
     """Reads lists and objects step by step in Python, but long lists of numbers in parts."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(parse_constant=_refuse_constant)
         self.parse_array = _array
         self.scan_once = _make_scanner(self)
 
@@ -54,7 +61,7 @@ def _array(at: tuple[str, int], scan: _Scan) -> tuple[list[object], int]:
     text, begin = at
     values, end = list[object](), _end_of_numbers(text, begin)
     while (cut := text.find(",", begin + PART, end)) >= 0:
-        values += json.loads(f"[{text[begin:cut]}]")
+        values += _quick.decode(f"[{text[begin:cut]}]")
         begin = cut + 1
     rest = _read_list((text, begin), scan)
     if values and not rest[0]:  # nothing after a comma
@@ -71,6 +78,7 @@ def _end_of_numbers(text: str, begin: int) -> int:
     return end
 
 
+_quick = json.JSONDecoder(parse_constant=_refuse_constant)
 _yielding = _Yielding()
 
 
@@ -102,10 +110,10 @@ def parse_json(raw: bytes | bytearray) -> object:
         raise RequestError(f"{why}: send fewer")
     try:
         text = raw.decode("utf-8-sig")
-        decode = json.loads if _size(raw) <= FEW_VALUES else _yielding.decode
+        decode = _quick.decode if _size(raw) <= FEW_VALUES else _yielding.decode
         value: object = decode(text)
     except RecursionError:
-        raise RequestError("the request body is nested too deeply") from None
+        raise RequestError(TOO_DEEP) from None
     except ValueError:
         raise RequestError("the request body is not JSON") from None
     if b"\\u" in raw and any(escape["half"] for escape in _ESCAPE.finditer(text)):
@@ -135,14 +143,17 @@ def _value(value: object) -> str:
     return f"[{','.join(_write(part)[1:-1] for part in parts)}]"
 
 
-_plain = json.JSONEncoder(ensure_ascii=False)
+_plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def write_gently(value: Json) -> str:
-    """Return JSON as `json.dumps` writes it. Raises RequestError where it is nested too deeply."""
+    """Return JSON as `json.dumps` writes it. Raises RequestError where it is nested too deeply, and
+    for a number that no double holds: it was read as infinity, which JSON lacks."""
     try:
         if is_few(value, FEW_VALUES):
             return _plain.encode(value)
         return "".join(_plain.iterencode(value))  # step by step
     except RecursionError:
-        raise RequestError("the request body is nested too deeply") from None
+        raise RequestError(TOO_DEEP) from None
+    except ValueError:
+        raise RequestError("the request body has a number that no double holds") from None

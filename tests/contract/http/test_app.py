@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.api.backend import Cancel, ClientOrder, ModelInfo, Peer, Submit
+from specmesh.api.json_text import FEW_VALUES
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.core.requests import Failed
 from specmesh.core.text.chat import Tokenizer
@@ -201,6 +202,29 @@ def test_body_that_is_no_json(raw: bytes, said: str):
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400
     assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1, NaN"])
+@pytest.mark.parametrize("size", [0, FEW_VALUES])
+def test_numbers_that_json_lacks_are_refused(number: bytes, size: int):
+    """Python reads them, and they would be in answers that no client reads."""
+    raw = b'{"prompt": "x", "u": [%s%s]}' % (b"1, " * size, number)
+    answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [raw]))
+    assert answer.json()["error"]["message"] == "the request body is not JSON"
+
+
+def test_a_number_beyond_all_doubles_is_not_repeated():
+    raw = b'{"input": "x", "metadata": {"a": 1e400}}'
+    answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/responses", [raw]))
+    assert "a number that no double holds" in answer.json()["error"]["message"]
+
+
+def test_items_are_answered_at_every_depth():
+    for depth in range(200, 1000, 25):
+        item = b'{"type": "of_tomorrow", "a": ' + b"[" * depth + b"]" * depth + b"}"
+        raw = b'{"input": [%s, {"role": "user", "content": "x"}]}' % item
+        answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/responses", [raw]))
+        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
 
 
 def test_every_depth_has_an_answer():
