@@ -16,6 +16,7 @@ from specmesh.core.fields import (
     check_short,
     is_list,
     is_object,
+    list_at,
     object_at,
     objects_at,
 )
@@ -248,22 +249,61 @@ def _message(value: object, where: str) -> ChatMessage:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not is_list(parts):
         raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
-    texts = [text_of_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts)]
+    texts, thoughts = list[str](), list[str]()
+    for index, part in enumerate(parts):
+        thought = _thought_in(part) if role == "assistant" else None
+        if thought is None:
+            texts.append(text_of_part(part, f"{where}.content[{index}]"))
+        else:
+            thoughts.append(thought)
     refusal = value.get("refusal")
     if isinstance(refusal, str):
         texts.append(refusal)
     message = {**_with_tool_calls(value), "content": "".join(texts)}
     if isinstance(value.get("reasoning"), str) and not value.get("reasoning_content"):
         message["reasoning_content"] = value["reasoning"]
+    if thoughts and not message.get("reasoning_content"):
+        message["reasoning_content"] = "".join(thoughts)
     return message_of(message, where)
 
 
+def _thought_in(part: object) -> str | None:
+    """Return the thought that a content part is, as Mistral, Anthropic and the AI SDK write it;
+    None for any other part."""
+    match part:
+        case {"type": "thinking", "thinking": str(thought)}:
+            return thought
+        case {"type": "thinking", "thinking": [*parts]}:
+            texts = [at(one, "text") for one in parts]
+            return "".join(text for text in texts if isinstance(text, str))
+        case {"type": "reasoning", "text": str(thought)}:
+            return thought
+        case {"type": "reasoning", "reasoning": str(thought)}:
+            return thought
+        case _:
+            return None
+
+
 def _with_tool_calls(message: Json) -> Json:
-    """Return a message with the call of a function, or what came of it, as OpenAI has them now."""
+    """Return a message with the call of a function, or what came of it, as OpenAI has them now, and
+    with calls of custom tools as those of functions."""
     called = object_at(message, "function_call")
+    if objects_at(message, "tool_calls"):
+        return message | {"tool_calls": [_as_function(one) for one in list_at(message, "tool_calls")]}
     if called and not message.get("tool_calls"):
         return message | {"tool_calls": [{"id": "", "type": "function", "function": called}]}
     return message | {"role": "tool"} if message["role"] == "function" else message
+
+
+def _as_function(call: object) -> object:
+    """Return the call of a custom tool, whose input is a text, as that of a function with one
+    argument; any other call as it is."""
+    match call:
+        case {"custom": {"name": str(name), "input": str(given)}}:
+            function = {"name": name, "arguments": compact({"input": given})}
+            return {"id": at(call, "id"), "type": "function", "function": function}
+        case _:
+            return call
 
 
 _MEDIA = re.compile("image|audio|video|file")

@@ -15,7 +15,7 @@ from specmesh.api.kept_responses import GrowingChat, KeptResponses, memory_of
 from specmesh.api.shapes import Shape, written
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, object_at, objects_at
-from specmesh.core.session_params import LARGEST_MAX_TOKENS
+from specmesh.core.session_params import LARGEST_MAX_TOKENS, text_of_arguments
 from specmesh.errors import MissingField, RequestError, SpecmeshError
 
 _REFUSED = (
@@ -139,18 +139,18 @@ def _message(item: Json, where: str) -> Json:
             "type": "function_call",
             "call_id": str(name),
             "name": str(function),
-            "arguments": str(arguments),
         }:
+            arguments = text_of_arguments(item.get("arguments"))
             called = {"name": function, "arguments": arguments}
             call = {"id": name, "type": "function", "function": called}
             return Json(role="assistant", tool_calls=[call])
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            text = _text(output, f"{where}.output")
+            text = _text("" if output is None else output, f"{where}.output")
             return Json(role="tool", tool_call_id=name, content=text)
         case {"type": "reasoning"}:
             thought = item.get("content") or item.get("summary") or ""
             return Json(role="assistant", reasoning_content=_text(thought, where))
-        case {"role": str(role), "content": content} if item.get("type", "message") == "message":
+        case {"role": str(role), "content": content} if (item.get("type") or "message") == "message":
             role = "system" if role == "developer" else role
             return Json(role=role, content=_text(content, f"{where}.content"))
         case {"type": str(kind)} if kind not in _READ:

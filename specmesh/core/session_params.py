@@ -79,11 +79,21 @@ def message_of(value: object, where: str = "messages") -> ChatMessage:
 
 def _call_of(value: object, where: str) -> ToolCall:
     function = object_at(value, "function")
-    name, arguments = function.get("name"), function.get("arguments")
-    if not isinstance(name, str) or not (isinstance(arguments, str) or is_object(arguments)):
+    name = function.get("name")
+    if not isinstance(name, str):
         raise RequestError(f"{where} must have a function with a name and arguments", where)
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    written = text_of_arguments(function.get("arguments"))
     return ToolCall(str(at(value, "id") or ""), name, written)
+
+
+def text_of_arguments(arguments: object) -> str:
+    """Return a call's arguments as text, "" for none. Some clients send them as JSON, or nothing
+    for a call without any."""
+    if arguments is None:
+        return ""
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 MERGED_ROLES = ("assistant", "system", "user")

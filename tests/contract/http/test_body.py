@@ -340,6 +340,44 @@ def test_thoughts_of_messages(field: str):
     assert body.requests[0].messages[1].reasoning == "Hm"
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "thinking", "thinking": "Hm"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
+        {"type": "reasoning", "text": "Hm"},
+        {"type": "reasoning", "reasoning": "Hm"},
+    ],
+)
+def test_thoughts_in_parts_of_messages(part: dict[str, object]):
+    said = {"role": "assistant", "content": [part, {"type": "text", "text": "Hi"}]}
+    message = parse_chat({"messages": [USER, said, USER]}).requests[0].messages[1]
+    assert message == ChatMessage("assistant", "Hi", reasoning="Hm")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, ""),
+        ({"arguments": None}, ""),
+        ({"arguments": {"a": "é"}}, '{"a": "é"}'),
+        ({"arguments": [1]}, "[1]"),
+    ],
+)
+def test_arguments_of_calls_that_are_no_text(given: dict[str, object], text: str):
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", **given}}]}
+    message = parse_chat({"messages": [USER, called]}).requests[0].messages[1]
+    assert message.tool_calls == (ToolCall("1", "f", text),)
+
+
+def test_the_call_of_a_custom_tool_is_told_as_that_of_a_function():
+    """Else nobody could go on with such a chat: its result names the call."""
+    custom = {"id": "1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}
+    called = {"role": "assistant", "content": None, "tool_calls": [custom]}
+    message = parse_chat({"messages": [USER, called]}).requests[0].messages[1]
+    assert message.tool_calls == (ToolCall("1", "patch", '{"input":"*** Begin"}'),)
+
+
 def tools_of(**fields: object) -> tuple[list[str], object]:
     """The names of the functions that may be called, and the choice."""
     grammar = parse_chat({"messages": [USER], **fields}).requests[0].params.grammar

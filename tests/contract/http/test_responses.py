@@ -279,13 +279,32 @@ def test_a_turn_of_many_calls_is_read_at_once():
     assert before == [{"role": "assistant", "tool_calls": [CALLED]}]
 
 
+@pytest.mark.parametrize(
+    ("given", "text"), [({}, ""), ({"arguments": None}, ""), ({"arguments": {"a": 1}}, '{"a": 1}')]
+)
+def test_arguments_of_calls_that_are_no_text(given: dict[str, Any], text: str):
+    call = {"type": "function_call", "call_id": "c1", "name": "add"} | given
+    (message,) = chat_of(input=[call])["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == text
+
+
+def test_a_call_may_have_no_output():
+    output = {"type": "function_call_output", "call_id": "c1", "output": None}
+    message = chat_of(input=[CALL, output])["messages"][1]
+    assert message == {"role": "tool", "tool_call_id": "c1", "content": ""}
+
+
+def test_the_type_of_a_message_may_be_null():
+    assert chat_of(input=[USER | {"type": None}])["messages"][0]["role"] == "user"
+
+
 REFUSED: list[tuple[str, object]] = [
     *(("input", value) for value in (5, {})),
     *(
         ("input[0]", [value])
         for value in (5, {}, {"role": "user"}, {"type": "item_reference", "id": "msg_1"})
     ),
-    ("input[1]", [USER, {"type": "function_call", "call_id": "c1", "name": "add"}]),
+    ("input[1]", [USER, {"type": "function_call", "call_id": "c1", "arguments": "{}"}]),
     (
         "input[0].content[0]",
         [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
