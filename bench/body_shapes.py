@@ -158,6 +158,13 @@ def chats(size: int = SIZE) -> list[Shape]:
         "calls in one message": numbered(
             _CHAT + b'[{"role":"assistant","tool_calls":[', _called, b"]}]}", size
         ),
+        "a call with a text of long arguments": filled(
+            _CHAT
+            + b'[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\\"a\\":[',
+            b"1",
+            b']}"}}]}]}',
+            size,
+        ),
         "a call with long arguments": filled(
             _CHAT
             + b'[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":[',

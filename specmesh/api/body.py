@@ -289,7 +289,9 @@ def _with_tool_calls(message: Json) -> Json:
     with calls of custom tools as those of functions."""
     called = object_at(message, "function_call")
     if objects_at(message, "tool_calls"):
-        return message | {"tool_calls": [_as_function(one) for one in list_at(message, "tool_calls")]}
+        return message | {
+            "tool_calls": [_as_function(one) for one in list_at(message, "tool_calls")]
+        }
     if called and not message.get("tool_calls"):
         return message | {"tool_calls": [{"id": "", "type": "function", "function": called}]}
     return message | {"role": "tool"} if message["role"] == "function" else message

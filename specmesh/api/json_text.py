@@ -5,16 +5,12 @@ import gc
 import json
 import re
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from json import decoder, scanner
-from typing import NoReturn, cast
 
 from specmesh.core.fields import Json, is_few, is_list
+from specmesh.core.json_reader import FEW_VALUES, PART, read_json
 from specmesh.errors import RequestError
-
-FEW_VALUES = 2**16
-"""Values, about, of JSON that one call reads: each takes 0.1 to 0.3 us."""
 
 MOST_NESTED, MOST_QUOTES = 2**18, 2**20
 """Brackets that open, and quotes, of all JSON that is read. Nobody needs as many, and a million
@@ -24,62 +20,10 @@ HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
 
 TOO_DEEP = "the request body is nested too deeply"
 
-PART = 2**12
-"""Items of a list that one call writes, or letters of one that one call reads."""
-
-_Scan = Callable[[str, int], tuple[object, int]]
-"""Read the value that begins at a place of a text; return it, and where it ends."""
-
-# Parts of json in Python, beside its C, that have no types.
-_make_scanner = cast("Callable[[json.JSONDecoder], _Scan]", vars(scanner)["py_make_scanner"])
-_read_list = cast(
-    "Callable[[tuple[str, int], _Scan], tuple[list[object], int]]", vars(decoder)["JSONArray"]
-)
-
 _ESCAPE = re.compile(
     r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F]))"
 )
 """A backslash, a whole surrogate pair, or half of one."""
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python reads and JSON lacks."""
-    raise ValueError(name)
-
-
-class _Yielding(json.JSONDecoder):
-    """Reads lists and objects step by step in Python, but long lists of numbers in parts."""
-
-    def __init__(self) -> None:
-        super().__init__(parse_constant=_refuse_constant)
-        self.parse_array = _array
-        self.scan_once = _make_scanner(self)
-
-
-def _array(at: tuple[str, int], scan: _Scan) -> tuple[list[object], int]:
-    """Read a list from behind its bracket; return it, and where it ends."""
-    text, begin = at
-    values, end = list[object](), _end_of_numbers(text, begin)
-    while (cut := text.find(",", begin + PART, end)) >= 0:
-        values += _quick.decode(f"[{text[begin:cut]}]")
-        begin = cut + 1
-    rest = _read_list((text, begin), scan)
-    if values and not rest[0]:  # nothing after a comma
-        raise json.JSONDecodeError("Expecting value", text, begin)
-    return values + rest[0], rest[1]
-
-
-def _end_of_numbers(text: str, begin: int) -> int:
-    """Return where the first list, object or text begins behind there, or a list ends."""
-    end = text.find("]", begin)
-    for mark in '[{"':
-        found = text.find(mark, begin, end)
-        end = end if found < 0 else found
-    return end
-
-
-_quick = json.JSONDecoder(parse_constant=_refuse_constant)
-_yielding = _Yielding()
 
 
 @contextmanager
@@ -110,8 +54,7 @@ def parse_json(raw: bytes | bytearray) -> object:
         raise RequestError(f"{why}: send fewer")
     try:
         text = raw.decode("utf-8-sig")
-        decode = _quick.decode if _size(raw) <= FEW_VALUES else _yielding.decode
-        value: object = decode(text)
+        value = read_json(text, FEW_VALUES)
     except RecursionError:
         raise RequestError(TOO_DEEP) from None
     except ValueError:
@@ -119,11 +62,6 @@ def parse_json(raw: bytes | bytearray) -> object:
     if b"\\u" in raw and any(escape["half"] for escape in _ESCAPE.finditer(text)):
         raise RequestError(HALF)
     return value
-
-
-def _size(raw: bytes | bytearray) -> int:
-    """Return about how many values a body has, and no fewer."""
-    return 1 + sum(map(raw.count, (b",", b"[", b"{", b":")))
 
 
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

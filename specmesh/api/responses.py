@@ -150,7 +150,9 @@ def _message(item: Json, where: str) -> Json:
         case {"type": "reasoning"}:
             thought = item.get("content") or item.get("summary") or ""
             return Json(role="assistant", reasoning_content=_text(thought, where))
-        case {"role": str(role), "content": content} if (item.get("type") or "message") == "message":
+        case {"role": str(role), "content": content} if (
+            item.get("type") or "message"
+        ) == "message":
             role = "system" if role == "developer" else role
             return Json(role=role, content=_text(content, f"{where}.content"))
         case {"type": str(kind)} if kind not in _READ:

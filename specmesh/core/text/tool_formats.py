@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.fields import Json, is_list, is_object
+from specmesh.core.fields import Json, is_few, is_list, is_object
+from specmesh.core.json_reader import FEW_VALUES, read_json
 from specmesh.core.text.reasoning import STYLES
 from specmesh.core.text.tool_values import GEMMA, PYTHON, ValueSyntax, written, written_name
 
@@ -426,13 +427,15 @@ TOOL_MARKS = frozenset(mark for text in _WRITTEN for mark in _MARK.findall(text)
 
 # --- calls as a model writes them
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
 
 def object_of(arguments: str) -> Json | None:
     """Return the JSON object that arguments are; an empty one for none; None for anything else."""
     if not arguments.strip():
         return {}
     try:
-        value: object = json.loads(arguments)
+        value = read_json(arguments, strict=False)
     except (ValueError, RecursionError):
         return None
     return value if is_object(value) else None
@@ -464,10 +467,9 @@ def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
 def write_arguments(form: ToolFormat, arguments: str) -> str:
     """Return arguments in a form. Those that are no JSON object stay as they are where the form has
     JSON; elsewhere they are none."""
-    given = object_of(arguments)
     if not form.parameter and form.syntax is None:
         return arguments if arguments.strip() else "{}"
-    given = given or {}
+    given = object_of(arguments) or {}
     if form.syntax is not None:
         syntax = form.syntax
         pairs = [
@@ -487,7 +489,11 @@ def _write_parameter(form: ToolFormat, name: str, value: object) -> str:
 
 def raw_or_json(value: object) -> str:
     """Return a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    if is_few(value, FEW_VALUES):
+        return json.dumps(value, ensure_ascii=False)
+    return "".join(_ENCODER.iterencode(value))  # step by step: other threads go on
 
 
 def _write_tagged(tag: str, value: object) -> str:

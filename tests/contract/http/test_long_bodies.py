@@ -18,7 +18,10 @@ from specmesh.api.body import as_header, parse_body
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.responses import parse_response
 from specmesh.api.tokens import apply_template, detokenize, tokenize
+from specmesh.core import json_reader
 from specmesh.core.fields import Json
+from specmesh.core.text import tool_formats
+from specmesh.core.text.tool_formats import FORMATS, write_arguments
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import RequestError
 
@@ -147,6 +150,31 @@ def test_what_a_client_left_behind_is_not_read(monkeypatch: pytest.MonkeyPatch):
         call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [body], connection=gone)
     )
     assert answer.status == 499
+
+
+LONG_ARGUMENTS = {
+    "numbers": json.dumps({"a": [1] * 200_000}),
+    "lists": json.dumps({"a": [[]] * 70_000}),
+    "names": json.dumps({str(number): 1 for number in range(70_000)}),
+}
+
+
+@pytest.mark.parametrize("arguments", LONG_ARGUMENTS.values(), ids=LONG_ARGUMENTS)
+@pytest.mark.parametrize("form", ["qwen3_coder", "gemma4"])
+def test_long_arguments_of_a_call_are_shown_in_steps(form: str, arguments: str):
+    """One call into C that read or wrote them all would hold up every other thread."""
+    written = steps_of(lambda: write_arguments(FORMATS[form], arguments))
+    values = arguments.count(",")
+    assert written > values / json_reader.PART * 10
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "gemma4", "hermes"])
+def test_arguments_shown_in_steps_are_the_same(monkeypatch: pytest.MonkeyPatch, form: str):
+    arguments = json.dumps({"a": [1, [], {"b": "é"}], "c": 1.5, "d": True})
+    at_once = write_arguments(FORMATS[form], arguments)
+    monkeypatch.setattr(json_reader.read_json, "__defaults__", (0,))
+    monkeypatch.setattr(tool_formats, "FEW_VALUES", 0)
+    assert write_arguments(FORMATS[form], arguments) == at_once
 
 
 # --- JSON
