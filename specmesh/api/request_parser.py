@@ -40,11 +40,15 @@ class RequestParser(h11.Connection):
 
 def in_origin_form(request: h11.Request) -> h11.Request:
     """Return a request whose target begins with its path. Where it began with a host, as requests
-    of proxies' clients do, that host is the request's (RFC 9112, 3.2.2)."""
+    of proxies' clients do, that host is the request's (RFC 9112, 3.2.2). Raises
+    h11.RemoteProtocolError for a target that is no URI."""
     if request.target.startswith(b"/"):
         return request
     target = request.target.decode("ascii")
-    parts = urlsplit(target)
+    try:
+        parts = urlsplit(target)
+    except ValueError as error:
+        raise h11.RemoteProtocolError(f"the target is no URI: {error}") from None
     if parts.scheme.lower() not in {"http", "https"} or not parts.netloc:
         return request
     path = target[target.index("//") + 2 + len(parts.netloc) :]

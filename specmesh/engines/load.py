@@ -17,7 +17,7 @@ from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.remap import NONE, Remap
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
-from specmesh.errors import LocalProtocolError
+from specmesh.errors import LocalProtocolError, NotThereYet
 from specmesh.models import located
 from specmesh.paths import bundled
 
@@ -41,6 +41,10 @@ def check_there(settings: ModelSettings) -> ModelSettings:
             check_servers(settings.rpc)
         else:
             check_gpu()
+    template = settings.chat_template
+    if template is not None and not template.exists():
+        what = f"--chat-template: there is no {template}"
+        raise NotThereYet.of(what, "name a readable file")
     return replace(settings, model=path)
 
 

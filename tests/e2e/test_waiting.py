@@ -206,6 +206,20 @@ def test_a_disk_that_is_mounted_later(mesh: Mesh, waits: tuple[str, ...], role: 
 
 @pytest.mark.models
 @fault("E8.100")
+def test_a_chat_template_whose_disk_is_mounted_later(mesh: Mesh, waits: tuple[str, ...]):
+    template = mesh.folder / "disk" / "t.jinja"
+    options = (*waits, "--chat-template", template)
+    daemon = mesh.verifier("bundled", *options, engine="llama", ready=False)
+    waiting_for(daemon, "disk/t.jinja")
+    away = mesh.folder / "away"
+    away.mkdir()
+    (away / "t.jinja").write_text("{{ messages[0].content }}")
+    away.rename(mesh.folder / "disk")
+    serves(daemon)
+
+
+@pytest.mark.models
+@fault("E8.100")
 def test_a_folder_of_models_that_is_mounted_later(
     mesh: Mesh, waits: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):

@@ -88,6 +88,13 @@ def test_a_targets_host_counts():
     assert list(found.headers) == [(b"host", b"elsewhere:1"), (b"accept", b"*/*")]
 
 
+@pytest.mark.parametrize("target", [b"http://[::1/health", b"http://[x]/health", b"http://::1]/"])
+def test_a_target_that_is_no_uri_is_refused(tmp_path: Path, target: bytes):
+    request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % target
+    with serving_api(tmp_path / "s", FakeDaemon()):
+        assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_target_with_a_host_is_answered(tmp_path: Path):
     request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with serving_api(tmp_path / "s", FakeDaemon()):
