@@ -339,6 +339,7 @@ class PromptEncoder:
         self._tokenizer, self._limits = tokenizer, limits
         self._wanted, self._deliver = wanted, deliver
         self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
+        self._grammars.prepare()
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
         self._quick, self._patient = FairWorker("grammars"), FairWorker("slow grammars")
 

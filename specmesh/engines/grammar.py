@@ -63,6 +63,11 @@ class Grammars:
         self._ignored = ignored
         self._reported = set[int]()  # hashes of tools
 
+    def prepare(self) -> None:
+        """Make now what the first grammar would wait for, and all other threads with it: the
+        library keeps the interpreter's lock for seconds where a vocabulary is large."""
+        self._tokens()
+
     def compile(self, grammar: Grammar, *, patient: bool = True) -> "GrammarConstraint":
         """Return the grammar at its start. Raises RequestError for an invalid one, or one that
         exceeds the limits; where this is not to be patient, ChildLate for one that takes longer

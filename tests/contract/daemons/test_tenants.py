@@ -10,10 +10,10 @@ from harness.loops import PATIENCE, Bench, Flaky, Hearing, Running, request
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.daemons.verifier.daemon import PROMPT_SIZES
+from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
+from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
 from specmesh.engines import grammar
-from specmesh.engines.sim import SimSettings
+from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import PromptTooLong, RequestError
 
 ALICE, BOB = ("alice",), ("bob",)
@@ -150,3 +150,14 @@ def test_a_guest_goes_on_where_it_was_left(bench: Bench):
         verifier.ask(request(10), BOB).whole(10)
     verifier.cancel(long)
     verifier.ask(request(300), BOB).whole(300)
+
+
+def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+    """What it needs of the vocabulary, which takes seconds of every thread, is made before the
+    daemon serves."""
+    target, made = SimVerifier(SimSettings()), list[object]()
+    monkeypatch.setattr(grammar, "_Tokens", made.append)
+    limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
+    encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)
+    encoder.close(PATIENCE)
+    assert made == [target.vocabulary]
