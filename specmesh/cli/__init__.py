@@ -120,7 +120,7 @@ for _command in (
         setup.pair,
         config.config,
         setup.service,
-        status.doctor_command,
+        setup.doctor_command,
     ),
     *(bench.plan, bench.audit, bench.bench, bench.recommend, daemons.rpc_server),
 ):

@@ -1,4 +1,4 @@
-"""`specmesh keys`, `pair`, `service` and `models`: this machine's key, whom it trusts, its services and its models."""
+"""`specmesh keys`, `pair`, `service`, `models` and `doctor`: commands that set up or check a machine."""
 
 import os
 import pwd
@@ -328,3 +328,18 @@ def list_models(json: bool) -> None:
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
     lines = table(found) if found else [f"no models in {folder}: `specmesh models pull` gets them"]
     print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+def doctor_command(ctx: click.Context, json: bool) -> None:
+    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
+    from specmesh import logs
+    from specmesh.cli import doctor
+
+    logs.configure("error")
+    checks = doctor.examine()
+    results = [check._asdict() for check in checks]
+    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
+    ctx.exit(int(any(check.status == "fail" for check in checks)))

@@ -1,4 +1,4 @@
-"""The rules of the rings, read from the source: who may import whom; and that bench/'s programs can be imported."""
+"""Rules of the rings, read from the source, and imports of the programs in bench/."""
 
 import ast
 import platform
@@ -6,7 +6,7 @@ import re
 import runpy
 import sys
 from functools import cache
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -31,29 +31,40 @@ IMPURE = {
 PURE_STDLIB = sys.stdlib_module_names - IMPURE
 MODEL = {"llama_cpp", "mlx", "mlx_lm"}
 UPPER = ("specmesh.daemons", "specmesh.api", "specmesh.cli", "specmesh.client")
+PRODUCT = ("specmesh", "wire", "daemons")
 
 
 def sources(*folders):
-    """The modules of these folders (each file once: the links inside specmesh are not followed)."""
-    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in files if not any(parent.is_symlink() for parent in path.parents)]
+    """Yield the modules of these folders; links inside specmesh are not followed."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                yield path
+
+
+def product_outside_engines():
+    return [path for path in sources(*PRODUCT) if "engines" not in path.parts]
 
 
 def named(path):
     return str(path.relative_to(ROOT))
 
 
+def matching(pattern, paths):
+    """Return the names of the files in which a pattern occurs."""
+    return [named(path) for path in paths if re.search(pattern, path.read_text("utf-8"))]
+
+
 @cache
 def nodes(path):
-    """All of a file's syntax tree, and what it runs on import."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return list(ast.walk(tree)), list(_module_level(tree.body))
+    """Return a file's syntax tree as a list; imports inside functions are in it too."""
+    return list(ast.walk(ast.parse(path.read_text("utf-8"))))
 
 
-def imports(path, *, everywhere=True):
-    """The absolute names a file imports: modules, and `module.name` for each name taken from one."""
+def imports(path):
+    """Return the absolute names that a file imports: `module`, or `module.name` for each name."""
     names = set()
-    for node in nodes(path)[0 if everywhere else 1]:
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -62,99 +73,84 @@ def imports(path, *, everywhere=True):
     return names
 
 
-def _module_level(body):
-    """Statements that run on import, with those inside if, try and with."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            children = ast.iter_child_nodes(node)
-            yield from _module_level([child for child in children if isinstance(child, ast.stmt)])
-
-
-def within(name, *packages):
-    """Whether an imported name is one of these packages or lies in one."""
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
+def within(name, packages):
+    """Return True for an imported name that is one of these packages or lies in one."""
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
 PURE = {
     "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors", "specmesh.wire.messages"),
     "wire": ("specmesh.wire", "specmesh.errors"),
 }
+"""What the pure packages may import besides the pure standard library."""
 
 
 @pytest.mark.parametrize("folder", PURE)
 def test_core_and_wire_are_pure(folder):
-    """They import the pure standard library, themselves and the errors; the core numpy and the wire's messages, too."""
-    known = (*PURE_STDLIB, *PURE[folder])
-    found = {
-        named(path): {name for name in imports(path) if not within(name, *known)}
-        for path in sources(folder)
-    }
-    assert {path: names for path, names in found.items() if names} == {}
+    pure = (*PURE_STDLIB, *PURE[folder])
+    impure = []
+    for path in sources(folder):
+        impure += [(named(path), name) for name in imports(path) if not within(name, pure)]
+    assert impure == []
 
 
 FORBIDDEN = {
     "specmesh/engines": (*UPPER, "specmesh.wire"),
     "daemons/link": ("specmesh.daemons.verifier", "specmesh.daemons.drafter"),
     "daemons/runtime": ("specmesh.daemons.verifier", "specmesh.daemons.drafter"),
-    **dict.fromkeys(("specmesh", "wire", "daemons"), MODEL),
+    **dict.fromkeys(PRODUCT, MODEL),
 }
-"""What must not be imported where: the daemons, the API, the commands, and the libraries of models but by engines."""
+"""What a folder must not import; only engines may import the libraries of models."""
 
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
 def test_nothing_above_is_known(folder):
-    files = [
-        path for path in sources(folder) if folder != "specmesh" or "engines" not in path.parts
-    ]
-    found = {
-        named(path): {name for name in imports(path) if within(name, *FORBIDDEN[folder])}
-        for path in files
-    }
-    assert {path: names for path, names in found.items() if names} == {}
+    known = []
+    for path in sources(folder):
+        if folder == "specmesh" and "engines" in path.parts:
+            continue
+        known += [(named(path), name) for name in imports(path) if within(name, FORBIDDEN[folder])]
+    assert known == []
 
 
 def module(path):
-    """The name a file is imported by."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts if parts[0] == "specmesh" else ("specmesh", *parts)).removesuffix(
-        ".__init__"
-    )
+    """Return the name that a file is imported by."""
+    name = named(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.startswith("specmesh") else f"specmesh.{name}"
 
 
 def test_no_circle():
-    files = {module(path): path for path in sources("specmesh", "wire", "daemons")}
+    """No module needs itself through others, not even by an import inside a function."""
+    imported = {module(path): imports(path) for path in sources(*PRODUCT)}
     graph = {}
-    for name, path in files.items():
-        known = {
-            one if one in files else one.rpartition(".")[0]
-            for one in imports(path, everywhere=False)
-        }
-        graph[name] = (known & files.keys()) - {name}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+    for importer, names in imported.items():
+        modules = {name if name in imported else name.rpartition(".")[0] for name in names}
+        graph[importer] = (modules & imported.keys()) - {importer}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {error.args[1]}")
 
 
 def test_only_engines_use_any():
-    """What a library without types answers is their matter; all else says what it takes and returns."""
-    files = [path for path in sources("specmesh", "wire", "daemons") if "engines" not in path.parts]
-    assert [named(path) for path in files if imports(path) & {"typing", "typing.Any"}] == []
+    """Libraries without types are behind the engines."""
+    files = [named(path) for path in product_outside_engines() if "typing.Any" in imports(path)]
+    assert files == []
 
 
 def test_broad_excepts_say_why():
-    found = {
-        f"{named(path)}:{number}": re.sub(r"noqa: \w+", "", line.partition("#")[2])
-        for path in sources("specmesh", "wire", "daemons")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if re.match(r"\s*except( \(?(Base)?Exception\b.*)?:", line)
-    }
-    assert [place for place, why in found.items() if not re.search(r"\w+ \w+", why)] == []
+    unexplained = []
+    for path in sources(*PRODUCT):
+        for line in path.read_text("utf-8").splitlines():
+            comment = re.sub(r"noqa: \w+", "", line.partition("#")[2])
+            broad = re.match(r"\s*except( \(?(Base)?Exception\b.*)?:", line)
+            if broad and not re.search(r"\w+ \w+", comment):
+                unexplained.append(f"{named(path)}: {line}")
+    assert unexplained == []
 
 
 def test_zeromqs_errors_have_one_seam():
-    files = sources("specmesh", "daemons")
-    assert [
-        path.name for path in files if re.search(r"ZMQError|zmq\.Again", path.read_text("utf-8"))
-    ] == ["sockets.py"]
+    assert matching(r"ZMQError|zmq\.Again", sources(*PRODUCT)) == ["daemons/link/sockets.py"]
 
 
 WALL = {
@@ -168,17 +164,18 @@ WALL = {
 SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 
 
-def clocks(path):
-    called = {ast.unparse(node.func) for node in nodes(path)[0] if isinstance(node, ast.Call)}
-    return {name for name in called if name in WALL or name.endswith((".now", ".utcnow", ".today"))}
+def reads_wall_clock(path):
+    """Return True for a file that calls a clock which somebody may set."""
+    called = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
+    other = any(name.endswith((".now", ".utcnow", ".today")) for name in called)
+    return other or bool(WALL & called) or "time.time" in imports(path)
 
 
 @pytest.mark.fault("E8.95")
 def test_time_is_monotonic():
-    """What waits, counts or judges by time uses a clock that nobody sets: a jump must not look like silence."""
-    files = sources("specmesh", "wire", "daemons")
-    assert sorted(named(path) for path in files if clocks(path)) == SHOWN_TO_PEOPLE
-    assert not [path for path in files if "time.time" in imports(path)]
+    """Code that waits, counts or judges by time uses a clock that nobody sets."""
+    files = filter(reads_wall_clock, sources(*PRODUCT))
+    assert sorted(map(named, files)) == SHOWN_TO_PEOPLE
 
 
 @pytest.mark.skipif(
@@ -188,24 +185,35 @@ def test_time_is_monotonic():
     "name", ["gguf", "huggingface_hub", "llama_cpp", "mlx.core", "mlx_lm", "tokenizers"]
 )
 def test_no_test_is_skipped_for_want_of_a_library(name):
-    """`make setup` has installed all that `importorskip` asks for."""
+    """`make setup` installs every library that `importorskip` asks for."""
     import_module(name)
 
 
-# --- bench/: each program can be imported, and says how it is used
-
+# --- bench/
 
 PROGRAMS = [*sorted((ROOT / "bench").glob("*.py")), ROOT / "bench" / "clients" / "__main__.py"]
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+@pytest.fixture
+def run_program(monkeypatch):
+    """Run a program of bench/ with --help."""
     pytest.importorskip("llama_cpp")
-    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
-    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
-    if "ArgumentParser" not in path.read_text(encoding="utf-8"):  # what the programs share
-        runpy.run_path(str(path))
-        return
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(path), run_name="__main__")
-    assert (ended.value.code, capsys.readouterr().out[:6]) == (0, "usage:")
+
+    def run(path, name):
+        monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+        monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+        runpy.run_path(str(path), run_name=name)
+
+    return run
+
+
+@pytest.mark.parametrize("path", matching("ArgumentParser", PROGRAMS))
+def test_programs_show_their_usage(path, run_program, capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run_program(ROOT / path, "__main__")
+    assert capsys.readouterr().out.startswith("usage:")
+
+
+@pytest.mark.parametrize("path", matching(r"\A(?![\s\S]*ArgumentParser)", PROGRAMS))
+def test_shared_modules_can_be_imported(path, run_program):
+    run_program(ROOT / path, "imported")
