@@ -1,4 +1,4 @@
-"""The daemons' shells carry out what the core decides: they branch far less than it does."""
+"""The daemons' shells carry out decisions of the core, and branch far less than it does."""
 
 from pathlib import Path
 
