@@ -1,4 +1,4 @@
-"""Requests, sampling options, drafts and prefixes as messages, and back; prefixes name themselves by a CRC."""
+"""Requests, sampling options, drafts and prefixes as messages, and back."""
 
 import struct
 from binascii import crc32
@@ -26,32 +26,40 @@ from specmesh.wire.codec import decode, encode
 
 PARAMS = SessionParams(SamplingParams(temperature=0.5, top_k=40, top_p=0.9, seed=7), 20)
 GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
-ORDER = m.Open(ref=9, prompt="hi", options=PARAMS.named())
+OPEN = m.Open(ref=9, prompt="hi", options=PARAMS.named())
 
 
-def decode_one(message):
+def crossed(message):
+    """Return a message as its receiver gets it."""
     return decode(encode(message))
 
 
-def test_what_is_asked_for():
-    assert requested(ORDER) == Request("hi", None, PARAMS)
-    more = replace(
-        ORDER, options=replace(PARAMS, draft_n=3).named(), ids=[1, 2], messages=[{"role": "user"}]
-    )
-    params = replace(PARAMS, draft_n=3)
-    assert requested(more) == Request("hi", (1, 2), params, messages=(ChatMessage("user", ""),))
-    chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
-    asked = Request("", None, params, messages=chat, continued=True)
-    assert requested(decode_one(open_of(DrafterRequest(asked, None), 9))) == asked
-    resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
-    assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == (
-        (1, 2),
-        (3,),
-        "cmpl-1",
-        True,
-    )
-    with pytest.raises(RequestError):
-        requested(replace(ORDER, ids=[1], n_prompt=2))
+CHAT = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("hi", None, PARAMS),
+        Request("hi", (1, 2), PARAMS),
+        Request("", None, PARAMS, messages=CHAT, continued=True),
+    ],
+)
+def test_requests_cross_the_wire(request_):
+    message = crossed(open_of(DrafterRequest(request_, None), 9))
+    assert requested(message) == request_
+
+
+def test_a_message_without_content_is_empty():
+    [message] = requested(replace(OPEN, messages=[{"role": "user"}])).messages
+    assert message == ChatMessage("user", "")
+
+
+def test_a_resumed_request():
+    order = replace(OPEN, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True)
+    resumed = requested(order)
+    assert (resumed.prompt_ids, resumed.generated) == ((1, 2), (3,))
+    assert (resumed.id, resumed.named_only) == ("cmpl-1", True)
 
 
 @pytest.mark.parametrize(
@@ -59,124 +67,155 @@ def test_what_is_asked_for():
     [(GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema")],
 )
 def test_grammars_that_no_session_can_have(text, kind):
+    options = OPEN.options | {"grammar": text, "grammar_kind": kind}
     with pytest.raises(RequestError):
-        requested(replace(ORDER, options=ORDER.options | {"grammar": text, "grammar_kind": kind}))
+        requested(replace(OPEN, options=options))
+
+
+def test_a_prompt_longer_than_its_ids_is_refused():
+    with pytest.raises(RequestError):
+        requested(replace(OPEN, ids=[1], n_prompt=2))
+
+
+def params_of(**sampling):
+    sampled = SamplingParams(**sampling)
+    return SessionParams(sampled, 20, 5, ("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False)
 
 
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(),
-        SamplingParams(
-            temperature=1.0,
-            top_k=3,
-            top_p=0.5,
-            seed=2**32 - 1,
-            min_p=0.1,
-            penalties=Penalties(1.1, 0.5, -0.5, 9),
-            logit_bias=((5, 1.5), (0, -1e9)),
-        ),
-        SamplingParams(temperature=1.0, penalties=Penalties(2.0, window=-1)),
+        params_of(),
+        params_of(temperature=1.0, top_k=3, top_p=0.5, seed=2**32 - 1, min_p=0.1),
+        params_of(penalties=Penalties(1.1, 0.5, -0.5, 9), logit_bias=((5, 1.5), (0, -1e9))),
+        params_of(penalties=Penalties(2.0, window=-1)),
     ],
 )
-def test_sampling_crosses_the_wire(params: SamplingParams):
-    """As options of OPEN, through bytes, they are what they were."""
-    asked = SessionParams(params, 20, 5, ("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False)
+def test_options_cross_the_wire(params):
     assert (
-        wire_params(decode_one(m.Open(ref=9, prompt="hi", options=asked.named())).options) == asked
+        wire_params(crossed(m.Open(ref=9, prompt="hi", options=params.named())).options) == params
     )
 
 
 def test_the_largest_distribution_fits_a_frame():
-    """What a drafter may sample from is what a frame may say: as many tokens, as heavy."""
+    """A frame holds as many tokens, as heavy, as a drafter may sample from."""
     assert m.MAX_SUPPORT == MAX_PROPOSAL
-    proposal = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
-    drafts = decode_one(m.DraftProbs(7, 3, 9, (5,) * 32, *flattened((proposal,) * 32)))
-    assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == (proposal,) * 32
+    proposals = (Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL),) * 32
+    message = m.DraftProbs(7, 3, 9, (5,) * 32, *flattened(proposals))
+    drafts = crossed(message)
+    assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == proposals
 
 
 def test_the_largest_session_fits_a_frame():
-    """What a request may have at most, in what JSON needs most for, is announced in one OPENED."""
-    biases = tuple((2**31 - 1, -1.2345678901234567e-300) for _ in range(MAX_BIASES))
+    """One OPENED holds the longest options of a request, in letters that JSON escapes."""
+    biases = ((2**31 - 1, -1.2345678901234567e-300),) * MAX_BIASES
     grammar = check_grammar(Grammar(GrammarKind.GBNF, '"' * MAX_GRAMMAR))
     stops = stops_of(["\x01" * (MAX_TOGETHER // MAX_STOPS)] * MAX_STOPS)
     params = SessionParams(SamplingParams(logit_bias=biases), 20, stop=stops, grammar=grammar)
-    assert wire_params(decode_one(m.Opened(3, 0, 12, params.named())).options) == params
+    opened = crossed(m.Opened(3, 0, 12, params.named()))
+    assert wire_params(opened.options) == params
 
 
-def sending(ids, draft_n):
-    prefix = Prefix(ids)
-    draft_length = DraftLengthController(
-        fixed=draft_n,
-        most=24,
-        costs=StepCosts(),
-        shared=SharedSpeculations(),
-        times=SessionTimes(opened=0.0),
-    )
-    return TruthSender(7, prefix, draft_length), prefix
+# --- TRUTH and SYNC
 
 
-def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():
-    sender, prefix = sending((1, 2, 3), 4)
-    assert [sync.draft_n for sync in sender.begin()] == [4]
-    prefix.extend((4,))
-    assert [truth.ids for truth in sender.grown(3, 0, 0.0, idle=True)] == [(4,)]
-    assert sender.grown(4, 0, 0.1, idle=True) == []
+class Sender:
+    """A TruthSender with its prefix; `received`: the ids that its drafter got."""
+
+    def __init__(self, ids, draft_n):
+        self.prefix = Prefix(ids)
+        controller = DraftLengthController(
+            fixed=draft_n,
+            most=24,
+            costs=StepCosts(),
+            shared=SharedSpeculations(),
+            times=SessionTimes(opened=0.0),
+        )
+        self.truths = TruthSender(7, self.prefix, controller)
+        self.syncs = self.truths.begin()
+        self.received = []
+        self.note(self.syncs)
+
+    def note(self, messages):
+        for message in messages:
+            assert crossed(message) == message
+            self.received += message.ids
+
+    def grow(self, ids, now, accepted=0, idle=True):
+        """Return the TRUTH messages after a step that generated these ids."""
+        base = len(self.prefix)
+        self.prefix.extend(ids)
+        messages = self.truths.grown(base, accepted, now, idle=idle)
+        self.note(messages)
+        return messages
 
 
-def test_who_is_off_hears_once_a_second_or_when_it_is_to_draft():
-    """All of it, in frames that can be sent."""
-    sender, prefix = sending((1, 2, 3), 0)
-    heard = [ids for sync in sender.begin() for ids in sync.ids]
+def test_a_drafter_learns_at_once_that_it_is_to_stop():
+    sender = Sender((1, 2, 3), 4)
+    assert [sync.draft_n for sync in sender.syncs] == [4]
+    [truth] = sender.grow((4,), 0.0)
+    assert truth.ids == (4,)
+    assert sender.grow((), 0.1) == []
+
+
+def test_an_idle_drafter_gets_the_text_once_a_second_or_when_it_is_to_draft():
+    """Step 25 wants drafts; step 26 ends them."""
+    sender = Sender((1, 2, 3), 0)
     for step in range(2, 41):
-        base = len(prefix)
-        prefix.extend(range(step))
-        truths = sender.grown(base, 0, step / 10, idle=step != 25)
-        assert bool(truths) == (step in (2, 12, 22, 25, 26, 36))  # 26: that it is to stop
-        heard += [ids for truth in truths for ids in truth.ids]
-    assert heard == prefix.ids[: len(heard)]
-    prefix.extend(range(m.MAX_TOKENS - len(prefix)))
-    [truth] = sender.grown(base, 0, 4.0, idle=True)
-    assert [*heard, *truth.ids] == prefix.ids
-    assert decode_one(truth) == truth
-    accepted = list[int]()
-    for _ in range(40):  # drafts of a grammar's own
-        prefix.extend(range(24))
-        for truth in sender.grown(len(prefix) - 24, 24, 4.0, idle=True):
-            assert decode_one(truth) == truth
-            accepted.append(truth.accepted)
-    assert sum(accepted) > 40 * 24 - 256
+        sent = sender.grow(range(step), step / 10, idle=step != 25)
+        assert bool(sent) == (step in (2, 12, 22, 25, 26, 36))
+    assert sender.received == sender.prefix.ids[: len(sender.received)]
+
+
+def test_a_long_text_does_not_wait_until_it_fits_no_frame():
+    sender = Sender((1, 2, 3), 0)
+    sender.grow((4,), 0.0)
+    sender.grow(range(m.MAX_TOKENS), 0.1)
+    assert sender.received == sender.prefix.ids
+
+
+def test_accepted_drafts_of_a_grammar_are_counted():
+    """Counts of an idle drafter's TRUTH fit their field, and none is lost on the way."""
+    sender = Sender((1, 2, 3), 0)
+    accepted = 0
+    for _ in range(40):
+        accepted += sum(truth.accepted for truth in sender.grow(range(24), 4.0, accepted=24))
+    assert accepted > 40 * 24 - 256
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
-    """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
-    ids = tuple(range(2 * m.MAX_TOKENS + 3))
-    sender, prefix = sending(ids, 4)
-    frames = sender.begin()
-    assert [frame.base for frame in frames] == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
-    assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
-    assert [token for frame in frames for token in frame.ids] == list(ids)
+    """Each SYNC frame starts at the end of the one before, with the CRC of all ids before it."""
+    ids = list(range(2 * m.MAX_TOKENS + 3))
+    sender = Sender(ids, 4)
+    places = [(frame.base, frame.prefix_crc) for frame in sender.syncs]
+    bases = [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
+    assert places == [(base, sender.prefix.crc_at(base)) for base in bases]
+    assert sender.received == ids
 
 
 # --- prefixes name themselves by a CRC
 
 ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=30)
+words = st.integers(0, 2**32 - 1)
 
 
-def crc_of(tokens):
-    return crc32(struct.pack(f"<{len(tokens)}i", *tokens))
-
-
-@given(ids, ids, st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-def test_every_prefix_has_the_crc_of_its_bytes_and_no_other(first, second, length, base, crc):
-    """Whatever was there before and was cut off."""
+@given(ids, ids, st.integers(0, 40))
+def test_every_prefix_has_the_crc_of_its_bytes(first, second, length):
+    """Ids that were there before and were cut off do not count."""
     prefix = Prefix(first)
     prefix.extend(second)
     prefix.truncate(length)
     prefix.extend(first)
     tokens = [*(first + second)[:length], *first]
-    crcs = [crc_of(tokens[:n]) for n in range(len(tokens) + 1)]
-    assert (len(prefix), prefix[0 : len(prefix)], prefix.crc) == (len(tokens), tokens, crcs[-1])
-    assert [prefix.crc_at(n) for n in range(len(crcs))] == crcs
-    assert all(prefix.holds(n, one) for n, one in enumerate(crcs))
-    assert prefix.holds(base, crc) == (base <= len(tokens) and crcs[base] == crc)
+    assert prefix[0 : len(prefix)] == tokens
+    for base in range(len(tokens) + 1):
+        crc = crc32(struct.pack(f"<{base}i", *tokens[:base]))
+        assert prefix.crc_at(base) == crc
+        assert prefix.holds(base, crc)
+    assert prefix.crc == crc
+
+
+@given(ids, words, words)
+def test_no_prefix_has_another_crc(tokens, base, crc):
+    prefix = Prefix(tokens)
+    assert prefix.holds(base, crc) == (base <= len(tokens) and prefix.crc_at(base) == crc)
