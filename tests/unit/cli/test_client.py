@@ -1,14 +1,11 @@
-"""The client against a daemon that answers what the test says, over a real Unix socket; the tree of errors, and what
-clients get of it; what JSON has at a path."""
+"""The client against daemons over real Unix sockets, the tree of errors, and paths into JSON."""
 
 import json
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,74 +21,97 @@ from specmesh.paths import instance_lock
 CHUNK = {"choices": [{"index": 0, "text": "A", "finish_reason": None}], "specmesh": {}}
 
 
-def sse(*events: object) -> bytes:
-    told = ("[DONE]" if event == "[DONE]" else json.dumps(event) for event in events)
-    return b"".join(f"data: {data}\n\n".encode() for data in told)
+def event(data):
+    return f"data: {json.dumps(data)}\n\n".encode()
 
 
-@pytest.mark.parametrize("name", ["Busy", "Unheard", "FrameError", None])
-@pytest.mark.parametrize("place", ["status", "stream", "get"])
-def test_daemons_errors_are_raised_as_their_class(
-    fake_daemon: Callable[..., Path], name: str | None, place: str
-):
-    told = {
-        "error": {
-            "message": "the sentence",
-            "code": "its_own",
-            "specmesh": {"error": name, "exit_code": 1},
-        }
-    }
-    raw = json.dumps(told).encode()
-    completion = (200, sse(CHUNK, told)) if place == "stream" else (500, raw)
-    path = fake_daemon({"/v1/completions": completion, "/x": (400, raw)})
-    with pytest.raises(SpecmeshError, match=r"^the sentence$") as caught:
-        Client(path).get("/x") if place == "get" else list(Client(path).complete({}))
-    assert type(caught.value) is (errors.Busy if name == "Busy" else SpecmeshError)
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.fixture
+def client_of(fake_daemon):
+    """Return the client of a daemon that gives this answer to every request."""
+
+    def made(status, body):
+        reply = None if status is None else (status, body)
+        return Client(fake_daemon({"/v1/completions": reply, "/x": reply}))
+
+    return made
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [(200, sse(CHUNK)), (200, b""), (200, sse(CHUNK) + b"data: {\n\n"), (500, b"<html>"), None],
-    ids=["no [DONE]", "nothing", "half an event", "not JSON", "hangs up"],
+    ("name", "cls"),
+    [
+        ("Busy", errors.Busy),
+        ("Unheard", SpecmeshError),
+        ("FrameError", SpecmeshError),
+        (None, SpecmeshError),
+    ],
 )
-def test_broken_answers_are_unreachable(
-    fake_daemon: Callable[..., Path], answer: tuple[int, bytes] | None
-):
-    """A daemon that goes away or talks nonsense is DaemonUnreachable; what had come was given."""
-    asking = Client(fake_daemon({"/v1/completions": answer}))
-    got = []
+@pytest.mark.parametrize("place", ["status", "stream", "get"])
+def test_daemons_errors_are_raised_as_their_class(client_of, name, cls, place):
+    details = {"error": name, "exit_code": 1}
+    error = {"error": {"message": "the sentence", "code": "its_own", "specmesh": details}}
+    if place == "stream":
+        asking = client_of(200, event(CHUNK) + event(error))
+    else:
+        asking = client_of(500, json.dumps(error).encode())
+    with pytest.raises(SpecmeshError, match=r"^the sentence$") as caught:
+        asking.get("/x") if place == "get" else list(asking.complete({}))
+    assert type(caught.value) is cls
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        pytest.param(200, event(CHUNK), id="no [DONE]"),
+        pytest.param(200, b"", id="nothing"),
+        pytest.param(200, event(CHUNK) + b"data: {\n\n", id="half an event"),
+        pytest.param(500, b"<html>", id="not JSON"),
+        pytest.param(None, b"", id="hangs up"),
+    ],
+)
+def test_broken_answers_are_unreachable(client_of, status, body):
+    """The chunks that came before are given."""
+    chunks = client_of(status, body).complete({})
+    if body.startswith(b"data"):
+        assert next(chunks) == CHUNK
     with pytest.raises(errors.DaemonUnreachable):
-        got += list(asking.complete({}))
-    assert len(got) <= 1
+        next(chunks)
 
 
-def test_a_daemon_that_is_starting(
-    fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-):
-    """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
-    loading = json.dumps(
-        {"error": {"message": "loading", "specmesh": {"error": "Starting"}}}
-    ).encode()
-    answers = {"/v1/completions": (503, loading)}
+def test_a_daemon_that_is_starting(fake_daemon, monkeypatch):
+    """It holds its lock, then it loads, then it answers; it is waited for with one notice."""
+    loading = {"error": {"message": "loading", "specmesh": {"error": "Starting"}}}
+    answers = {"/v1/completions": (503, json.dumps(loading).encode())}
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
-    heard = list[str]()
-    later = [
-        lambda: path.symlink_to(listening),
-        lambda: answers.update({"/v1/completions": (200, sse(CHUNK, "[DONE]"))}),
-    ]
-    monkeypatch.setattr(client.time, "sleep", lambda _: later.pop(0)())
+
+    def changes():
+        yield path.symlink_to(listening)
+        yield answers.update({"/v1/completions": (200, event(CHUNK) + DONE)})
+
+    change = changes()
+    monkeypatch.setattr(client.time, "sleep", lambda _: next(change))
+    notices = []
     with instance_lock(path):
-        assert list(answer(Client(path), {}, 0, heard.append)) == [CHUNK]
-    assert heard == [f"the daemon at {path} is starting; it is waited for, 300 s at most"]
+        assert list(answer(Client(path), {}, 0, notices.append)) == [CHUNK]
+    assert notices == [f"the daemon at {path} is starting; it is waited for, 300 s at most"]
 
 
-def test_a_daemon_that_dies_while_answering(tmp_path: Path):
-    with socket.socket(socket.AF_UNIX) as daemon, ThreadPoolExecutor() as others:
-        daemon.bind(str(tmp_path / "s"))
-        daemon.listen()
-        asked = others.submit(Client(tmp_path / "s").get, "/stats")
-        with daemon.accept()[0] as connection:
+@pytest.fixture
+def listener(tmp_path):
+    """A daemon's socket whose connections a test accepts, or not."""
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(str(tmp_path / "s"))
+        yield opened
+
+
+def test_a_daemon_that_dies_while_answering(listener):
+    listener.listen()
+    with ThreadPoolExecutor() as others:
+        asked = others.submit(Client(listener.getsockname()).get, "/stats")
+        with listener.accept()[0] as connection:
             connection.recv(4096)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
         with pytest.raises(errors.WentAway):
@@ -99,22 +119,19 @@ def test_a_daemon_that_dies_while_answering(tmp_path: Path):
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS refuses who comes to a full queue")
-def test_a_daemon_that_hangs_is_not_starting(tmp_path: Path):
-    path = tmp_path / "s"
-    with instance_lock(path), socket.socket(socket.AF_UNIX) as daemon:
-        daemon.bind(str(path))
-        daemon.listen(0)
-        for _ in range(2):
-            with socket.socket(socket.AF_UNIX) as earlier, suppress(BlockingIOError):
-                earlier.setblocking(False)
-                earlier.connect(str(path))
-        with pytest.raises(errors.WentAway) as told:
-            Client(path, timeout=30).get("/stats")
-        assert told.value.address == str(path)
+def test_a_daemon_that_hangs_is_not_starting(listener, tmp_path):
+    listener.listen(0)
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX) as earlier, suppress(BlockingIOError):
+            earlier.setblocking(False)
+            earlier.connect(listener.getsockname())
+    with instance_lock(tmp_path / "s"), pytest.raises(errors.WentAway) as raised:
+        Client(tmp_path / "s", timeout=30).get("/stats")
+    assert raised.value.address == listener.getsockname()
 
 
-def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
-    """A peer calls itself what it likes; a terminal sees no control characters of it."""
+def test_names_cannot_move_the_cursor(fake_daemon):
+    """A terminal gets no control characters of a peer's name."""
     ping = {"peer": "mac\x1b[2J\n", "address": "tcp://127.0.0.1", "time_ms": 1.0}
     path = fake_daemon({"/ping": (200, json.dumps({"peers": [ping]}).encode())})
     done = CliRunner().invoke(main, ["ping", "--count", "1", "--socket", str(path)])
@@ -123,16 +140,9 @@ def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
 
 # --- the tree of errors
 
-OF_FIELDS = {
-    errors.FrameError,
-    errors.InvalidTransition,
-}  # more than a sentence: they end in no answer
 
-
-def tree(
-    cls: type[SpecmeshError] = SpecmeshError, depth: int = 0
-) -> Iterator[tuple[int, type[SpecmeshError]]]:
-    """A class and those below it, in the order of the module."""
+def tree(cls=SpecmeshError, depth=0):
+    """Yield a class and those below it with their depths, in the order of the module."""
     yield depth, cls
     for below in cls.__subclasses__():
         if below.__module__ == errors.__name__:
@@ -140,49 +150,50 @@ def tree(
 
 
 def test_the_tree_of_errors_is_drawn():
-    """Each class once, below its base, with whose fault it is and what."""
-    drawn = re.findall(
-        r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$", errors.__doc__, re.MULTILINE
-    )
+    """Each class is there once, below its base, with the party at fault."""
+    row = r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$"
+    drawn = re.findall(row, errors.__doc__, re.MULTILINE)
     assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
 
 
-PLAIN = [cls("the sentence") for _, cls in tree() if cls not in OF_FIELDS]
-MADE: dict[SpecmeshError, dict[str, object]] = {
-    errors.ConfigError("wrong", "mend it"): {"what": "wrong", "remedy": "mend it"},
-    errors.WentAway("gone", "start it", "tcp://host:1"): {"address": "tcp://host:1"},
-    errors.NoSuchModel.of("m"): {"name": "m", "param": "model"},
-    errors.EndLost.of(3, 5): {"came": 3, "length": 5},
-    errors.PromptTooLong.of(9, 5): {"prompt_tokens": 9, "context": 5, "param": "prompt"},
-}
+MADE_OF_FIELDS = [
+    (errors.ConfigError("wrong", "mend it"), {"what": "wrong", "remedy": "mend it"}),
+    (errors.WentAway("gone", "start it", "tcp://host:1"), {"address": "tcp://host:1"}),
+    (errors.NoSuchModel.of("m"), {"name": "m", "param": "model"}),
+    (errors.EndLost.of(3, 5), {"came": 3, "length": 5}),
+    (errors.PromptTooLong.of(9, 5), {"prompt_tokens": 9, "context": 5, "param": "prompt"}),
+]
 
 
-def test_a_sentence_is_made_of_fields():
-    for error, fields in MADE.items():
-        assert (str(error), vars(error) | fields) == (f"{error.what}: {error.remedy}", vars(error))
+@pytest.mark.parametrize(("error", "fields"), MADE_OF_FIELDS)
+def test_a_sentence_is_made_of_fields(error, fields):
+    assert str(error) == f"{error.what}: {error.remedy}"
+    assert fields.items() <= vars(error).items()
 
 
-@pytest.mark.parametrize("error", [*PLAIN, *MADE], ids=lambda error: type(error).__name__)
-def test_an_error_comes_back(fake_daemon: Callable[..., Path], error: SpecmeshError):
-    """What a daemon answers is raised by its client as its class, with its sentence and the request's field."""
+NEVER_ANSWERED = (errors.FrameError, errors.InvalidTransition)
+PLAIN = [cls("the sentence") for _, cls in tree() if cls not in NEVER_ANSWERED]
+
+
+@pytest.mark.parametrize(
+    "error", [*PLAIN, *dict(MADE_OF_FIELDS)], ids=lambda error: type(error).__name__
+)
+def test_an_error_comes_back(client_of, error):
+    """A daemon's error is raised as its class, with its sentence and the request's field."""
     same = type(error)(str(error))
     if isinstance(error, errors.RequestError):
         same.param = error.param = error.param or "its_field"
-    with pytest.raises(SpecmeshError) as caught:
-        Client(fake_daemon({"/x": (400, json.dumps(error_body(error)).encode())})).get("/x")
-    assert (type(caught.value), str(caught.value), vars(caught.value)) == (
-        type(error),
-        str(error),
-        vars(same),
-    )
+    with pytest.raises(type(error)) as caught:
+        client_of(400, json.dumps(error_body(error)).encode()).get("/x")
+    assert type(caught.value) is type(error)
+    assert (str(caught.value), vars(caught.value)) == (str(error), vars(same))
 
 
-# --- what JSON has at a path
+# --- paths into JSON
 
 JSON = {
     "model": {"name": "m", "ms": 1.5, "ids": [1, 2]},
     "peers": [{"name": "a"}, None, 3],
-    "count": 2,
     "none": None,
 }
 
@@ -191,27 +202,34 @@ JSON = {
     ("read", "path", "found"),
     [
         (at, "model.name", "m"),
-        (at, "model.name.first", None),
-        (at, "others.name", None),
         (number_at, "model.ms", 1.5),
-        (object_at, "model", JSON["model"]),
-        (object_at, "none", {}),
         (list_at, "peers", JSON["peers"]),
-        (list_at, "model", []),
         (objects_at, "peers", [{"name": "a"}]),
         (ids_at, "model.ids", [1, 2]),
-        (ids_at, "peers", []),
     ],
 )
-def test_what_is_not_of_the_kind_counts_as_nothing(read, path, found):
+def test_values_at_a_path(read, path, found):
     assert read(JSON, path) == found
+
+
+@pytest.mark.parametrize("path", ["model.name.first", "others.name", "none"])
+def test_nothing_is_at_a_path(path):
+    assert at(JSON, path) is None
+    assert object_at(JSON, path) == {}
+    assert ids_at(JSON, path) == []
+
+
+def test_values_of_another_kind_count_as_nothing():
+    assert object_at(JSON, "peers") == {}
+    assert list_at(JSON, "model") == []
+    assert ids_at(JSON, "peers") == []
 
 
 @pytest.mark.parametrize("path", ["model.name", "none", "others.ms"])
 def test_a_number_that_is_missed_is_no_zero(path):
+    assert number_at(JSON, path, 7) == 7
     with pytest.raises(RemoteProtocolError, match=path):
         number_at(JSON, path)
-    assert number_at(JSON, path, 7) == 7
 
 
 def test_a_daemon_of_another_version_may_answer_a_text():

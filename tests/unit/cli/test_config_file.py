@@ -1,170 +1,161 @@
-"""Settings: in which file, what beats what, and what every mistake is answered with."""
+"""Settings of flags, variables and files: their order, their paths and the errors about them."""
 
 import json
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from specmesh import paths
 from specmesh.cli import main
 from specmesh.client import Client
-from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.config import ModelSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 from specmesh.security.keys import KeyFolder
 
 
 @pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A user's and a system's folder of this test's own."""
+def folders(tmp_path, monkeypatch):
+    """The user's and the system's folder of settings."""
     found = [tmp_path / "user", tmp_path / "system"]
     monkeypatch.setattr(paths, "config_folders", lambda: found)
     return found
 
 
-def specmesh(*args: object, env: dict[str, str] | None = None) -> Result:
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of settings; return its path."""
+
+    def written(text, name="settings.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def run(*args, env=None):
     return CliRunner().invoke(main, [str(arg) for arg in args], env=env)
 
 
-def shown(
-    role: str, *args: object, env: dict[str, str] | None = None
-) -> dict[str, dict[str, object]]:
-    done = specmesh("config", "show", role, "--json", *args, env=env)
+def shown(role, *args, env=None):
+    """Return the value and origin of each key, as `config show` prints them."""
+    done = run("config", "show", role, "--json", *args, env=env)
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)["settings"]  # type: ignore[no-any-return]
+    return json.loads(done.stdout)["settings"]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The settings of each daemon that was to be started; none is."""
-    found: list[Any] = []
+def start(monkeypatch):
+    """Run a daemon's command; return the settings that the daemon would start with."""
+    found = []
     for role in paths.ROLES:
         monkeypatch.setattr(serve, f"serve_{role}", found.append)
-    return found
 
-
-def test_a_flag_beats_all(tmp_path: Path, started: list[VerifierSettings]):
-    """What the daemon itself gets, with a flag, the environment and a file at odds; None where nobody chose."""
-    file = tmp_path / "verifier.toml"
-    file.write_text('ctx = 20\nengine = "sim"\nmodel = "step_ms=1"\n')
-    env = {"SPECMESH_VERIFIER_CTX": "40"}
-    for flags, variables in ((["--ctx", 30], env), ([], env), ([], {})):
-        done = specmesh("verifier", "--config", file, *flags, env=variables)
+    def started(*args, env=None):
+        done = run(*args, env=env)
         assert done.exit_code == 0, done.output
-    assert specmesh("verifier", "--engine", "sim", "--model", "step_ms=1").exit_code == 0
-    assert [settings.model.ctx for settings in started] == [30, 40, 20, None]
+        return found.pop()
+
+    return started
 
 
-BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
+SIM = ("verifier", "--engine", "sim", "--model", "step_ms=1")
 
 
 @pytest.mark.parametrize(
-    ("options", "env", "text", "addresses"),
+    ("flags", "env", "ctx"),
     [
-        ([], "", "", [BOX]),
-        ([], "", f'connect = "{SPARK}, {BOX}"', [SPARK, BOX]),
-        ([], f"{BOX},{SPARK}", f'connect = "{SPARK}"', [BOX, SPARK]),
-        (["--connect", f"{SPARK},{BOX}"], "", f'connect = ["{BOX}"]', [SPARK, BOX]),
+        (["--ctx", 30], {"SPECMESH_VERIFIER_CTX": "40"}, 30),
+        ([], {"SPECMESH_VERIFIER_CTX": "40"}, 40),
+        ([], {}, 20),
     ],
 )
-def test_several_verifiers(
-    options: list[str],
-    env: str,
-    text: str,
-    addresses: list[str],
-    tmp_path: Path,
-    started: list[DrafterSettings],
-):
-    """A list as flags, in the environment and in the file; shown as a file has it."""
-    file = tmp_path / "drafter.toml"
-    file.write_text(f'engine = "ngram"\n{text}\n')
-    variables = {"SPECMESH_DRAFTER_CONNECT": env} if env else {}
-    done = specmesh("drafter", "--config", file, *options, env=variables)
-    assert done.exit_code == 0, done.output
-    assert started[0].connect == tuple(addresses)
-    if not options:
-        assert shown("drafter", "--config", file, env=variables)["connect"]["value"] == addresses
+def test_a_flag_beats_a_variable_beats_a_file(write, start, flags, env, ctx):
+    file = write("ctx = 20\n")
+    assert start(*SIM, "--config", file, *flags, env=env).model.ctx == ctx
 
 
-def test_paths_in_a_home(tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch):
-    """~ in a file, a variable and a flag that no shell has read: of every path, the client's
-    socket too."""
+def test_a_setting_that_nobody_chose_is_none(start):
+    assert start(*SIM).model.ctx is None
+
+
+BOX = "tcp://127.0.0.1:7071"
+SPARK = "tcp://127.0.0.1:7072"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "addresses"),
+    [
+        (None, "", [BOX]),
+        (None, f'connect = "{SPARK}, {BOX}"', [SPARK, BOX]),
+        (f"{BOX},{SPARK}", f'connect = "{SPARK}"', [BOX, SPARK]),
+    ],
+)
+def test_several_verifiers(write, start, variable, text, addresses):
+    """A list may be in the environment and in a file; it is shown as a file has it."""
+    file = write(f'engine = "ngram"\n{text}\n')
+    env = {"SPECMESH_DRAFTER_CONNECT": variable}
+    assert start("drafter", "--config", file, env=env).connect == tuple(addresses)
+    assert shown("drafter", "--config", file, env=env)["connect"]["value"] == addresses
+
+
+def test_several_verifiers_as_a_flag(write, start):
+    file = write(f'engine = "ngram"\nconnect = ["{BOX}"]\n')
+    settings = start("drafter", "--config", file, "--connect", f"{SPARK},{BOX}")
+    assert settings.connect == (SPARK, BOX)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "api-keys").touch(0o600)
-    (tmp_path / "api-keys").write_text("k")
-    (tmp_path / "target.gguf").touch()
-    KeyFolder(tmp_path / "keys").new()
-    file = tmp_path / "verifier.toml"
-    file.write_text('model = "~/target.gguf"\nchat-template = "~/t.jinja"\nhttp = "127.0.0.1:1"\n')
+    return tmp_path
+
+
+def test_paths_in_a_home(home, write, start):
+    """~ stands for the home in a file, a variable and a flag."""
+    write("k", "api-keys").chmod(0o600)
+    write("", "target.gguf")
+    KeyFolder(home / "keys").new()
+    write('model = "~/target.gguf"\nchat-template = "~/t.jinja"\nhttp = "127.0.0.1:1"\n')
     env = {"SPECMESH_VERIFIER_API_KEY_FILE": "~/api-keys", "SPECMESH_VERIFIER_KEYS": "~/keys"}
-    done = specmesh("verifier", "--config", "~/verifier.toml", "--socket", "~/v.sock", env=env)
-    assert done.exit_code == 0, done.output
-    [found] = started
-    assert found.model.model == str(tmp_path / "target.gguf")
-    assert found.model.chat_template == tmp_path / "t.jinja"
-    assert (found.keys, found.socket) == (tmp_path / "keys", tmp_path / "v.sock")
+    found = start("verifier", "--config", "~/settings.toml", "--socket", "~/v.sock", env=env)
+    assert found.model.model == str(home / "target.gguf")
+    assert found.model.chat_template == home / "t.jinja"
+    assert (found.keys, found.socket) == (home / "keys", home / "v.sock")
     assert found.port.keys == ("k",)
+
+
+def test_a_clients_socket_in_a_home(home, monkeypatch):
     monkeypatch.setenv("SPECMESH_SOCKET", "~/v.sock")
-    assert Client().tried == [tmp_path / "v.sock"]
+    assert Client().tried == [home / "v.sock"]
 
 
-def test_which_file(folders: list[Path], tmp_path: Path):
-    """The user's, else the system's, else none; a named one instead of both."""
-    for role in ("verifier", "drafter"):
-        assert shown(role)["ctx"]["origin"] == "default"
-    for number, folder in enumerate(reversed(folders)):
+def test_the_users_file_comes_before_the_systems(folders):
+    assert shown("drafter")["ctx"]["origin"] == "default"
+    for ctx, folder in enumerate(reversed(folders), 100):
         folder.mkdir()
-        (folder / "drafter.toml").write_text(f"ctx = {100 + number}\n")
-        assert shown("drafter")["ctx"] == {
-            "value": 100 + number,
-            "origin": str(folder / "drafter.toml"),
-        }
+        file = folder / "drafter.toml"
+        file.write_text(f"ctx = {ctx}\n")
+        assert shown("drafter")["ctx"] == {"value": ctx, "origin": str(file)}
     assert shown("verifier")["ctx"]["origin"] == "default"
-    assert specmesh("drafter", "--config", tmp_path / "none.toml").exit_code == 78
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_show_is_a_file_again(role: str, tmp_path: Path):
-    """What `config show` prints says the same when it is read: what is set; defaults are comments."""
-    file = tmp_path / "a.toml"
-    file.write_text(
-        'model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n'
-    )
-    printed = specmesh("config", "show", role, "--config", file).stdout
+def test_show_is_a_file_again(role, write):
+    """`config show` prints settings as lines of a file, and defaults as comments."""
+    file = write('model = "ein \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n')
+    printed = run("config", "show", role, "--config", file).stdout
     assert f'log-level = "debug"                       # {file}\n' in printed
     assert "\n# max-sessions = 8\n" in printed
-    assert "stretch" not in printed, "a hidden option is shown where it is set"
-    again = tmp_path / "b.toml"
-    again.write_text(printed)
-    first, second = shown(role, "--config", file), shown(role, "--config", again)
-    assert {key: told["value"] for key, told in first.items()} == {
-        key: told["value"] for key, told in second.items()
-    }
+    again = shown(role, "--config", write(printed, "again.toml"))
+    for key, setting in shown(role, "--config", file).items():
+        assert again[key]["value"] == setting["value"]
 
 
-BAD = [
-    # role, the file, what must be named
-    ("verifier", b'bnd = "tcp://127.0.0.1:1"', ["bnd", "did you mean bind?"]),
-    ("verifier", b"max_sessions = 3", ["max_sessions", "did you mean max-sessions?"]),
-    ("verifier", b'connect = "tcp://127.0.0.1:7071"', ["connect", "config show verifier"]),
-    ("verifier", b"[verifier]\nctx = 512", ["unknown key verifier"]),
-    ("verifier", b'ctx = "many"', ["'--ctx'", "'many' is not a valid integer"]),
-    ("verifier", b"ctx = 7", ["'--ctx'", "7 is not in the range"]),
-    ("verifier", b"ctx = [4]", ["'--ctx'", "'[4]' is not a valid integer"]),
-    ("drafter", b"gpu-layers = -2", ["'--gpu-layers'", "-2 is not in the range"]),
-    ("verifier", b"insecure-no-auth = 7", ["'--insecure-no-auth'", "'7' is not a valid boolean"]),
-    ("drafter", b'engine = "cuda"', ["'--engine'", "'cuda' is not one of", "llama"]),
-    ("verifier", b"ctx = 512\nctx = 513\n", ["Cannot overwrite", "line 2"]),
-    (
-        "verifier",
-        b"bind = tcp://127.0.0.1:7071",
-        ["line 1", 'quotes: bind = "tcp://127.0.0.1:7071"'],
-    ),
-    ("verifier", b"ctx = 1\n# caf\xe9\n", ["2: not UTF-8"]),
-    ("verifier", b"#" * (2**20 + 1), ["longer than"]),
-]
+def test_hidden_options_are_not_shown():
+    assert "stretch" not in run("config", "show", "verifier").stdout
 
 
 @pytest.mark.parametrize(
@@ -175,24 +166,44 @@ BAD = [
         ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", "'24'"),
     ],
 )
-def test_bad_variables(command: str, name: str, value: str, named: str):
-    done = specmesh(*command.split(), env={name: value})
+def test_bad_variables(command, name, value, named):
+    done = run(*command.split(), env={name: value})
     assert (done.exit_code, done.stdout) == (78, "")
-    [told] = done.stderr.splitlines()
-    assert told.startswith(f"specmesh: {name}: ")
-    assert named in told
+    assert done.stderr.startswith(f"specmesh: {name}: ")
+    assert named in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("role", "content", "named"), BAD)
+def test_a_file_that_is_missing(tmp_path):
+    assert run("drafter", "--config", tmp_path / "none.toml").exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b'bnd = "tcp://127.0.0.1:1"', r"bnd.*did you mean bind\?"),
+        (b"max_sessions = 3", r"max_sessions.*did you mean max-sessions\?"),
+        (b'connect = "tcp://127.0.0.1:7071"', "connect.*config show verifier"),
+        (b"[verifier]\nctx = 512", "unknown key verifier"),
+        (b'ctx = "many"', "'--ctx'.*'many' is not a valid integer"),
+        (b"ctx = 7", "'--ctx'.*7 is not in the range"),
+        (b"ctx = [4]", r"'--ctx'.*'\[4\]' is not a valid integer"),
+        (b"gpu-layers = -2", "'--gpu-layers'.*-2 is not in the range"),
+        (b"insecure-no-auth = 7", "'--insecure-no-auth'.*'7' is not a valid boolean"),
+        (b'engine = "cuda"', "'--engine'.*'cuda' is not one of.*llama"),
+        (b"ctx = 512\nctx = 513\n", "Cannot overwrite.*line 2"),
+        (b"bind = tcp://127.0.0.1:7071", 'line 1.*quotes: bind = "tcp://127.0.0.1:7071"'),
+        (b"ctx = 1\n# caf\xe9\n", "2: not UTF-8"),
+        (b"#" * (2**20 + 1), "longer than"),
+    ],
+)
 @pytest.mark.fault("E7.74")
-def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
-    file = tmp_path / f"{role}.toml"
+def test_bad_files(content, named, tmp_path):
+    file = tmp_path / "verifier.toml"
     file.write_bytes(content)
-    done = specmesh(role, "--config", file)
+    done = run("verifier", "--config", file)
     assert done.exit_code == 78, done.output
-    [told] = done.stderr.splitlines()
-    assert told.startswith(f"specmesh: {file}:")
-    assert all(part in told for part in named), told
+    assert re.fullmatch(f"specmesh: {file}:.*{named}.*\n", done.stderr)
 
 
 @pytest.mark.fault("E7.82")
@@ -200,32 +211,30 @@ def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
     ("engine", "model", "gpu_layers"),
     [("llama", "m.gguf", 0), ("ngram", None, None), ("sim", "step_ms=1", -1), ("auto", None, 9)],
 )
-def test_a_gpu_is_required_of_what_can_use_one(
-    engine: str, model: str | None, gpu_layers: int | None
-):
+def test_a_gpu_is_required_of_engines_that_cannot_use_one(engine, model, gpu_layers):
     with pytest.raises(ConfigError, match="--require-gpu"):
         ModelSettings(engine, model, gpu_layers=gpu_layers, require_gpu=True)
-    ModelSettings("llama", "m.gguf", gpu_layers=gpu_layers or None, require_gpu=True)
+
+
+@pytest.mark.parametrize("gpu_layers", [None, -1, 9])
+def test_a_gpu_is_required_of_llama(gpu_layers):
+    ModelSettings("llama", "m.gguf", gpu_layers=gpu_layers, require_gpu=True)
 
 
 @pytest.mark.parametrize(
-    ("variables", "flags", "waits"),
+    ("env", "flags", "waits"),
     [
-        ({}, (), False),
-        ({}, ("--wait",), True),
-        ({"SPECMESH_VERIFIER_WAIT": "true"}, (), True),
-        ({"NOTIFY_SOCKET": "/run/systemd/notify"}, (), True),
-        ({"SPECMESH_LAUNCHD": "1"}, (), True),
-        ({"NOTIFY_SOCKET": ""}, (), False),
+        ({}, [], False),
+        ({}, ["--wait"], True),
+        ({"SPECMESH_VERIFIER_WAIT": "true"}, [], True),
+        ({"NOTIFY_SOCKET": "/run/systemd/notify"}, [], True),
+        ({"SPECMESH_LAUNCHD": "1"}, [], True),
+        ({"NOTIFY_SOCKET": ""}, [], False),
     ],
 )
-def test_who_waits(
-    variables: dict[str, str], flags: tuple[str, ...], waits: bool, started: list[VerifierSettings]
-):
-    """Services, and who asks for it."""
-    done = specmesh("verifier", "--engine", "sim", "--model", "step_ms=1", *flags, env=variables)
-    assert done.exit_code == 0, done.output
-    assert started[0].wait is waits
+def test_services_wait(env, flags, waits, start):
+    """So do daemons that are asked to."""
+    assert start(*SIM, *flags, env=env).wait is waits
 
 
 @pytest.mark.fault("E7.81")
