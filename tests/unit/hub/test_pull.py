@@ -1,12 +1,10 @@
-"""`specmesh models pull` over real sockets, from a hub on loopback with every fault a hub can have; `models list`,
-and names as --model."""
+"""`specmesh models pull` from a hub on loopback that has every fault, and names of models."""
 
 import errno
 import fcntl
 import json
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -22,11 +20,10 @@ from specmesh.paths import models_dir
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 RAW = bytes(range(256)) * 1200
-"""A file of 307,200 bytes."""
 
 
 @pytest.fixture
-def hub() -> Iterator[HubServer]:
+def hub():
     """Repositories to fill: hub.repos["owner/name"] = Repo(...)."""
     server = HubServer()
     yield server
@@ -34,28 +31,31 @@ def hub() -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def tiny(hub):
+    """The repository me/tiny with one model."""
+    repo = hub.repos["me/tiny"] = Repo(files={"tiny.gguf": RAW})
+    return repo
+
+
+@pytest.fixture
+def root(tmp_path):
     return tmp_path / "models"
 
 
 @pytest.fixture
-def models(
-    hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Models]:
-    """The command, with the hub on loopback as its hub."""
-    # huggingface_hub reads these variables once, when it is imported; a process of its own gets them as variables.
-    told = {
+def models(hub, root, tmp_path, monkeypatch):
+    """The command `specmesh models` with this hub."""
+    # huggingface_hub reads these variables once, when it is imported.
+    constants = {
         "ENDPOINT": hub.url,
         "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-    }
-    told |= {
         "HF_HUB_OFFLINE": False,
         "DOWNLOAD_CHUNK_SIZE": 1000,
         "HF_TOKEN_PATH": str(tmp_path / "no token"),
     }
-    for name, value in told.items():
+    for name, value in constants.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-    no_pause = SimpleNamespace(sleep=lambda _: None)  # between two tries
+    no_pause = SimpleNamespace(sleep=lambda _: None)
     monkeypatch.setattr("huggingface_hub.file_download.time", no_pause)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -68,117 +68,140 @@ def models(
     huggingface_hub.close_session()
 
 
-class TestGguf:
-    def test_the_only_one(self, hub: HubServer, models: Models, root: Path) -> None:
-        """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
-        hub.repos["me/tiny"] = Repo(
-            {"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300}
-        )
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, done.stderr) == (0, "")
-        assert done.stdout == f"{root / 'me/tiny/tiny.gguf'}\n"
-        assert (root / "me/tiny/tiny.gguf").read_bytes() == RAW
-        assert hub.served == [("tiny.gguf", None, len(RAW))]
-        assert not [*(root / ".partial").iterdir()]
+@pytest.fixture
+def pull(models):
+    """Pull a model; return its path."""
 
-    def test_several_are_listed(self, hub: HubServer, models: Models) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, done.stdout, hub.served) == (2, "", [])
-        assert done.stderr.splitlines()[1:] == [
-            "  tiny-Q4_0.gguf (307.2 kB)",
-            "  sub/tiny-F16.gguf (614.4 kB)",
-        ]
-        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").stdout.endswith(
-            "me/tiny/sub/tiny-F16.gguf\n"
-        )
+    def pulled(*words):
+        done = models("pull", *words)
+        assert (done.exit_code, done.stderr) == (0, "")
+        return Path(done.stdout.removesuffix("\n"))
+
+    return pulled
+
+
+@pytest.fixture
+def refuse(models):
+    """Pull a model and fail with this exit code; return the error's lines."""
+
+    def refused(exit_code, *words):
+        done = models("pull", *words)
+        assert (done.exit_code, done.stdout) == (exit_code, ""), done.stderr
+        return done.stderr.splitlines()
+
+    return refused
+
+
+def files(root):
+    return {path.name for path in root.rglob("*") if path.is_file()}
+
+
+class TestGguf:
+    def test_the_only_one(self, hub, pull, root):
+        """Without FILE the one GGUF model is pulled."""
+        others = {"README.md": b"hello", "mmproj-tiny.gguf": b"x" * 300}
+        hub.repos["me/tiny"] = Repo(files=others | {"tiny.gguf": RAW})
+        path = pull("me/tiny")
+        assert path == root / "me/tiny/tiny.gguf"
+        assert path.read_bytes() == RAW
+        assert files(root) == {"tiny.gguf"}
+
+    def test_several_are_listed(self, hub, refuse, pull):
+        hub.repos["me/tiny"] = Repo(files={"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
+        _, *listed = refuse(2, "me/tiny")
+        assert listed == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
+        assert hub.served == []
+        assert pull("me/tiny", "sub/tiny-F16.gguf").match("me/tiny/sub/tiny-F16.gguf")
+
+    def test_names_that_leave_the_folder(self, hub, refuse, root):
+        names = ("../../evil.gguf", "/evil.gguf", ".hidden/x.gguf")
+        hub.repos["me/evil"] = Repo(files=dict.fromkeys(names, RAW))
+        refuse(2, "me/evil")
+        assert files(root) == set()
+
+
+class TestParts:
+    @pytest.fixture
+    def big(self, hub):
+        """The repository me/big with a model in two parts."""
+        parts = {f"big-0000{part}-of-00002.gguf": RAW + bytes([part]) for part in (1, 2)}
+        repo = hub.repos["me/big"] = Repo(files=parts)
+        return repo
 
     @pytest.mark.fault("E7.77")
-    def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
-        parts = {f"big-0000{part}-of-00003.gguf": RAW + bytes([part]) for part in (1, 2, 3)}
-        hub.repos["me/big"] = Repo(parts)
-        assert models("pull", "me/big").stdout == f"{root / 'me/big/big-00001-of-00003.gguf'}\n"
-        assert {path.name: path.read_bytes() for path in (root / "me/big").glob("*.gguf")} == parts
-        del parts["big-00002-of-00003.gguf"]
-        assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").stderr
+    def test_come_together(self, big, pull, root):
+        path = pull("me/big")
+        assert path == root / "me/big/big-00001-of-00002.gguf"
+        for name, content in big.files.items():
+            assert path.with_name(name).read_bytes() == content
 
-    def test_nothing_is_placed_before_all_is_there(
-        self, hub: HubServer, models: Models, root: Path
-    ) -> None:
-        """A model whose last part broke off does not exist yet, and what came of it is not fetched twice."""
-        parts = {f"big-0000{part}-of-00002.gguf": RAW + bytes([part]) for part in (1, 2)}
-        hub.repos["me/big"] = Repo(parts, cut={"big-00002-of-00002.gguf": 1})
-        assert models("pull", "me/big").exit_code == 69
+    def test_one_that_lacks_is_named(self, big, refuse):
+        del big.files["big-00002-of-00002.gguf"]
+        [error] = refuse(2, "me/big")
+        assert "lacks big-00002-of-00002.gguf" in error
+
+    def test_are_placed_when_all_are_there(self, hub, big, refuse, pull, root):
+        """Parts that came before the last one broke off are not fetched twice."""
+        big.cut = {"big-00002-of-00002.gguf": 1}
+        refuse(69, "me/big")
         assert not (root / "me/big").exists()
-        before = len(hub.served)
-        hub.repos["me/big"].cut.clear()
-        assert models("pull", "me/big").exit_code == 0
-        assert [name for name, _, _ in hub.served[before:]] == ["big-00002-of-00002.gguf"]
-
-    def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
-        hub.repos["me/evil"] = Repo(
-            {"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW}
-        )
-        assert models("pull", "me/evil").exit_code == 2
-        assert not list(root.rglob("*.gguf"))
+        hub.served.clear()
+        big.cut = {}
+        pull("me/big")
+        assert [name for name, _, _ in hub.served] == ["big-00002-of-00002.gguf"]
 
 
 class TestInterrupted:
     @pytest.mark.parametrize(
-        ("now", "asked", "came"),
+        ("now", "requested", "received"),
         [
-            (Repo({"tiny.gguf": RAW}), "bytes=100000-", len(RAW) - 100_000),
-            (Repo({"tiny.gguf": RAW}, no_range=True), "bytes=100000-", len(RAW)),
-            (Repo({"tiny.gguf": RAW[::-1]}), None, len(RAW)),
+            (Repo(files={"tiny.gguf": RAW}), "bytes=100000-", len(RAW) - 100_000),
+            (Repo(files={"tiny.gguf": RAW}, no_range=True), "bytes=100000-", len(RAW)),
+            (Repo(files={"tiny.gguf": RAW[::-1]}), None, len(RAW)),
         ],
         ids=["the same", "no range", "changed meanwhile"],
     )
     @pytest.mark.fault("E7.85")
     def test_goes_on_where_it_stopped(
-        self, hub: HubServer, models: Models, root: Path, now: Repo, asked: str | None, came: int
-    ) -> None:
-        """Or starts over where Range is not honoured, or the file is another one."""
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
-        broken = models("pull", "me/tiny")
-        assert (broken.exit_code, broken.stdout, len(broken.stderr.splitlines())) == (69, "", 1)
-        assert "100000 bytes are kept" in broken.stderr
+        self, hub, tiny, refuse, pull, root, now, requested, received
+    ):
+        """It starts over if Range is not honoured, or the file is another one."""
+        tiny.cut = {"tiny.gguf": 100_000}
+        [error] = refuse(69, "me/tiny")
+        assert "100000 bytes are kept" in error
         assert not (root / "me/tiny").exists()
         hub.repos["me/tiny"] = now
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, Path(done.stdout.strip()).read_bytes()) == (
-            0,
-            now.files["tiny.gguf"],
-        )
-        assert hub.served[-1] == ("tiny.gguf", asked, came)
+        assert pull("me/tiny").read_bytes() == now.files["tiny.gguf"]
+        assert hub.served[-1] == ("tiny.gguf", requested, received)
 
-    def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
-        over, large = threading.Event(), RAW * 40
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": large}, cut={"tiny.gguf": 11_000_000}, stall=over)
+    def test_ctrl_c(self, hub, tiny, models, pull, root):
+        tiny.files["tiny.gguf"] = RAW * 40
+        tiny.cut = {"tiny.gguf": 11_000_000}
+        tiny.stall = over = threading.Event()
         with models.start("pull", "me/tiny") as process:
-            while not sum(path.stat().st_size for path in root.glob(".partial/*")):
+            while not any(path.stat().st_size for path in root.glob(".partial/*")):
                 assert not over.wait(0.01)
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=PATIENCE)
+            _, stderr = process.communicate(timeout=PATIENCE)
         over.set()
-        assert (process.returncode, err) == (130, "")
-        hub.repos["me/tiny"].cut.clear()
-        assert Path(models("pull", "me/tiny").stdout.strip()).read_bytes() == large
+        assert (process.returncode, stderr) == (130, "")
+        tiny.cut = {}
+        assert pull("me/tiny").read_bytes() == RAW * 40
         assert hub.served[-1][1] is not None
 
 
 class TestRefused:
     @pytest.mark.fault("E7.76")
-    def test_wrong_checksum(self, hub: HubServer, models: Models, root: Path) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, lie={"tiny.gguf"})
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (69, "", 1)
-        assert "tiny.gguf" in done.stderr
-        assert "checksum" in done.stderr
-        assert not [path for path in root.rglob("*") if path.is_file()]
+    def test_wrong_checksum(self, tiny, refuse, root):
+        tiny.lie = {"tiny.gguf"}
+        [error] = refuse(69, "me/tiny")
+        assert "tiny.gguf" in error
+        assert "checksum" in error
+        assert files(root) == set()
 
     @pytest.mark.parametrize(
-        ("status", "code", "exit_code", "said"),
+        ("status", "code", "exit_code", "named"),
         [
             (401, "RepoNotFound", 78, "HF_TOKEN"),
             (401, "", 78, "HF_TOKEN"),
@@ -188,168 +211,161 @@ class TestRefused:
         ],
     )
     @pytest.mark.fault("E7.85")
-    def test_status(
-        self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str
-    ) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (exit_code, "", 1), (
-            done.stderr
-        )
-        assert said in done.stderr
+    def test_status(self, tiny, refuse, status, code, exit_code, named):
+        tiny.status = status
+        tiny.code = code
+        [error] = refuse(exit_code, "me/tiny")
+        assert named in error
 
+    @pytest.mark.usefixtures("tiny")
     @pytest.mark.fault("E7.85")
-    def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
-        done = models("pull", "me/tiny", "other.gguf")
-        assert (done.exit_code, "tiny.gguf (307.2 kB)" in done.stderr) == (2, True)
-        assert models("pull", "me/nobody").exit_code == 2
-        assert models("pull", "../me").exit_code == 2
+    def test_no_such_file(self, refuse):
+        [error] = refuse(2, "me/tiny", "other.gguf")
+        assert error.endswith("it has tiny.gguf (307.2 kB)")
 
-    def test_no_hub(self, hub: HubServer, models: Models) -> None:
+    @pytest.mark.parametrize("name", ["me/nobody", "../me"])
+    @pytest.mark.fault("E7.85")
+    def test_no_such_model(self, refuse, name):
+        refuse(2, name)
+
+    def test_no_hub(self, hub, refuse):
         hub.close()
-        done = models("pull", "me/tiny")
-        assert (done.exit_code, len(done.stderr.splitlines())) == (69, 1)
-        assert hub.url in done.stderr
+        [error] = refuse(69, "me/tiny")
+        assert hub.url in error
 
+    @pytest.mark.usefixtures("tiny")
     @pytest.mark.fault("E7.85")
-    def test_offline(self, hub: HubServer, models: Models) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
+    def test_offline(self, hub, models):
         with models.start("pull", "me/tiny", HF_HUB_OFFLINE="1") as process:
-            _, err = process.communicate(timeout=PATIENCE)
-        assert (process.returncode, len(err.splitlines()), hub.asked) == (69, 1, 0)
-        assert "HF_HUB_OFFLINE" in err
+            _, stderr = process.communicate(timeout=PATIENCE)
+        [error] = stderr.splitlines()
+        assert (process.returncode, hub.asked) == (69, 0)
+        assert "HF_HUB_OFFLINE" in error
 
     @pytest.mark.fault("E7.85")
     @pytest.mark.fault("E5.54")
-    def test_disk_full(
-        self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
-        assert models("pull", "me/tiny").exit_code == 69
-        hub.repos["me/tiny"].cut.clear()
+    def test_disk_full(self, hub, tiny, refuse, pull, monkeypatch):
+        tiny.cut = {"tiny.gguf": 100_000}
+        refuse(69, "me/tiny")
+        tiny.cut = {}
         full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         with monkeypatch.context() as patch:
             patch.setattr(model_transfer, "http_get", full)
-            done = models("pull", "me/tiny")
-        assert (done.exit_code, len(done.stderr.splitlines())) == (69, 1), done.stderr
-        assert "is full" in done.stderr
-        assert models("pull", "me/tiny").exit_code == 0
+            [error] = refuse(69, "me/tiny")
+        assert "is full" in error
+        pull("me/tiny")
         assert hub.served[-1][1] == "bytes=100000-"
 
 
-def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
-    hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 1000})
-    assert models("pull", "me/tiny").exit_code == 69
-    hub.repos["me/tiny"].cut.clear()
+def test_one_pull_at_a_time(tiny, refuse, pull, root):
+    tiny.cut = {"tiny.gguf": 1000}
+    refuse(69, "me/tiny")
+    tiny.cut = {}
     [partial] = (root / ".partial").iterdir()
     with partial.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert models("pull", "me/tiny").exit_code == 75
-    assert models("pull", "me/tiny").exit_code == 0
+        refuse(75, "me/tiny")
+    pull("me/tiny")
 
 
 # --- models list, and names as --model
 
 
 @pytest.fixture
-def filled(root: Path, tiny_gguf: Path) -> Path:
-    """A folder with two GGUF models, one in parts, and what is no model."""
-    (root / "me/tiny").mkdir(parents=True)
-    (root / "me/tiny/tiny-F32.gguf").write_bytes(tiny_gguf.read_bytes())
-    for part in (1, 2):
-        (root / f"me/tiny/big-0000{part}-of-00002.gguf").write_bytes(tiny_gguf.read_bytes())
+def filled(root, tiny_gguf):
+    """A folder with two GGUF models, one of them in parts, and files that are no models."""
+    folder = root / "me/tiny"
+    folder.mkdir(parents=True)
+    for name in ("tiny-F32.gguf", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf"):
+        (folder / name).write_bytes(tiny_gguf.read_bytes())
+    (folder / "README.md").touch()
     (root / ".partial").mkdir()
     (root / ".partial/x.gguf").write_bytes(b"GGUF")
-    (root / "me/tiny/README.md").touch()
     return root
 
 
-def test_list(filled: Path, tiny_gguf: Path, models: Models) -> None:
-    told = json.loads(models("list", "--json").stdout)
+def test_list(filled, tiny_gguf, models):
+    shown = json.loads(models("list", "--json").stdout)
+    assert (shown["schema_version"], shown["folder"]) == (1, str(filled))
     size = tiny_gguf.stat().st_size
-    assert (told["schema_version"], told["folder"]) == (1, str(filled))
-    rows = [(model["name"], model["size_bytes"]) for model in told["models"]]
-    assert rows == [("me/tiny/big-00001-of-00002.gguf", 2 * size), ("me/tiny/tiny-F32.gguf", size)]
-    assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
+    sizes = {"me/tiny/big-00001-of-00002.gguf": 2 * size, "me/tiny/tiny-F32.gguf": size}
+    assert {model["name"]: model["size_bytes"] for model in shown["models"]} == sizes
+    assert shown["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
 
 
 class TestResolve:
-    def test_names(self, filled: Path) -> None:
-        for name in ("me/tiny/tiny-F32.gguf", "tiny/tiny-F32.gguf", "tiny-F32.gguf", "tiny-F32"):
-            assert resolve(name, filled) == str(filled / "me/tiny/tiny-F32.gguf")
-
-    def test_order(self, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A whole name comes before a path, a path before the end of a name."""
+    @pytest.fixture(autouse=True)
+    def here(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        (tmp_path / "tiny-F32.gguf").touch()
-        assert resolve("tiny-F32.gguf", filled) == "tiny-F32.gguf"
-        assert resolve("me/tiny/tiny-F32.gguf", filled) == str(filled / "me/tiny/tiny-F32.gguf")
-        assert resolve(str(tmp_path / "tiny-F32.gguf"), filled) == str(tmp_path / "tiny-F32.gguf")
-
-    def test_none_and_several(self, filled: Path, tmp_path: Path) -> None:
-        with pytest.raises(
-            ConfigError, match=rf"tried the 2 names in {filled} and the path /.*/nothing"
-        ):
-            resolve("nothing", filled)
-        with pytest.raises(ConfigError, match="tried the 2 names"):
-            resolve(str(tmp_path / "nothing"), filled)
-        (filled / "you").mkdir()
-        (filled / "you/tiny-F32.gguf").touch()
-        with pytest.raises(
-            ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"
-        ):
-            resolve("tiny-F32", filled)
-
-    def test_a_home(self, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No shell expands ~ in a file of settings, in a variable or behind an equals sign."""
         monkeypatch.setenv("HOME", str(tmp_path))
-        (tmp_path / "x.gguf").touch()
-        assert resolve("~/x.gguf", filled) == str(tmp_path / "x.gguf")
-        monkeypatch.setenv("SPECMESH_MODELS_DIR", "~/models")
-        assert models_dir() == tmp_path / "models"
-        with pytest.raises(ConfigError, match=f"{tmp_path}/none.gguf"):
-            resolve("~/none.gguf", filled)
+        return tmp_path
 
     @pytest.mark.parametrize(
-        ("value", "comes"),
+        "name", ["me/tiny/tiny-F32.gguf", "tiny/tiny-F32.gguf", "tiny-F32.gguf", "tiny-F32"]
+    )
+    def test_names(self, filled, name):
+        assert resolve(name, filled) == str(filled / "me/tiny/tiny-F32.gguf")
+
+    def test_order(self, filled, here):
+        """A whole name comes before a path, a path before the end of a name."""
+        (here / "tiny-F32.gguf").touch()
+        (here / "me").symlink_to("/nowhere")
+        assert resolve("me/tiny/tiny-F32.gguf", filled) == str(filled / "me/tiny/tiny-F32.gguf")
+        assert resolve("tiny-F32.gguf", filled) == "tiny-F32.gguf"
+
+    def test_a_path(self, filled, here):
+        path = here / "tiny-F32.gguf"
+        path.touch()
+        assert resolve(str(path), filled) == resolve("~/tiny-F32.gguf", filled) == str(path)
+
+    @pytest.mark.parametrize("name", ["nothing", "{here}/nothing", "~/nothing"])
+    def test_none(self, filled, here, name):
+        tried = f"tried the 2 names in {filled} and the path {here}/nothing"
+        with pytest.raises(ConfigError, match=tried):
+            resolve(name.format(here=here), filled)
+
+    def test_several(self, filled):
+        (filled / "you").mkdir()
+        (filled / "you/tiny-F32.gguf").touch()
+        several = r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"
+        with pytest.raises(ConfigError, match=several):
+            resolve("tiny-F32", filled)
+
+    def test_a_folder_in_a_home(self, here, monkeypatch):
+        monkeypatch.setenv("SPECMESH_MODELS_DIR", "~/models")
+        assert models_dir() == here / "models"
+
+    @pytest.mark.parametrize(
+        ("name", "comes"),
         [
             ("/nowhere/at/all/model.gguf", True),
-            ("{folder}/empty/model.gguf", True),
-            ("{folder}/dangling.gguf", True),
-            ("{folder}/tiny-F33.gguf", False),
+            ("{here}/empty/model.gguf", True),
+            ("{here}/dangling.gguf", True),
+            ("{here}/tiny-F33.gguf", False),
             ("tiny-F33.gguf", False),
         ],
     )
-    def test_a_disk_that_may_come(self, filled: Path, tmp_path: Path, value: str, comes: bool):
-        """A path may lie on a disk that is not mounted; a name beside models is wrong."""
-        (tmp_path / "empty").mkdir()
-        (tmp_path / "tiny-F32.gguf").touch()
-        (tmp_path / "dangling.gguf").symlink_to("/nowhere/model.gguf")
+    def test_a_disk_that_may_come(self, filled, here, name, comes):
+        """A path may lie on a disk that is not mounted; a name among models is wrong."""
+        (here / "empty").mkdir()
+        (here / "tiny-F32.gguf").touch()
+        (here / "dangling.gguf").symlink_to("/nowhere/model.gguf")
         with pytest.raises(ConfigError) as raised:
-            resolve(value.format(folder=tmp_path), filled)
+            resolve(name.format(here=here), filled)
         assert isinstance(raised.value, NotThereYet) is comes
         assert ("--wait" in str(raised.value)) is comes
 
     @pytest.mark.parametrize("root", ["nowhere", "empty"])
-    def test_a_folder_of_models_that_may_come(
-        self, tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
-    ):
-        (tmp_path / "empty").mkdir()
-        monkeypatch.chdir(tmp_path)
+    def test_a_folder_of_models_that_may_come(self, here, root):
+        (here / "empty").mkdir()
         with pytest.raises(NotThereYet):
-            resolve("big-model-Q8_0", tmp_path / root)
+            resolve("big-model-Q8_0", here / root)
 
     @pytest.mark.parametrize("call", ["os.listdir", "Path.is_symlink"])
-    def test_a_closed_folder_does_not_open(
-        self, filled: Path, monkeypatch: pytest.MonkeyPatch, call: str
-    ):
-        """As homes are to the machine's own services."""
-
-        def refused(_: object) -> list[str]:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(f"specmesh.models.{call}", refused)
+    def test_a_closed_folder_does_not_open(self, filled, monkeypatch, call):
+        """The machine's own services cannot look into homes."""
+        denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+        monkeypatch.setattr(f"specmesh.models.{call}", denied)
         with pytest.raises(ConfigError, match="homes are hidden") as raised:
             resolve("/home/ada/model.gguf", filled)
         assert not isinstance(raised.value, NotThereYet)
