@@ -1,13 +1,10 @@
-"""A process of ours that may crash, hang or take all memory: what its caller sees, and that it goes on."""
+"""A child process that may crash, hang or take all memory: its caller gets an error and goes on."""
 
 import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import PATIENCE
@@ -18,10 +15,18 @@ from specmesh.errors import ChildFailed, ChildLate
 PROGRAM = """
 import os, sys, time
 
+count = 0
+held = None
+
 def answer(request):
+    global count, held
+    what = request.get("what")
     match request["do"]:
         case "echo":
-            return {"said": request["what"], "pid": os.getpid()}
+            return {"echo": what}
+        case "count":
+            count += 1
+            return {"count": count, "pid": os.getpid(), "parent": os.getppid()}
         case "spin":
             while True:
                 pass
@@ -38,187 +43,189 @@ def answer(request):
             return {"length": len(b"x" * 2**30)}
         case "warn":
             os.write(2, b"a warning\\n" * 10_000)
-        case "both":
-            global count
-            count = globals().get("count", 0) + 1
-            return {"count": count, "parent": os.getppid()}
         case "variables":
             return {"names": sorted(os.environ)}
         case "write":
-            os.write(0, request["what"].encode())
-        case "hold_and_sleep":
-            with open(request["what"], "w") as pipe:
-                pipe.write("begun")
-                pipe.flush()
-                time.sleep(60)
+            os.write(0, what.encode())
         case "hold":
-            global held
-            held = open(request["what"], "w")
+            held = open(what, "w")
+        case "hold_and_sleep":
+            held = open(what, "w")
+            held.write("begun")
+            held.flush()
+            time.sleep(60)
     return {}
 """
 
-needs_limits = pytest.mark.skipif(
-    sys.platform == "darwin", reason="macOS does not enforce its limit of memory"
-)
+VALUES = ["a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
+def make(tmp_path, monkeypatch):
+    """Start a child that runs the program above."""
     (tmp_path / "under_test.py").write_text(PROGRAM)
-    monkeypatch.setenv(
-        "PYTHONPATH",
-        os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    )
-    made: list[Child] = []
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    children = []
 
-    def start(**how: Any) -> Child:
-        made.append(Child("under_test", memory=2**28, **({"seconds": PATIENCE} | how)))
-        return made[-1]
+    def start(seconds=PATIENCE, **options):
+        child = Child("under_test", memory=2**28, seconds=seconds, **options)
+        children.append(child)
+        return child
 
     yield start
-    for child in made:
+    for child in children:
         child.close()
 
 
-def failure(child: Child, **request: object) -> str:
-    with pytest.raises(ChildFailed) as caught:
+@pytest.fixture
+def pipe(tmp_path):
+    """A named pipe and its reading end."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield str(path), end
+    os.close(end)
+
+
+def failure(child, **request):
+    with pytest.raises(ChildFailed) as raised:
         child.ask(request)
-    return str(caught.value)
+    return str(raised.value)
 
 
-def pid(child: Child) -> int:
-    return int(str(child.ask({"do": "echo", "what": None})["pid"]))
+def echo(child, what):
+    return child.ask({"do": "echo", "what": what})["echo"]
 
 
-def test_one_process_answers_many_requests(make: Callable[..., Child]):
+def count(child):
+    return child.ask({"do": "count"})
+
+
+def test_one_process_answers_many_requests(make):
     child = make()
-    first = pid(child)
-    for what in ("a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20):
-        assert child.ask({"do": "echo", "what": what}) == {"said": what, "pid": first}
-    assert first != os.getpid()
+    assert [count(child)["count"], count(child)["count"]] == [1, 2]
+    assert count(child)["pid"] != os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("request_", "why"),
-    [
-        ({"do": "abort"}, "SIGABRT: its last line"),
-        ({"do": "raise"}, "exit code 1: ValueError: a defect"),
-        ({"do": "leave"}, "exit code 3"),
-        pytest.param({"do": "take"}, "more than 256 MiB of memory", marks=needs_limits),
-        ({"do": "write", "what": "{{{{\n"}, "cannot be read"),
-        ({"do": "write", "what": "x" * 99}, "cannot be read"),
-        ({"do": "write", "what": "[]\n"}, "cannot be read"),
-    ],
-    ids=lambda value: value["do"] if isinstance(value, dict) else "",
-)
-def test_what_fails_is_told_and_the_next_is_answered(
-    make: Callable[..., Child], request_: dict[str, object], why: str
-):
+@pytest.mark.parametrize("forks", [False, True])
+@pytest.mark.parametrize("value", VALUES, ids=type)
+def test_any_value_comes_back(make, forks, value):
+    assert echo(make(forks=forks), value) == value
+
+
+FAILURES = [
+    ("abort", "SIGABRT: its last line"),
+    ("raise", "exit code 1: ValueError: a defect"),
+    pytest.param(
+        "take",
+        "more than 256 MiB of memory",
+        marks=pytest.mark.skipif(
+            sys.platform == "darwin", reason="macOS does not enforce its limit of memory"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("do", "reason"), [*FAILURES, ("leave", "exit code 3")])
+def test_a_failure_has_its_reason(make, do, reason):
+    """The next request is answered."""
     child = make()
-    assert why in failure(child, **request_)
-    assert child.ask({"do": "echo", "what": 1})["said"] == 1
+    assert reason in failure(child, do=do)
+    assert echo(child, 1) == 1
 
 
-def test_nobody_need_read_its_warnings(make: Callable[..., Child]):
+@pytest.mark.parametrize("what", ["{{{{\n", "x" * 99, "[]\n"])
+def test_an_answer_that_is_no_object(make, what):
     child = make()
-    first = pid(child)
+    assert "cannot be read" in failure(child, do="write", what=what)
+    assert echo(child, 1) == 1
+
+
+def test_nobody_need_read_its_warnings(make):
+    child = make()
+    count(child)
     for _ in range(3):
         assert child.ask({"do": "warn"}) == {}
-    assert pid(child) == first
+    assert count(child)["count"] == 2
 
 
 @pytest.mark.parametrize("do", ["spin", "sleep"])
-def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do: str):
+def test_it_is_not_waited_for_longer_than_allowed(make, do):
     child = make()
-    before = pid(child)
+    before = count(child)["pid"]
     child.seconds = 0.1
     assert failure(child, do=do) == "it took more than 0.1 s"
     child.seconds = PATIENCE
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
-    assert pid(child) != before
+    assert count(child)["count"] == 1
 
 
-def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
+def test_it_knows_no_secrets(make, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("SPECMESH_KEYS", "secret")
-    names = make().ask({"do": "variables"})["names"]
-    assert isinstance(names, list)
-    assert {"PATH", "PYTHONPATH"} <= set(names)
-    assert not {"HF_TOKEN", "SPECMESH_KEYS"} & set(names)
+    names = set(make().ask({"do": "variables"})["names"])
+    assert {"PATH", "PYTHONPATH"} <= names
+    assert not {"HF_TOKEN", "SPECMESH_KEYS"} & names
 
 
-def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
-    os.mkfifo(pipe := tmp_path / "pipe")
-    program = (
-        "import os, sys; from specmesh.engines.sandbox import *; child = Child('under_test', memory=2**28, seconds=60);"
-        "child.ask({'do': 'hold', 'what': sys.argv[1]}); os.kill(os.getpid(), 9)"
-    )
-    make()
-    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", program, str(pipe)], timeout=PATIENCE, check=False
-        ).returncode
-        == -9
-    )
+KILLED = """
+import os, sys
+from specmesh.engines.sandbox import Child
+child = Child("under_test", memory=2**28, seconds=60)
+child.ask({"do": "hold", "what": sys.argv[1]})
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.usefixtures("make")
+def test_it_ends_with_its_parent(pipe):
+    path, end = pipe
+    done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=PATIENCE, check=False)
+    assert done.returncode == -9
     assert select.select([end], [], [], PATIENCE)[0], "it still has the pipe open"
     assert os.read(end, 1) == b""
-    os.close(end)
 
 
 # --- copies of the process, one for each request
 
 
-def test_each_request_has_a_copy_of_one_process(make: Callable[..., Child]):
+def test_each_request_has_a_copy_of_one_process(make):
     child = make(forks=True)
-    first, second = child.ask({"do": "both"}), child.ask({"do": "both"})
-    assert (first["count"], second["count"]) == (1, 1)
+    first = count(child)
+    second = count(child)
+    assert first["count"] == second["count"] == 1
     assert first["parent"] == second["parent"] != os.getpid()
-    for what in ("a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20):
-        assert child.ask({"do": "echo", "what": what})["said"] == what
 
 
 @pytest.mark.parametrize(
     ("do", "limits"),
     [("spin", {"cpu": 0.05}), ("spin", {"seconds": 0.1}), ("sleep", {"seconds": 0.1})],
 )
-def test_a_copy_that_takes_too_long_costs_no_process(
-    make: Callable[..., Child], do: str, limits: dict[str, float]
-):
+def test_a_copy_that_takes_too_long_costs_no_process(make, do, limits):
     child = make(forks=True, **limits)
-    before = child.ask({"do": "both"})["parent"]
-    with pytest.raises(ChildLate, match=f"it took more than {min(limits.values()):g} s"):
+    before = count(child)["parent"]
+    [limit] = limits.values()
+    with pytest.raises(ChildLate, match=f"it took more than {limit:g} s"):
         child.ask({"do": do})
-    assert child.ask({"do": "both"})["parent"] == before
+    assert count(child)["parent"] == before
 
 
-@pytest.mark.parametrize(
-    ("do", "why"),
-    [
-        ("abort", "SIGABRT: its last line"),
-        ("raise", "exit code 1: ValueError: a defect"),
-        ("leave", "exit code 1: SystemExit: 3"),
-        pytest.param("take", "more than 256 MiB of memory", marks=needs_limits),
-    ],
-)
-def test_what_fails_in_a_copy_is_told(make: Callable[..., Child], do: str, why: str):
+@pytest.mark.parametrize(("do", "reason"), [*FAILURES, ("leave", "exit code 1: SystemExit: 3")])
+def test_a_failure_in_a_copy_has_its_reason(make, do, reason):
     child = make(forks=True)
-    assert why in failure(child, do=do)
-    assert child.ask({"do": "echo", "what": 1})["said"] == 1
+    assert reason in failure(child, do=do)
+    assert echo(child, 1) == 1
 
 
-def test_copies_end_with_the_process(make: Callable[..., Child], tmp_path: Path):
-    """A copy is not left behind that computes for nobody."""
-    os.mkfifo(pipe := tmp_path / "pipe")
+def test_copies_end_with_the_process(make, pipe):
+    """No copy is left behind that computes for nobody."""
+    path, end = pipe
     child = make(forks=True)
-    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with ThreadPoolExecutor(1) as asking:
-        asked = asking.submit(failure, child, do="hold_and_sleep", what=str(pipe))
+        asked = asking.submit(failure, child, do="hold_and_sleep", what=path)
         assert select.select([end], [], [], PATIENCE)[0]
         child.close()
         asked.result(PATIENCE)
-    os.set_blocking(end, True)
-    while os.read(end, 1):  # its end comes when nobody holds the other one any more
+    while os.read(end, 1):
         pass
-    os.close(end)
