@@ -22,16 +22,12 @@ from specmesh.wire import messages as m
 
 REASONS = {"length", "magic", "checksum", "version", "kind", "count", "body"}
 MESSAGES = {message.__name__ for message in get_args(m.Message)}
+VERIFIER = "Truth Sync Nack Round Trim Finish accepted rejected stale waits solved resumed"
+DRAFTER = "Draft DraftProbs Nack Trim Learned accepted sampled"
 REACHED = {
     "codec": REASONS | MESSAGES,
-    "verifier_session": {
-        *("Truth", "Sync", "Nack", "Round", "Trim", "Finish"),
-        *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
-    },
-    "drafter_session": {
-        *("Draft", "DraftProbs", "Nack", "Trim", "Learned"),
-        *("accepted", "sampled", "no event"),
-    },
+    "verifier_session": {"no event", *VERIFIER.split()},
+    "drafter_session": {"no event", *DRAFTER.split()},
 }
 """Messages, refusals, effects and turns that some input of each corpus reaches."""
 
@@ -40,9 +36,8 @@ def run(target, data):
     return importlib.import_module(f"fuzz.{target}").run(data)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_no_input_of_a_corpus_breaks_its_target(target):
-    """Together they reach all that the target can do."""
+def run_corpus(target):
+    """Return how often each thing happened; raise the target's error with the input's path."""
     seen = Counter()
     for path in corpus(target):
         try:
@@ -50,7 +45,13 @@ def test_no_input_of_a_corpus_breaks_its_target(target):
         except Exception as error:
             error.add_note(str(path))
             raise
-    assert REACHED[target] <= set(seen)
+    return seen
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_input_of_a_corpus_breaks_its_target(target):
+    """Together they reach all that the target can do."""
+    assert REACHED[target] <= set(run_corpus(target))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -62,97 +63,97 @@ def test_no_input_breaks_a_target(target, begin, data):
 # --- a broken product is noticed
 
 
-def is_noticed(target: str) -> bool:
-    for path in corpus(target):
-        try:
-            run(target, path.read_bytes())
-        except (AssertionError, LookupError, RecursionError, ValueError):
-            return True
-    return False
-
-
-def accept_without_looking(drafts, choose, **_):
-    """Accept the first draft, whatever the target chooses."""
-    token = drafts[0] if drafts else choose(0)
-    count = 1 if drafts else 0
-    return Acceptance(committed=(token,), accepted=count, tested=count, ended=False)
+def believe_drafts(drafts, choose, **_):
+    committed = drafts[:1] or (choose(0),)
+    count = min(len(drafts), 1)
+    return Acceptance(committed=committed, accepted=count, tested=count, ended=False)
 
 
 STEPPED = VerifierSession.stepped
 
 
-def step_without_trimming(self, *step, **fields):
+def step_without_trims(self, *step, **fields):
     effects = STEPPED(self, *step, **fields)
     return [effect for effect in effects if not isinstance(effect, ev.Trim)]
 
 
-BREAKS = [
-    pytest.param(
-        "verifier_session",
-        (session, "accept", accept_without_looking),
-        id="drafts are believed",
-    ),
-    pytest.param(
-        "verifier_session",
-        (VerifierSession, "stepped", step_without_trimming),
-        id="nothing is trimmed",
-    ),
-    pytest.param(
-        "drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix counts as held"
-    ),
-    pytest.param("codec", (codec, "MAX_DEPTH", 10**9), id="reports of any depth"),
-]
-
-
-@pytest.mark.parametrize(("target", "broken"), BREAKS)
-def test_a_broken_product_is_noticed(target, broken, monkeypatch):
-    monkeypatch.setattr(*broken)
-    assert is_noticed(target)
-
-
-# --- the soak: the text of a client, compared with that of the verifier alone
-
-TEXT = Text("p", SamplingParams(), (112,), (65, 66, 67, 68), ended=False)
-ENDED = replace(TEXT, ended=True)
-
-
-def verdict(told, text=TEXT, max_tokens=4, *, excused=False):
-    return judge(told, text, max_tokens, bytes(told.ids).decode(), excused=excused, waits=False)
+def hold_any_prefix(*_):
+    return True
 
 
 @pytest.mark.parametrize(
-    ("told", "text", "max_tokens", "expected"),
+    ("target", "place", "name", "broken"),
     [
-        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="length"), TEXT, 4, Verdict.COMPLETE),
-        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="stop"), ENDED, 9, Verdict.COMPLETE),
-        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="length"), ENDED, 9, Verdict.INCOMPLETE),
-        (Told(ids=[65, 66], text="AB", finish="length"), TEXT, 4, Verdict.INCOMPLETE),
-        (Told(ids=[65, 66], text="AB", finish="cancelled"), TEXT, 2, Verdict.INCOMPLETE),
-        (Told(ids=[65, 66, 67, 68], text="ABC", finish="length"), TEXT, 4, Verdict.MISMATCH),
-        (Told(ids=[65, 66, 68], text="ABD", finish=None, error="x"), TEXT, 4, Verdict.MISMATCH),
-        (Told(ids=[65, 66, 67], text="ABC", finish="length"), TEXT, 2, Verdict.MISMATCH),
-        (Told(ids=[65], text="A", left=True), TEXT, 4, Verdict.EXCUSED),
-        (Told(ids=[65], text="A", error="x"), TEXT, 4, Verdict.INCOMPLETE),
+        ("verifier_session", session, "accept", believe_drafts),
+        ("verifier_session", VerifierSession, "stepped", step_without_trims),
+        ("drafter_session", Prefix, "holds", hold_any_prefix),
+        ("codec", codec, "MAX_DEPTH", 10**9),
     ],
-    ids=repr,
 )
-def test_verdicts(told, text, max_tokens, expected):
-    assert verdict(told, text, max_tokens) is expected
+def test_a_broken_product_is_noticed(target, place, name, broken, monkeypatch):
+    monkeypatch.setattr(place, name, broken)
+    with pytest.raises((AssertionError, LookupError, RecursionError, ValueError)):
+        run_corpus(target)
+
+
+# --- the soak
+
+TRUTH = Text("p", SamplingParams(), (112,), (65, 66, 67, 68), ended=False)
+
+
+def answer(text, finish=None, ids=None, **more):
+    """Return an answer, whose ids are those of its text or of another one."""
+    generated = (ids or text).encode()
+    return Told(ids=[*generated], text=text, finish=finish, **more)
+
+
+def judged(told, truth=TRUTH, max_tokens=4, *, excused=False):
+    shown = bytes(told.ids).decode()
+    return judge(told, truth, max_tokens, shown, excused=excused, waits=False)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("told", "verdict"),
     [
-        (Told(ids=[65], text="A", error="x", opened=True), Verdict.EXCUSED),
-        (Told(error="x"), Verdict.EXCUSED),
-        (Told(ids=[66], text="B", error="x"), Verdict.MISMATCH),
-        (Told(ids=[65], text="A", finish="length"), Verdict.INCOMPLETE),
+        (answer("ABCD", "length"), "complete"),
+        (answer("AB", "length"), "incomplete"),
+        (answer("A", error="x"), "incomplete"),
+        (answer("ABC", "length", ids="ABCD"), "mismatch"),
+        (answer("ABD", error="x"), "mismatch"),
+        (answer("A", left=True), "excused"),
     ],
-    ids=repr,
 )
-def test_faults_excuse_a_missing_rest_only(told, expected):
-    assert verdict(told, excused=True) is expected
+def test_verdicts(told, verdict):
+    assert judged(told) == verdict
 
 
-def test_other_verdicts_than_these_are_bad():
-    assert set(Verdict) - set(BAD) == {Verdict.COMPLETE, Verdict.EXCUSED}
+def test_a_cancelled_text_is_incomplete():
+    assert judged(answer("AB", "cancelled"), max_tokens=2) == "incomplete"
+
+
+def test_a_text_that_is_too_long_is_a_mismatch():
+    assert judged(answer("ABC", "length"), max_tokens=2) == "mismatch"
+
+
+@pytest.mark.parametrize(("finish", "verdict"), [("stop", "complete"), ("length", "incomplete")])
+def test_a_text_that_ends_must_stop(finish, verdict):
+    ended = replace(TRUTH, ended=True)
+    assert judged(answer("ABCD", finish), ended, max_tokens=9) == verdict
+
+
+def test_bad_verdicts():
+    assert set(Verdict) - BAD == {"complete", "excused"}
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [
+        (answer("A", error="x", opened=True), "excused"),
+        (answer("", error="x"), "excused"),
+        (answer("B", error="x"), "mismatch"),
+        (answer("A", "length"), "incomplete"),
+    ],
+)
+def test_faults_excuse_a_missing_rest(told, verdict):
+    """The part that came must be right all the same."""
+    assert judged(told, excused=True) == verdict

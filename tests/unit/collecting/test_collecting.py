@@ -41,16 +41,16 @@ for line in sys.stdin:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """The cache's folder."""
     monkeypatch.setenv(test_cache.VARIABLE, str(tmp_path))
     return tmp_path
 
 
-def archive(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Archive:
+def archive(monkeypatch, content):
     """An archive as a registry has it, pinned by DIGEST."""
 
-    def downloaded(_archive: Archive, folder: str) -> Path:
+    def downloaded(_archive, folder):
         path = Path(folder) / "archive"
         path.write_bytes(content)
         return path
@@ -59,18 +59,18 @@ def archive(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Archive:
     return Archive(registry="npm", name="one", version="1", sha256=DIGEST)
 
 
-def test_an_archive_is_kept(monkeypatch: pytest.MonkeyPatch):
+def test_an_archive_is_kept(monkeypatch):
     first = archive_file(archive(monkeypatch, CONTENT))
     again = archive_file(archive(monkeypatch, b"not asked for"))
     assert (again, again.read_bytes()) == (first, CONTENT)
 
 
-def test_an_archive_with_another_checksum_is_not_used(monkeypatch: pytest.MonkeyPatch):
+def test_an_archive_with_another_checksum_is_not_used(monkeypatch):
     with pytest.raises(SystemExit, match="not the pinned one"):
         archive_file(archive(monkeypatch, b"another archive"))
 
 
-def served(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Server:
+def served(monkeypatch, folder, source):
     """A server of this source, installed."""
     script = folder / "server"
     script.write_text(f"#!{sys.executable}\n{source}")
@@ -80,7 +80,7 @@ def served(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Server
     return Server("@a/server", "1")
 
 
-def test_all_pages_of_tools(monkeypatch: pytest.MonkeyPatch, folder: Path):
+def test_all_pages_of_tools(monkeypatch, folder):
     """Lines that are no messages are passed over, and requests of the server's are refused."""
     collect(served(monkeypatch, folder, SERVER), apart=False)
     written = json.loads((folder / "tools" / "a-server.json").read_text())
@@ -96,6 +96,6 @@ def test_all_pages_of_tools(monkeypatch: pytest.MonkeyPatch, folder: Path):
     ],
     ids=["ends", "error", "no tools"],
 )
-def test_a_server_that_fails(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str, why: str):
+def test_a_server_that_fails(monkeypatch, folder, source, why):
     with pytest.raises(ServerFailed, match=why):
         collect(served(monkeypatch, folder, source), apart=False)

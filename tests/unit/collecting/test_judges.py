@@ -1,8 +1,8 @@
 """The judges of templates and schemas see a loss, a refusal, and an invalid document."""
 
+import re
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -11,15 +11,20 @@ CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
 @pytest.fixture
-def templates(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def bench(monkeypatch):
+    """Import a program of bench/."""
     monkeypatch.syspath_prepend(str(BENCH))
-    return import_module("templates")
+    return import_module
 
 
 @pytest.fixture
-def validity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCH))
-    return import_module("validity")
+def templates(bench):
+    return bench("templates")
+
+
+@pytest.fixture
+def validity(bench):
+    return bench("validity")
 
 
 @pytest.mark.parametrize(
@@ -32,13 +37,12 @@ def validity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("{{ unknown.name }}", "user", "refused"),
         ("{{ ", "user", "FAILED"),
     ],
-    ids=["rendered", "tools in words", "shows nothing", "refused", "error", "no template"],
 )
-def test_what_became_of_a_shape(templates: ModuleType, source: str, shape: str, kind: str):
+def test_what_became_of_a_shape(templates, source, shape, kind):
     assert templates.outcomes(source)[shape].kind == kind
 
 
-def test_a_lost_message_is_seen(templates: ModuleType, monkeypatch: pytest.MonkeyPatch):
+def test_a_lost_message_is_seen(templates, monkeypatch):
     monkeypatch.setattr(templates.TemplateTokenizer, "chat_text", lambda *_, **__: "Hello")
     assert templates.outcomes(CHAT)["user"].kind == "LOST"
 
@@ -48,19 +52,18 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "uniqueIte
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
-    [('{"a": 1}', ""), ('{"a": "1"}', "/a: type:"), ('{"a": 1', "no JSON")],
-    ids=["valid", "type", "no JSON"],
+    [('{"a": 1}', "^$"), ('{"a": "1"}', "/a: type:"), ('{"a": 1', "no JSON")],
 )
-def test_violation(validity: ModuleType, text: str, wrong: str):
-    assert validity.violation(SCHEMA, text)[: len(wrong) or None] == wrong
+def test_violation(validity, text, wrong):
+    assert re.match(wrong, validity.violation(SCHEMA, text))
 
 
-def test_repeated_names(validity: ModuleType):
+def test_repeated_names(validity):
     """An escaped spelling is the same name."""
     assert validity.repeated_names('[{"a": 1, "b": 2, "\\u0061": 3}]') == ["a"]
 
 
-def test_ignored_keywords(validity: ModuleType):
+def test_ignored_keywords(validity):
     """A keyword is left out; a property of the same name stays."""
     schema = {"properties": {"not": {"not": {}, "pattern": "^(?!x)"}}, "enum": [{"not": 1}]}
     kept = {"properties": {"not": {}}, "enum": [{"not": 1}]}
