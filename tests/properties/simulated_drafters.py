@@ -1,4 +1,4 @@
-"""Drafters over simulated links: one that drafts as ours do, and one that does whatever could hurt."""
+"""Drafters over simulated links: an honest one that drafts as ours do, and a hostile one."""
 
 import random
 from dataclasses import dataclass
@@ -17,9 +17,15 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Drafter:
-    """A drafter to attach: how often it is right, or how it misbehaves; it dies after `life` seconds."""
+    """A drafter to attach.
+
+    accuracy: how often it is right.
+    hostile, silent: it sends anything, or nothing.
+    seconds: that a draft takes.
+    life: seconds until it dies.
+    """
 
     accuracy: float = 0.8
     hostile: bool = False
@@ -32,10 +38,12 @@ class Drafter:
 
 
 class HonestDrafter:
-    """A drafter with a model that takes time: one thing at a time, frames whenever they come."""
+    """A drafter whose model does one thing at a time, while frames come whenever they come."""
 
     def __init__(self, world, setup, session, params):
-        self.world, self.setup, self.session = world, setup, session
+        self.world = world
+        self.setup = setup
+        self.session = session
         self.core = core.Drafter(
             session,
             setup.n_ctx,
@@ -47,7 +55,9 @@ class HonestDrafter:
         self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
         self.sampler = Sampler(params.sampling)
-        self.busy, self.alive, self.learned = False, True, []
+        self.busy = False
+        self.alive = True
+        self.learned = []
         self.up = self.down = None
 
     def receive(self, message):
@@ -58,8 +68,8 @@ class HonestDrafter:
     def turn(self):
         if not self.alive or self.busy:
             return
-        now = self.world.clock.now
-        step, effects = self.core.next_step(now)
+        clock = self.world.clock
+        step, effects = self.core.next_step(clock.now)
         self.perform(effects)
         if step is None:
             return
@@ -68,9 +78,8 @@ class HonestDrafter:
         self.memory.append(step.ids)
         guess, proposal = self.guess() if step.guess else (None, None)
         self.busy = True
-        self.world.clock.at(
-            now + self.setup.seconds * step.guess, lambda: self.finish(step, guess, proposal)
-        )
+        end = clock.now + self.setup.seconds * step.guess
+        clock.at(end, lambda: self.finish(step, guess, proposal))
 
     def finish(self, step, guess, proposal):
         self.busy = False
@@ -79,25 +88,29 @@ class HonestDrafter:
             self.turn()
 
     def guess(self):
-        """The target's own choice, as often as this drafter is right; now and then nothing. Of a probabilistic text a
-        sample, and what it is of."""
+        """Return a draft, or now and then none, and the proposal that it is a sample of."""
         held = self.memory.held
         if self.proposes:
             return self.proposed(held)
         right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
-        luck = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
-        if luck[0] < 256 * self.setup.accuracy:
+        luck, other = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
+        if luck < 256 * self.setup.accuracy:
             return right, None
-        return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB, None
+        if other < 16:
+            return None, None
+        return (right + 1 + other % (N_VOCAB - 1)) % N_VOCAB, None
 
     def proposed(self, prefix):
-        """A draft after a prefix, always the same there, and its proposal: the less accurate the drafter is, the less
-        it is the target's distribution; sampled as drafters do, or from two tokens in thirds, or certain."""
-        ids, blur = prefix[0 : len(prefix)], (1 - self.setup.accuracy) * 2
-        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * row(
-            prefix.crc ^ 1, end_bias=0.0
-        )
-        sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
+        """Return a draft after a prefix, always the same there, and its proposal.
+
+        The less accurate the drafter is, the less its distribution is the target's. A draft is
+        sampled as drafters do, or from two tokens in thirds, or it is certain.
+        """
+        blur = (1 - self.setup.accuracy) * 2
+        noise = row(prefix.crc ^ 1, end_bias=0.0)
+        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * noise
+        sampler = self.sampler.after(prefix[0 : len(prefix)])
+        luck = random.Random(prefix.crc ^ self.world.seed)
         form = luck.randrange(8)
         if form > 1:
             sampler = ProposalSampler(sampler, prefix.crc)
@@ -118,37 +131,42 @@ class HonestDrafter:
 
 
 class HostileDrafter:
-    """Sends whatever could hurt: any bytes, replays, NACK floods; drafts for any place, impossible, long, wrong, with
-    distributions that they were not sampled from, or that are none."""
+    """Sends any bytes, replays, and drafts for any place that are impossible, long or wrong.
+
+    Their distributions are none, or others than they were sampled from.
+    """
 
     def __init__(self, world, setup, session, _):
-        self.world, self.setup, self.session = world, setup, session
-        self.alive, self.said, self.learned = True, [b""], []
+        self.world = world
+        self.setup = setup
+        self.session = session
+        self.alive = True
+        self.sent = [b""]
+        self.learned = []
         self.up = self.down = None
         if not setup.silent:
             world.clock.at(world.clock.now, self.turn)
 
     def receive(self, message):
-        """It knows the text as it is."""
+        """Do nothing: it reads the text in the world."""
 
     def turn(self):
         if self.alive:
             for _ in range(self.world.rng.randint(1, 3)):
-                self.say()
+                self.attack()
             self.world.clock.at(self.world.clock.now + self.setup.seconds, self.turn)
 
-    def say(self):
-        rng, served = self.world.rng, self.world.sessions[self.session]
+    def attack(self):
+        rng = self.world.rng
+        served = self.world.sessions[self.session]
         truth = Prefix((*served.prompt, *served.shown))
-        place, ids = (
-            (self.session, len(truth), truth.crc),
-            rng.choices(range(N_VOCAB), k=rng.choice((1, 3, 40, 400))),
-        )
+        place = (self.session, len(truth), truth.crc)
+        wrong = rng.choices(range(N_VOCAB), k=rng.choice((1, 3, 40, 400)))
         untrue = frame_of(Tape(rng.randbytes(99)), truth, self.session, len(truth))
-        wrong, impossible = (
-            m.Draft(*place, tuple(said)) for said in (ids, [*ids[:3], rng.choice(WILD_IDS)])
-        )
-        any_bytes, replayed = rng.randbytes(rng.randrange(60)), rng.choice(self.said)
-        frame = rng.choice((*[untrue] * 3, encode(wrong), encode(impossible), any_bytes, replayed))
-        self.said.append(frame)
+        impossible = [*wrong[:3], rng.choice(WILD_IDS)]
+        drafts = [encode(m.Draft(*place, tuple(ids))) for ids in (wrong, impossible)]
+        any_bytes = rng.randbytes(rng.randrange(60))
+        replayed = rng.choice(self.sent)
+        frame = rng.choice((untrue, untrue, untrue, *drafts, any_bytes, replayed))
+        self.sent.append(frame)
         self.up.send_raw(frame)

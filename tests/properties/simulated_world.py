@@ -1,5 +1,4 @@
-"""A verifier with its drafters in simulated time, over links that drop, delay, duplicate, reorder and corrupt frames;
-what must be so at its end, and worlds as hypothesis draws them."""
+"""A verifier and its drafters in simulated time, over links that lose, delay and damage frames."""
 
 import heapq
 import random
@@ -22,9 +21,13 @@ from specmesh.wire.codec import encode
 
 
 class Clock:
+    """Runs actions at their times. events: how many it has run."""
+
     def __init__(self):
-        self.now, self.events = 0.0, 0
-        self._queue, self._order = [], count()
+        self.now = 0.0
+        self.events = 0
+        self._queue = []
+        self._order = count()
 
     def at(self, time, action):
         heapq.heappush(self._queue, (max(time, self.now), next(self._order), action))
@@ -40,7 +43,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Faults:
-    """Probabilities per frame; a late frame is delayed by up to LATE_S and so overtaken by others."""
+    """Probabilities per frame; others may overtake a late one, within LATE_S."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -52,10 +55,15 @@ QUIET = Faults()
 
 
 class Link:
-    """One direction: takes messages, delivers frames to `receive` after half a round trip, or worse."""
+    """One direction: delivers frames to `receive` after half a round trip, with faults.
+
+    lose: kinds of frames that are lost.
+    """
 
     def __init__(self, world, receive, faults, lose=()):
-        self.world, self.receive, self.faults = world, receive, faults
+        self.world = world
+        self.receive = receive
+        self.faults = faults
         self.lose = lose
         self.open = True
 
@@ -63,43 +71,58 @@ class Link:
         self.send_raw(encode(message))
 
     def send_raw(self, frame):
-        world, rng = self.world, self.world.rng
+        world = self.world
         faults = QUIET if world.quiet else self.faults
-        if rng.random() < faults.drop or (not world.quiet and frame[3:4] in self.lose):
+        dropped = world.rng.random() < faults.drop
+        if dropped or (not world.quiet and frame[3:4] in self.lose):
             world.seen["lost"] += 1
             return
-        for _ in range(1 + (rng.random() < faults.double)):
-            late = rng.random() * LATE_S if rng.random() < faults.late else 0.0
-            sent = damaged(frame, rng) if frame and rng.random() < faults.damage else frame
-            world.clock.at(
-                world.clock.now + world.round_trip / 2 + late, lambda sent=sent: self.deliver(sent)
-            )
+        doubled = world.rng.random() < faults.double
+        for _ in range(2 if doubled else 1):
+            self._schedule(frame, faults)
 
-    def deliver(self, frame):
-        if self.open and (message := decoded(frame, self.world.seen)) is not None:
+    def _schedule(self, frame, faults):
+        world = self.world
+        rng = world.rng
+        arrival = world.clock.now + world.round_trip / 2
+        if rng.random() < faults.late:
+            arrival += rng.random() * LATE_S
+        if frame and rng.random() < faults.damage:
+            frame = damaged(frame, rng)
+        world.clock.at(arrival, lambda: self._deliver(frame))
+
+    def _deliver(self, frame):
+        if not self.open:
+            return
+        message = decoded(frame, self.world.seen)
+        if message is not None:
             self.receive(message)
 
 
 def damaged(frame, rng):
-    bytes_ = bytearray(frame)
+    changed = bytearray(frame)
     for _ in range(rng.randint(1, 3)):
-        bytes_[rng.randrange(len(bytes_))] ^= rng.randint(1, 255)
-    return bytes(bytes_)
+        changed[rng.randrange(len(changed))] ^= rng.randint(1, 255)
+    return bytes(changed)
 
 
 # --- a verifier with its drafters
 
-STEP, LATE_S = 0.034, 0.3
-FRAMES = m.Draft | m.DraftProbs | m.Nack
+STEP = 0.034
+LATE_S = 0.3
+FOREVER = float("inf")
 
 
 class TargetMemory(Memory):
-    """What the target holds of a session; its engine can be asked back into the last step only."""
+    """The target's memory of a session, which can go back into the last step only.
 
-    last_step = 0  # where it began
+    last_step: position at which that began.
+    """
+
+    last_step = 0
 
     def run(self, span):
-        """Carry out a span of a step; one row of logits per id where they are wanted."""
+        """Carry out a span of a step; return a row of logits per id, or None."""
         assert span.position == len(self.held) or span.position > self.last_step
         self.trim(span.position)
         if not span.logits:
@@ -110,29 +133,53 @@ class TargetMemory(Memory):
 
 
 class Served:
-    """One session: its target's memory, its drafters and what its client got."""
+    """One session: its target's memory, its drafters and the text of its client.
+
+    drafter, second: those that it has; drafters: those that come; past: those that are gone.
+    rounds: the time, the drafts and the accepted drafts of each.
+    reason: why it ended; None before.
+    """
 
     def __init__(self, memory, prompt, params, drafters):
-        self.memory, self.prompt, self.params, self.drafters = (
-            memory,
-            prompt,
-            params,
-            list(drafters),
-        )
+        self.memory = memory
+        self.prompt = prompt
+        self.params = params
+        self.drafters = list(drafters)
         self.drafter = self.second = self.reason = None
-        self.shown, self.rounds, self.past, self.steps = [], [], [], 0
+        self.shown = []
+        self.rounds = []
+        self.past = []
+        self.steps = 0
+
+    @property
+    def accepted(self):
+        """Return the number of accepted drafts."""
+        return sum(accepted for _, _, accepted in self.rounds)
+
+    def drop_drafter(self):
+        """Have the first drafter gone, with all frames on their way."""
+        if self.drafter is not None:
+            self.drafter.alive = self.drafter.down.open = self.drafter.up.open = False
+            self.past.append(self.drafter)
+        self.drafter = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class World:
-    """A verifier with its sessions and drafters, in simulated time. waited: seconds in which its target did nothing."""
+    """A verifier with its sessions and drafters, in simulated time.
+
+    faulty: seconds between which the links have faults.
+    lose_down, lose_up: kinds of frames that are lost then.
+    row: time of another row in a step, as a share of the step.
+    waited: seconds in which the target did nothing.
+    """
 
     seed: int = 0
     faults: Faults = QUIET
     round_trip: float = 0.002
     n_ctx: int = 512
     n_batch: int = 24
-    faulty: tuple[float, float] = (0.0, float("inf"))
+    faulty: tuple[float, float] = (0.0, FOREVER)
     lose_down: tuple[bytes, ...] = ()
     lose_up: tuple[bytes, ...] = ()
     row: float = 0.02
@@ -143,26 +190,30 @@ class World:
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
-        self.starts, self.waited = 0, 0.0
+        self.starts = 0
+        self.waited = 0.0
         self.start()
 
     def start(self):
         self.core = core.Verifier(self.n_ctx, self.n_batch, self.seen, first=1 + 1000 * self.starts)
-        self.starts, self.stepping, self.idle_since, self.later = self.starts + 1, False, None, []
+        self.starts += 1
+        self.stepping = False
+        self.idle_since = None
+        self.later = []
 
     def restart(self):
-        """Kill the verifier, with what was on its way, and start it anew: clients ask again with the ids they have."""
-        before = {key: served for key, served in self.sessions.items() if served.reason is None}
-        for key, served in before.items():
-            for drafter in (served.drafter, served.second):
-                if drafter is not None:
-                    drafter.alive = drafter.down.open = drafter.up.open = False
-                    served.past.append(drafter)
-            served.drafter = served.second = None
+        """Kill the verifier and start it anew; clients resume with the ids that they have."""
+        resumed = [served for served in self.sessions.values() if served.reason is None]
+        self.sessions = {
+            key: served for key, served in self.sessions.items() if served.reason is not None
+        }
+        for served in resumed:
+            served.drop_drafter()
+            served.drafter, served.second = served.second, None
+            served.drop_drafter()
             served.memory = TargetMemory(self.n_ctx, self.end_bias)
-            del self.sessions[key]
         self.start()
-        for served in before.values():
+        for served in resumed:
             key = self.core.open(served.prompt, served.params, self.clock.now, tuple(served.shown))
             self.sessions[key] = served
             self.attach(key)
@@ -171,43 +222,40 @@ class World:
 
     @property
     def quiet(self):
-        return not self.faulty[0] <= self.clock.now < self.faulty[1]
+        begin, end = self.faulty
+        return not begin <= self.clock.now < end
 
     def open(self, params, drafters, prompt=PROMPT):
         key = self.core.open(prompt, params, self.clock.now)
-        served = self.sessions[key] = Served(
-            TargetMemory(self.n_ctx, self.end_bias), prompt, params, drafters
-        )
+        memory = TargetMemory(self.n_ctx, self.end_bias)
+        served = self.sessions[key] = Served(memory, prompt, params, drafters)
         self.attach(key)
         self.clock.at(self.clock.now, self.turn)
         return served
 
     def attach(self, key):
-        """Hand the session to the next drafter; the one before is gone, with what it still had on its way. A step that
-        runs ends first."""
+        """Hand the session to its next drafter, after the step that runs."""
         if self.stepping:
             self.later.append(lambda: self.attach(key))
             return
-        served, now = self.sessions.get(key), self.clock.now
+        served = self.sessions.get(key)
+        now = self.clock.now
         if served is None:
             return
         if served.drafter is not None:
-            served.drafter.alive = served.drafter.down.open = served.drafter.up.open = False
-            served.past.append(served.drafter)
-            served.drafter = None
+            served.drop_drafter()
             self.perform(self.core.detach(key, now))
         if served.reason is not None or not served.drafters:
             return
         setup = served.drafters.pop(0)
-        served.drafter = self.made(key, setup)
-        known = self.round_trip if self.rng.random() < 0.7 else None
-        self.perform(
-            self.core.attach(key, served.drafter, now, known, rated=self.rng.random() < 0.5)
-        )
-        if setup.life != float("inf"):
+        served.drafter = self.drafter_of(key, setup)
+        round_trip = self.round_trip if self.rng.random() < 0.7 else None
+        rated = self.rng.random() < 0.5
+        self.perform(self.core.attach(key, served.drafter, now, round_trip, rated=rated))
+        if setup.life < FOREVER:
             self.clock.at(now + setup.life, lambda: self.attach(key))
 
-    def made(self, key, setup):
+    def drafter_of(self, key, setup):
         kind = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         drafter = kind(self, setup, key, self.sessions[key].params)
         drafter.up = Link(
@@ -217,8 +265,8 @@ class World:
         return drafter
 
     def share(self, key, setup, swaps):
-        """Have another drafter too: the session goes from the one to the other every `swaps` seconds."""
-        self.sessions[key].second = self.made(key, setup)
+        """Have another drafter too, which changes places with the first every `swaps` seconds."""
+        self.sessions[key].second = self.drafter_of(key, setup)
         self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def swap(self, key, swaps):
@@ -235,34 +283,40 @@ class World:
             self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def receive(self, key, message, sender=None):
-        """A frame from one of this session's drafters."""
-        if not isinstance(message, FRAMES) or message.session != key or key not in self.sessions:
+        """Take a frame from one of this session's drafters."""
+        drafting = isinstance(message, m.Draft | m.DraftProbs | m.Nack)
+        if not drafting or message.session != key or key not in self.sessions:
             return
         sender = sender or self.sessions[key].drafter
         self.perform(self.core.receive(sender, message, self.clock.now))
-        if not self.stepping:
-            self.turn()
+        self.turn()
 
     def turn(self):
         if self.stepping:
             return
         now = self.clock.now
         step = self.core.next_step(now)
+        if self.idle_since is None:
+            self.idle_since = now
         if not isinstance(step, core.Step):
-            self.idle_since = now if self.idle_since is None else self.idle_since
-            if step.until < float("inf"):
+            if step.until < FOREVER:
                 self.clock.at(step.until, self.turn)
             return
-        self.waited += 0.0 if self.idle_since is None else now - self.idle_since
-        self.idle_since, self.stepping = None, True
+        self.waited += now - self.idle_since
+        self.idle_since = None
+        self.stepping = True
         assert 0 < step.rows <= self.n_batch
+        rows = []
         for span in step.spans:
-            self.sessions[span.seq].steps += span.logits
-        rows = [self.sessions[span.seq].memory.run(span) for span in step.spans]
-        seconds, started = STEP * (1 + self.row * (step.rows - 1)), self.starts
+            served = self.sessions[span.seq]
+            served.steps += span.logits
+            rows.append(served.memory.run(span))
+        seconds = STEP * (1 + self.row * (step.rows - 1))
+        started = self.starts
         self.clock.at(now + seconds, lambda: self.finish(step, rows, seconds, started))
 
     def finish(self, step, rows, seconds, started):
+        """End a step, unless the verifier was killed since it began."""
         if started != self.starts:
             return
         self.stepping = False
@@ -282,36 +336,40 @@ class World:
                     if peer is not None:
                         peer.down.send(message)
                 case vev.Committed(session=key, round=done):
-                    ids, accepted, drafts = done.text_ids, done.accepted, done.drafts
-                    served = self.sessions[key]
-                    assert served.reason is None
-                    assert accepted <= len(drafts)
-                    assert ids[:accepted] == tuple(
-                        token for token in drafts[:accepted] if token != END
-                    )
-                    served.shown.extend(ids)
-                    served.rounds.append((self.clock.now, len(drafts), accepted))
+                    self.commit(self.sessions[key], done)
                 case vev.SessionEnded(session=key, reason=reason):
                     assert self.sessions[key].reason is None
                     self.sessions[key].reason = reason
 
+    def commit(self, served, done):
+        assert served.reason is None
+        assert done.accepted <= len(done.drafts)
+        accepted = [token for token in done.drafts[: done.accepted] if token != END]
+        assert [*done.text_ids[: done.accepted]] == accepted
+        served.shown.extend(done.text_ids)
+        served.rounds.append((self.clock.now, len(done.drafts), done.accepted))
+
     def run(self, limit=60_000):
-        self.clock.run(
-            lambda: all(served.reason is not None for served in self.sessions.values()), limit
-        )
+        def over():
+            return all(served.reason is not None for served in self.sessions.values())
+
+        self.clock.run(over, limit)
         return self
 
 
 def targets_own(world, key):
     served = world.sessions[key]
-    return alone(served.params, world.n_ctx, prompt=served.prompt, end_bias=world.end_bias)[1:]
+    _, shown, reason = alone(
+        served.params, world.n_ctx, prompt=served.prompt, end_bias=world.end_bias
+    )
+    return shown, reason
 
 
 def check(world, expected=targets_own):
-    """The oracle: every session ended with what the target alone says, and drafters were told nothing else."""
+    """Assert that each session has the target's own text, and that its drafters learned it."""
     for key, served in world.sessions.items():
         shown, reason = expected(world, key)
-        assert served.reason == reason, f"ended with {served.reason}"
+        assert served.reason == reason
         assert tuple(served.shown) == tuple(shown)
         truth = (*served.prompt, *shown, END)
         for drafter in (*served.past, served.drafter, served.second):
@@ -319,9 +377,10 @@ def check(world, expected=targets_own):
                 assert tuple(drafter.learned) == truth[: len(drafter.learned)]
 
 
-# --- worlds, drafters and sampling as hypothesis draws them
+# --- strategies of hypothesis
 
 share = st.sampled_from([0.0, 0.05, 0.3])
+PENALTIES = [Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]
 
 
 def sampled(strategy):
@@ -331,9 +390,7 @@ def sampled(strategy):
         top_k=st.sampled_from([0, 5]),
         top_p=st.sampled_from([1.0, 0.9]),
         seed=st.integers(0, 2**64 - 1),
-        penalties=st.sampled_from(
-            [Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]
-        ),
+        penalties=st.sampled_from(PENALTIES),
         strategy=st.just(strategy),
     )
 
