@@ -227,5 +227,6 @@ def test_copies_end_with_the_process(make, pipe):
         assert select.select([end], [], [], PATIENCE)[0]
         child.close()
         asked.result(PATIENCE)
+    os.set_blocking(end, True)
     while os.read(end, 1):
         pass
