@@ -1,10 +1,8 @@
-"""The verifier's clients and its core, each hearing late of what the other does: nothing is left when all is over."""
+"""The verifier's clients and its core, each of which gets the other's events late."""
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,12 +12,12 @@ from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import KVSlots
-from specmesh.core.requests import ClientEvent, Failed, Finished, Reply, Request, Started, Tokens
+from specmesh.core.requests import Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
+from specmesh.core.verifier.clients import Clients, Encode
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.errors import Busy, EngineError, RequestError
 
@@ -32,13 +30,13 @@ POLICY = solve(
 
 
 class Client:
-    """Hears events; one end at most, and nothing after it."""
+    """Takes events: one end at most, and nothing after it."""
 
-    def __init__(self) -> None:
-        self.ids: list[int] = []
+    def __init__(self):
+        self.ids = []
         self.over = False
 
-    def on_event(self, event: ClientEvent) -> None:
+    def on_event(self, event):
         assert not self.over, event
         match event:
             case Started(_, _, prompt_ids, _):
@@ -55,31 +53,37 @@ SPENT_GRAMMAR.allowed.side_effect = RequestError("too much")  # as soon as a row
 
 
 class World:
-    """Both sides, and what is under way between them."""
+    """Both sides, and the events and effects between them.
 
-    def __init__(self, seed: int) -> None:
-        self.rng, self.now = random.Random(seed), 0.0
-        self.events: deque[tuple[vev.Happened, float]] = deque()
-        self.effects: deque[vev.Effect] = deque()
-        self.encoding: list[tuple[vev.Opening, bool]] = []  # and whether it is under way
+    encoding: openings, each with whether its encoding is under way.
+    asked: clients, each with its drafter.
+    told: pairs of a drafter and a session that it knows.
+    """
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.events = deque()
+        self.effects = deque()
+        self.encoding = []
         slots = KVSlots(3, "whole", 0, guests=2, n_ctx=LIMITS.n_ctx)
         self.core = VerifierCore(
             LIMITS, StepCosts(), slots, 16, max_sessions=3, guests=2, grace=GRACE
         )
-        self.step: Step | None = None
+        self.step = None
         self.clients = Clients(LIMITS, 3, 4)
-        self.asked: list[tuple[Client, bytes | None]] = []
-        self.there: set[bytes] = set()
-        self.told: list[tuple[bytes, int]] = []
-        self.stopped_with: Busy | None = None
+        self.asked = []
+        self.there = set()
+        self.told = []
+        self.stopped_with = None
 
-    def tell(self, event: vev.Happened) -> None:
+    def tell(self, event):
         if isinstance(event, vev.Opening):
             assert self.stopped_with is None, "nothing new begins"
             assert event.client in self.clients.requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
-    def serve(self, effects: Sequence[ClientsEffect]) -> None:
+    def serve(self, effects):
         for effect in effects:
             match effect:
                 case Reply(client, event):
@@ -89,39 +93,36 @@ class World:
                 case vev.Opening() | vev.ClientLeft() | vev.ClientPaused():
                     self.tell(effect)
 
-    # --- what may happen
+    # --- things that may happen
 
-    def ask(self) -> None:
+    def ask(self):
         owner = self.rng.choice((None, *self.there))
         name = self.rng.choice(("", "a", "b", "c"))
-        said = tuple(self.rng.choices(range(7), k=self.rng.choice((0, 0, 2, 9)))) if name else ()
+        generated = ()
+        if name:
+            generated = tuple(self.rng.choices(range(7), k=self.rng.choice((0, 0, 2, 9))))
         params = SessionParams(SamplingParams(), self.rng.choice((0, 1, 9)), None)
         ids = self.rng.choice((PROMPT, PROMPT, None))
-        request = Request(
-            "text",
-            ids,
-            params,
-            id=name,
-            generated=said,
-            named_only=bool(name) and self.rng.random() < 0.2,
-        )
+        named_only = bool(name) and self.rng.random() < 0.2
+        request = Request("text", ids, params, id=name, generated=generated, named_only=named_only)
         client = Client()
         self.asked.append((client, owner))
         ref = len(self.asked)
         tenant = (owner, ref) if owner else (self.rng.choice("ab"), self.rng.choice((1, 2)))
-        self.serve(self.clients.open(request, client, owner, ref, "", tenant))
+        self.serve(self.clients.open(request, client, owner, ref, "", tenant=tenant))
 
-    def cancel(self) -> None:
-        if self.asked:
-            gone, owner = self.rng.choice(self.asked)
-            self.serve(
-                self.clients.cancel(
-                    lambda asked: asked.client is gone and not (owner and asked.session)
-                )
-            )
+    def cancel(self):
+        if not self.asked:
+            return
+        gone, owner = self.rng.choice(self.asked)
 
-    def pause(self) -> None:
-        """A client, or a drafter's, reads no more or again."""
+        def is_gone(asked):
+            return asked.client is gone and not (owner and asked.session)
+
+        self.serve(self.clients.cancel(is_gone))
+
+    def pause(self):
+        """Have a client, or a client of a drafter, stop to read or go on."""
         paused = self.rng.random() < 0.5
         if self.asked:
             client, _ = self.rng.choice(self.asked)
@@ -130,14 +131,14 @@ class World:
             drafter, session = self.rng.choice(self.told)
             self.tell(vev.SessionPaused(drafter, session, paused))
 
-    def read_on(self) -> None:
-        """All that wait for a reader go on."""
+    def read_on(self):
+        """Have all clients read."""
         for client, _ in self.asked:
             self.serve(self.clients.pause(client, paused=False))
         for drafter, session in self.told:
             self.tell(vev.SessionPaused(drafter, session, paused=False))
 
-    def encode(self) -> None:
+    def encode(self):
         if self.encoding:
             opening, under_way = self.encoding.pop(self.rng.randrange(len(self.encoding)))
             constraint = SPENT_GRAMMAR if self.rng.random() < 0.2 else None
@@ -147,7 +148,7 @@ class World:
             elif under_way or opening.client in self.clients.requests:
                 self.serve(self.clients.encoded(done))
 
-    def drafter(self) -> None:
+    def drafter(self):
         drafter = self.rng.choice((b"x", b"y"))
         if drafter not in self.there:
             self.there.add(drafter)
@@ -157,43 +158,45 @@ class World:
         self.clients.abandon(drafter)
         self.tell(vev.DrafterLeft(drafter, may_return=self.rng.random() < 0.8))
 
-    def close(self) -> None:
-        """A drafter's CLOSE of a session that it was told of."""
+    def close(self):
+        """Have a drafter close a session that it knows."""
         if self.told:
             drafter, session = self.rng.choice(self.told)
             if drafter in self.there:
                 self.tell(vev.SessionClosed(drafter, session))
 
-    def solved(self) -> None:
-        """A policy comes, of a session that may be over."""
+    def solved(self):
+        """Give a policy to a session that may be over."""
         self.tell(vev.Solved(self.rng.randrange(1, 40), POLICY))
 
-    def hear(self) -> None:
-        """The core hears all, while a step runs or after it, and has a step begun or one end."""
+    def turn(self):
+        """Have the core take all events, during a step or after it, and begin or end a step."""
         if self.rng.random() < 0.5:
-            self._hear_events()
+            self._take_events()
         if self.step is not None:
             failed = self.rng.random() < 0.1
-            rows = [np.eye(8, dtype=np.float32)[self._next(span.end, span.ids)] if span.logits else None
-                    for span in self.step.spans]  # fmt: skip
-            result = EngineError("out of memory") if failed else rows
+            result = EngineError("out of memory") if failed else self._rows()
             self.effects += self.core.finish(self.step, result, self.now, self.now)
-        self._hear_events()
+        self._take_events()
         step = self.core.next_step(self.now)
         self.step = step if isinstance(step, Step) else None
         if self.step is None:
             self.effects += self.core.handle(vev.Signal.TIME_UP, self.now)
 
-    def _hear_events(self) -> None:
+    def _take_events(self):
         while self.events:
             self.effects += self.core.handle(*self.events.popleft())
 
-    def _next(self, end: int, ids: tuple[int, ...]) -> list[int]:
-        return [
-            7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)
-        ]
+    def _rows(self):
+        """Return the logits of the step: the target chooses by position."""
+        rows = []
+        for span in self.step.spans:
+            positions = range(span.end - len(span.ids), span.end)
+            ids = [position % 7 if position % 13 else 7 for position in positions]
+            rows.append(np.eye(8, dtype=np.float32)[ids] if span.logits else None)
+        return rows
 
-    def carry_out(self, most: int = 3) -> None:
+    def carry_out(self, most=3):
         clients = self.clients
         takes = {
             vev.Committed: clients.committed,
@@ -212,47 +215,54 @@ class World:
                 case vev.ToDrafter(drafter, said):
                     self.told.append((drafter, said.session))
 
-    def wait(self, seconds: float = 0.1) -> None:
+    def wait(self, seconds=0.1):
         self.now += seconds
 
-    def settle(self, over: Callable[[], bool]) -> None:
+    def settle(self, over):
         for _ in range(400):
             if over():
                 return
             self.encode()
-            self.hear()
+            self.turn()
             self.carry_out(10**9)
             self.wait(0.01)
         pytest.fail(f"left: {self.left()}")
 
-    def left(self) -> list[Any]:
-        clients, core = self.clients, self.core
-        parts = (
-            clients.sessions,
-            clients.requests,
-            core.sessions,
-            core.waiting.openings,
-            core.kept,
-            clients.waiting,
-        )
+    def left(self):
+        """Return all that is still there."""
+        clients = self.clients
+        core = self.core
+        parts = [clients.sessions, clients.requests, clients.waiting]
+        parts += [core.sessions, core.waiting.openings, core.kept]
         return [part for part in parts if part]
 
-    def check_places(self) -> None:
-        """No more sessions run than there are places, for short texts and for others; who has one
-        does not wait."""
+    def check_places(self):
+        """Assert that short texts and others have no more sessions than places."""
         assert not any(entry.session for entry in self.clients.waiting)
-        guests = [live.guest for live in self.core.sessions.values()]
+        guests = [session.guest for session in self.core.sessions.values()]
         assert guests.count(True) <= 2
         assert guests.count(False) <= 3
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_nothing_is_left(seed: int, stopped: bool) -> None:
+def test_nothing_is_left(seed, stopped):
     world = World(seed)
-    happens = [world.ask, world.ask, world.cancel, world.pause, world.encode, world.drafter,
-               world.close, world.solved, world.hear, world.hear, world.carry_out,
-               world.carry_out, world.wait]  # fmt: skip
+    happens = [
+        world.ask,
+        world.ask,
+        world.cancel,
+        world.pause,
+        world.encode,
+        world.drafter,
+        world.close,
+        world.solved,
+        world.turn,
+        world.turn,
+        world.carry_out,
+        world.carry_out,
+        world.wait,
+    ]
     for _ in range(400):
         world.rng.choice(happens)()
         world.check_places()
