@@ -57,7 +57,7 @@ class World:
 
     encoding: openings, each with whether its encoding is under way.
     asked: clients, each with its drafter.
-    told: pairs of a drafter and a session that it knows.
+    known: pairs of a drafter and a session that it knows.
     """
 
     def __init__(self, seed):
@@ -74,7 +74,7 @@ class World:
         self.clients = Clients(LIMITS, 3, 4)
         self.asked = []
         self.there = set()
-        self.told = []
+        self.known = []
         self.stopped_with = None
 
     def tell(self, event):
@@ -127,15 +127,15 @@ class World:
         if self.asked:
             client, _ = self.rng.choice(self.asked)
             self.serve(self.clients.pause(client, paused=paused))
-        if self.told:
-            drafter, session = self.rng.choice(self.told)
+        if self.known:
+            drafter, session = self.rng.choice(self.known)
             self.tell(vev.SessionPaused(drafter, session, paused))
 
     def read_on(self):
         """Have all clients read."""
         for client, _ in self.asked:
             self.serve(self.clients.pause(client, paused=False))
-        for drafter, session in self.told:
+        for drafter, session in self.known:
             self.tell(vev.SessionPaused(drafter, session, paused=False))
 
     def encode(self):
@@ -160,8 +160,8 @@ class World:
 
     def close(self):
         """Have a drafter close a session that it knows."""
-        if self.told:
-            drafter, session = self.rng.choice(self.told)
+        if self.known:
+            drafter, session = self.rng.choice(self.known)
             if drafter in self.there:
                 self.tell(vev.SessionClosed(drafter, session))
 
@@ -213,7 +213,7 @@ class World:
                 case vev.Forgotten(session):
                     self.clients.sessions.pop(session, None)
                 case vev.ToDrafter(drafter, said):
-                    self.told.append((drafter, said.session))
+                    self.known.append((drafter, said.session))
 
     def wait(self, seconds=0.1):
         self.now += seconds
