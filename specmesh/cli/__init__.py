@@ -1,4 +1,4 @@
-"""The `specmesh` command: its subcommands, and how errors become one line and an exit code."""
+"""The `specmesh` command: its subcommands, and the exit codes of its errors."""
 
 import errno
 import os
@@ -13,7 +13,9 @@ from click.shell_completion import get_completion_class
 from specmesh.cli import bench, config, daemons, demo, generate, setup, status
 from specmesh.errors import ConfigError, SpecmeshError
 
-SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
+SYSTEM_REFUSED = 71
+NOT_WRITTEN = 74
+INTERRUPTED = 130
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _CONTEXT = {
     "help_option_names": ["-h", "--help"],
@@ -23,17 +25,14 @@ _CONTEXT = {
 
 
 class _Commands(click.Group):
-    """Turns our errors, and the system's, into one line on stderr and their exit code."""
+    """Turns our errors and the system's into one line on stderr and an exit code."""
 
     def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
-        if None in (
-            sys.stdin,
-            sys.stdout,
-            sys.stderr,
-        ):  # the next file opened would take its descriptor
+        # A file that is opened next would get the closed stream's descriptor.
+        if None in (sys.stdin, sys.stdout, sys.stderr):
             click.echo("specmesh: a standard stream is closed: give /dev/null instead", err=True)
             raise SystemExit(NOT_WRITTEN)
-        _forgive(sys.stdout)
+        _replace_foreign_characters(sys.stdout)
         try:
             try:
                 return super().main(*args, **options)  # type: ignore[call-overload]
@@ -45,43 +44,48 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (SpecmeshError, click.UsageError) as raised:
-            error = (
-                isinstance(raised, click.BadParameter) and config.wrong_setting(raised)
-            ) or raised
-            if isinstance(error, click.UsageError):
-                error.show()
-            else:
-                click.echo(f"specmesh: {error}", err=True)
-            # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
-            final = (
-                isinstance(error, ConfigError | click.UsageError)
-                and "SPECMESH_LAUNCHD" in os.environ
-            )
-            ctx.exit(0 if final else error.exit_code)
+        except click.BadParameter as error:
+            _show(ctx, config.wrong_setting(error) or error)
+        except (SpecmeshError, click.UsageError) as error:
+            _show(ctx, error)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError as error:
             _end(error)  # before click does
 
 
-def _forgive(stream: object) -> None:
-    """Have characters that a locale's encoding lacks shown as question marks."""
+def _show(ctx: click.Context, error: SpecmeshError | click.UsageError) -> NoReturn:
+    """Print an error and exit with its code."""
+    if isinstance(error, click.UsageError):
+        error.show()
+    else:
+        click.echo(f"specmesh: {error}", err=True)
+    # launchd restarts a job after each failure. Only the exit code 0 ends that.
+    final = isinstance(error, ConfigError | click.UsageError)
+    if final and "SPECMESH_LAUNCHD" in os.environ:
+        ctx.exit(0)
+    ctx.exit(error.exit_code)
+
+
+def _replace_foreign_characters(stream: object) -> None:
+    """Show characters that the locale's encoding lacks as question marks."""
     reconfigure: Callable[..., object] | None = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 
 
-def _end(error: Exception) -> NoReturn:
-    """Exit where the system refuses to go on; silently where the reader of our output is gone (`| head`)."""
+def _end(error: OSError | MemoryError) -> NoReturn:
+    """Exit after an error of the system; silently if the reader of our output left (`| head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         raise SystemExit(128 + signal.SIGPIPE)
-    code, meaning = SYSTEM_REFUSED, str(error)
+    code = SYSTEM_REFUSED
+    meaning = str(error)
     if isinstance(error, MemoryError):
         meaning = "not enough memory: end other programs, or raise the limit (ulimit -v)"
-    elif isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
-        code, meaning = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
+    elif error.errno in _OUTPUT_ERRORS and error.filename is None:
+        code = NOT_WRITTEN
+        meaning = f"cannot write the output: {error.strerror}"
     click.echo(f"specmesh: {meaning}", err=True)
     raise SystemExit(code)
 
@@ -103,25 +107,26 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())
 
 
-for _command in (
-    *(
-        daemons.verifier,
-        daemons.drafter,
-        demo.demo,
-        generate.generate,
-        generate.chat,
-        status.stats,
-        status.ps,
-    ),
-    *(
-        status.ping,
-        setup.models,
-        setup.keys,
-        setup.pair,
-        config.config,
-        setup.service,
-        setup.doctor_command,
-    ),
-    *(bench.plan, bench.audit, bench.bench, bench.recommend, daemons.rpc_server),
-):
+COMMANDS = (
+    daemons.verifier,
+    daemons.drafter,
+    daemons.rpc_server,
+    demo.demo,
+    generate.generate,
+    generate.chat,
+    status.stats,
+    status.ps,
+    status.ping,
+    status.doctor_command,
+    setup.models,
+    setup.keys,
+    setup.pair,
+    setup.service,
+    config.config,
+    bench.plan,
+    bench.audit,
+    bench.bench,
+    bench.recommend,
+)
+for _command in COMMANDS:
     main.add_command(_command)

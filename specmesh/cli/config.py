@@ -1,6 +1,7 @@
-"""`specmesh config`, and a daemon's file of settings: TOML, keys named as the daemon's options.
+"""`specmesh config`, and a daemon's settings file: TOML, keys named like the daemon's options.
 
-click applies the order (flags, environment, file, defaults): the file's values are the context's `default_map`.
+click applies the order: flags, environment, file, defaults. The file's values are the context's
+`default_map`.
 """
 
 import json as json_module
@@ -32,28 +33,42 @@ def config() -> None:
 )
 @json_option
 def show(role: str, path: Path | None, json: bool) -> None:
-    """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the
-    others say where they come from."""
-    ctx, lines, settings = daemon_context(role, path), list[str](), Json()
+    """Show every setting that the daemon would start with now, as a settings file.
+
+    Defaults are commented out; the others name the file or the variable that they come from.
+    """
+    ctx = daemon_context(role, path)
+    lines: list[str] = []
+    settings: Json = {}
     for key, option in keys(ctx.command).items():
-        value, source = ctx.params[str(option.name)], origin(ctx, option)
+        value = ctx.params[str(option.name)]
+        source = origin(ctx, option)
         if option.hidden and source is None:
             continue
-        value = str(value) if isinstance(value, Path) else value
-        line = f"{key} = {'...' if value is None else json_module.dumps(value, ensure_ascii=False)}"
-        lines.append(f"{line:<40}  # {source}" if source is not None else f"# {line}")
+        if isinstance(value, Path):
+            value = str(value)
+        lines.append(_line(key, value, source))
         settings[key] = {"value": value, "origin": source or "default"}
     print_result({"schema_version": 1, "settings": settings}, lines, as_json=json)
 
 
-# --- a daemon's settings, and where each comes from
+def _line(key: str, value: object, source: str | None) -> str:
+    text = "..." if value is None else json_module.dumps(value, ensure_ascii=False)
+    line = f"{key} = {text}"
+    return f"# {line}" if source is None else f"{line:<40}  # {source}"
+
+
+# --- a daemon's settings and their origins
 
 
 def daemon_context(role: str, path: Path | None = None) -> click.Context:
-    """Return the context that the daemon's own command would run in now; raise ConfigError where a setting is wrong."""
+    """Return the context in which the daemon's own command would run now.
+
+    Raise ConfigError if a setting is wrong.
+    """
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
-    given = ["--config", str(path)] if path is not None else []
+    given = [] if path is None else ["--config", str(path)]
     try:
         return root.command.commands[role].make_context(role, given, parent=root)
     except click.BadParameter as error:
@@ -61,50 +76,56 @@ def daemon_context(role: str, path: Path | None = None) -> click.Context:
 
 
 def keys(command: click.Command) -> dict[str, click.Option]:
-    """Return the keys that a command's file may hold: its options' names, without dashes before them."""
-    options = (parameter for parameter in command.params if isinstance(parameter, click.Option))
-    return {
-        str(option.name).replace("_", "-"): option
-        for option in options
-        if option.name not in ("help", "config")
-    }
+    """Return the options that a command's settings file may hold, by their keys."""
+    found: dict[str, click.Option] = {}
+    for option in command.params:
+        name = str(option.name)
+        if isinstance(option, click.Option) and name not in ("help", "config"):
+            found[name.replace("_", "-")] = option
+    return found
 
 
 def origin(ctx: click.Context, option: click.Parameter) -> str | None:
-    """Return where a parameter's value came from: a file or a variable; None: the command line, or a default."""
+    """Return the file or the variable that a parameter's value comes from.
+
+    Return None for a value of the command line, or a default.
+    """
     name = str(option.name)
     source = ctx.get_parameter_source(name)
     if source is ParameterSource.DEFAULT_MAP:
         return str(ctx.params["config"])
-    if source is ParameterSource.ENVIRONMENT:
-        return (
-            option.envvar
-            if isinstance(option.envvar, str)
-            else f"{ctx.auto_envvar_prefix}_{name.upper()}"
-        )
-    return None
+    if source is not ParameterSource.ENVIRONMENT:
+        return None
+    if isinstance(option.envvar, str):
+        return option.envvar
+    return f"{ctx.auto_envvar_prefix}_{name.upper()}"
 
 
 def wrong_setting(error: click.BadParameter) -> ConfigError | None:
-    """Return click's error as one of the file or the variable that the value came from; None: of a flag."""
-    where = (
-        origin(error.ctx, error.param)
-        if error.ctx is not None and error.param is not None
-        else None
-    )
-    return None if where is None else ConfigError(f"{where}: {error.format_message()}")
+    """Return click's error as one of a file or a variable, None if the value was a flag's."""
+    if error.ctx is None or error.param is None:
+        return None
+    source = origin(error.ctx, error.param)
+    return None if source is None else ConfigError(f"{source}: {error.format_message()}")
 
 
 # --- the file
 
 
-def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
-    """Take the values of the file that was named, or is at a usual place."""
-    usual = (folder / f"{ctx.info_name}.toml" for folder in paths.config_folders())
-    path = value if value is not None else next((path for path in usual if path.is_file()), None)
+def _load(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Read the given settings file, else the first one at a usual place."""
+    path = path or _usual_file(str(ctx.info_name))
     if path is not None:
         ctx.default_map = read(path, ctx.command)
     return path
+
+
+def _usual_file(role: str) -> Path | None:
+    for folder in paths.config_folders():
+        path = folder / f"{role}.toml"
+        if path.is_file():
+            return path
+    return None
 
 
 config_option = click.option(
@@ -113,31 +134,31 @@ config_option = click.option(
     metavar="FILE",
     is_eager=True,
     callback=_load,
-    help="Settings file in TOML, keys named like these flags (default: the user's, then the system's; see `config`).",
+    help="Settings file in TOML, keys named like these flags "
+    "(default: the user's, then the system's; see `config`).",
 )
 
 
 def read(path: Path, command: click.Command) -> dict[str, object]:
-    """Return a file's settings by parameter, as texts, which click checks as it does flags. Raises ConfigError with the
-    file, what is wrong, and what to write instead."""
+    """Return a file's settings by parameter, as texts, which click then checks like flags.
+
+    Raise ConfigError with the file, the fault and the remedy.
+    """
     text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
         settings = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         hint = 'write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
         raise ConfigError(f"{path}: {error}", hint) from None
-    known, values = keys(command), dict[str, object]()
+    options = keys(command)
+    values: dict[str, object] = {}
     for key, value in settings.items():
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = (
-                f"did you mean {close[0]}?"
-                if close
-                else f"see `specmesh config show {command.name}`"
-            )
+        if key not in options:
+            close = get_close_matches(key, options, n=1)
+            look_up = f"see `specmesh config show {command.name}`"
+            hint = f"did you mean {close[0]}?" if close else look_up
             raise ConfigError(f"{path}: unknown key {key}", hint)
-        several = value if is_list(value) else [value]
-        values[str(known[key].name)] = (
-            [str(one) for one in several] if known[key].multiple else str(value)
-        )
+        option = options[key]
+        given = value if is_list(value) else [value]
+        values[str(option.name)] = list(map(str, given)) if option.multiple else str(value)
     return values

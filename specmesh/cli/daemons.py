@@ -1,8 +1,9 @@
-"""`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
+"""`specmesh verifier`, `drafter` and `rpc-server`. Only a command that runs imports a daemon."""
 
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 
@@ -10,7 +11,16 @@ import click
 
 from specmesh import paths
 from specmesh.cli.config import config_option
-from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
+from specmesh.cli.options import (
+    COUNT,
+    COUNT_OR_ZERO,
+    FILE,
+    SECONDS,
+    combined,
+    flag,
+    option,
+    several,
+)
 from specmesh.config import (
     DaemonSettings,
     DrafterSettings,
@@ -35,7 +45,7 @@ ADDRESS = "tcp://127.0.0.1:7071"
 
 
 class DaemonOptions(TypedDict):
-    """Of a daemon's options those that are read here; the others are only settings of the same name."""
+    """The options that this module reads. The others are only settings of the same name."""
 
     socket: Path | None
     http: str | None
@@ -53,97 +63,109 @@ class DaemonOptions(TypedDict):
 _threads_option = option(
     "--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None
 )
-_daemon_options = combined(
-    option(
-        "--socket",
-        FILE,
-        "PATH",
-        "Socket of the local API (default: in this user's runtime folder).",
-    ),
-    option(
-        "--http",
-        str,
-        "HOST:PORT",
-        "Serve OpenAI's API there too; beyond this machine with keys only.",
-    ),
-    option(
-        "--api-key-file",
-        FILE,
-        "FILE",
-        "API keys for --http, one per line, in a file that others cannot read.",
-    ),
-    several(
-        "--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."
-    ),
-    option(
-        "--responses",
-        click.IntRange(0),
-        "N",
-        "Number of answers of /v1/responses to keep in memory, in 64 MiB at most.",
-        0,
-    ),
-    option(
-        "--keys",
-        FILE,
-        "DIR",
-        "Folder of this machine's keys (default: the user's, then the system's).",
-    ),
-    click.option(
-        "--insecure-no-auth",
-        is_flag=True,
-        help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
-    ),
-    _threads_option,
-    option(
-        "--gpu-layers",
-        click.IntRange(-1),
-        "N",
-        "Number of model layers to put on a GPU; -1 for all.",
-        shown="-1",
-    ),
-    click.option(
-        "--require-gpu",
-        is_flag=True,
-        help="Load nothing without a GPU (default: without one the CPU does all).",
-    ),
-    click.option(
-        "--wait",
-        is_flag=True,
-        help="Wait for an address, a model's disk or a GPU that is not there yet, "
-        "as services always do.",
-    ),
-    option("--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8),
-    option(
-        "--ctx",
-        click.IntRange(8),
-        "N",
-        "Maximum number of tokens per session; memory is reserved for all sessions.",
-        shown="4096, or the model's training context if less",
-    ),
-    option(
-        "--drain",
-        SECONDS,
-        "SECONDS",
-        "Time for running requests after SIGTERM; a second one ends at once.",
-        10.0,
-    ),
-    option(
-        "--log-level",
-        LEVELS,
-        None,
-        "Minimum level to log; debug includes the engines' own lines.",
-        "info",
-    ),
-    click.option(
-        "--stretch", type=click.Choice(list(STEPS_MS)), hidden=True
-    ),  # for `specmesh demo`
-    config_option,
+_socket_option = option(
+    "--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."
 )
-_insecure_rpc_option = click.option(
+_http_option = option(
+    "--http",
+    str,
+    "HOST:PORT",
+    "Serve OpenAI's API there too; beyond this machine with keys only.",
+)
+_api_key_file_option = option(
+    "--api-key-file",
+    FILE,
+    "FILE",
+    "API keys for --http, one per line, in a file that others cannot read.",
+)
+_allow_origin_option = several(
+    "--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."
+)
+_responses_option = option(
+    "--responses",
+    COUNT_OR_ZERO,
+    "N",
+    "Number of answers of /v1/responses to keep in memory, in 64 MiB at most.",
+    0,
+)
+_keys_option = option(
+    "--keys",
+    FILE,
+    "DIR",
+    "Folder of this machine's keys (default: the user's, then the system's).",
+)
+_insecure_no_auth_option = flag(
+    "--insecure-no-auth",
+    "Use no keys, even beyond this machine: anybody on the network path can read and change "
+    "everything.",
+)
+_gpu_layers_option = option(
+    "--gpu-layers",
+    click.IntRange(-1),
+    "N",
+    "Number of model layers to put on a GPU; -1 for all.",
+    shown="-1",
+)
+_require_gpu_option = flag(
+    "--require-gpu", "Load nothing without a GPU (default: without one the CPU does all)."
+)
+_wait_option = flag(
+    "--wait",
+    "Wait for an address, a model's disk or a GPU that is not there yet, as services always do.",
+)
+_max_sessions_option = option(
+    "--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8
+)
+_ctx_option = option(
+    "--ctx",
+    click.IntRange(8),
+    "N",
+    "Maximum number of tokens per session; memory is reserved for all sessions.",
+    shown="4096, or the model's training context if less",
+)
+_drain_option = option(
+    "--drain",
+    SECONDS,
+    "SECONDS",
+    "Time for running requests after SIGTERM; a second one ends at once.",
+    10.0,
+)
+_log_level_option = option(
+    "--log-level",
+    LEVELS,
+    None,
+    "Minimum level to log; debug includes the engines' own lines.",
+    "info",
+)
+_stretch_option = click.option(  # for `specmesh demo`
+    "--stretch", type=click.Choice(list(STEPS_MS)), hidden=True
+)
+_daemon_options = combined(
+    [
+        _socket_option,
+        _http_option,
+        _api_key_file_option,
+        _allow_origin_option,
+        _responses_option,
+        _keys_option,
+        _insecure_no_auth_option,
+        _threads_option,
+        _gpu_layers_option,
+        _require_gpu_option,
+        _wait_option,
+        _max_sessions_option,
+        _ctx_option,
+        _drain_option,
+        _log_level_option,
+        _stretch_option,
+        config_option,
+    ]
+)
+_insecure_rpc_option = flag(
     "--insecure-rpc",
-    is_flag=True,
-    help="Use RPC beyond this machine: it has neither keys nor encryption. Anybody who reaches the port, or is on the "
-    "network path, can read and change weights and texts, and may take over the machine.",
+    "Use RPC beyond this machine: it has neither keys nor encryption. Anybody who reaches the "
+    "port, or is on the network path, can read and change weights and texts, and may take over "
+    "the machine.",
 )
 
 
@@ -171,16 +193,15 @@ _insecure_rpc_option = click.option(
 )
 @option(
     "--max-queue",
-    click.IntRange(0),
+    COUNT_OR_ZERO,
     "N",
     "Maximum number of waiting requests; more exit with 75.",
     256,
 )
-@click.option(
+@flag(
     "--reproducible",
-    is_flag=True,
-    help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
-    "whatever else runs. Steps cost more, see docs/usage.md.",
+    "Give every step the same number of rows: the text is then the same to the last bit with and "
+    "without drafts, whatever else runs. Steps cost more, see docs/usage.md.",
 )
 @several(
     "--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`."
@@ -197,23 +218,24 @@ def verifier(**values: Unpack[DaemonOptions]) -> None:
 @several(
     "--connect",
     "ADDRESS,...",
-    "Address of the verifier. With several, each request goes to the one with the least to do, and on to another if "
-    "one is busy or goes away.",
+    "Address of the verifier. With several, each request goes to the one with the least to do, "
+    "and on to another if one is busy or goes away.",
     [ADDRESS],
 )
 @option(
     "--engine",
     click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
     "auto|mlx|llama|ngram",
-    "mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
-    "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
+    "mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before "
+    "in the text; auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
     "auto",
 )
 @option(
     "--model",
     click.Path(),
     "FILE|DIR|HUB_ID",
-    "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
+    "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, "
+    "or `bundled`.",
 )
 @_daemon_options
 def drafter(**values: Unpack[DaemonOptions]) -> None:
@@ -222,79 +244,90 @@ def drafter(**values: Unpack[DaemonOptions]) -> None:
 
 
 def _run(role: str, values: DaemonOptions) -> None:
-    """Run a daemon. values: of its options; settings have their names."""
+    """Run a daemon. The settings of a daemon and its model are named like their options."""
     from specmesh import logs
 
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
-    where = values["socket"] or paths.default_socket(role)
-    with paths.instance_lock(where):  # visible to clients before the rest is imported
+    path = values["socket"] or paths.default_socket(role)
+    with paths.instance_lock(path):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
-        model, wait = values["model"], values["wait"] or _managed()
-        if model == "bundled" and role == "verifier":
-            model = paths.bundled("target.gguf")
-        elif not wait:  # else that is done once it is there
-            model = located(model, values["engine"])
+        wait = values["wait"] or _managed()
+        model = _model_of(role, values, wait=wait)
         if not wait:
             _check_addresses(values, port)
-        given: Json = {**values, "model": model, "insecure": values["insecure_no_auth"]}
-        given |= {"model": _settings(ModelSettings, given), "socket": where, "port": port}
-        given["wait"] = wait
-        from specmesh.daemons.serve import (
-            serve_drafter,
-            serve_verifier,
-        )  # not before: what is wrong is said at once
+        given: Json = {
+            **values,
+            "model": model,
+            "insecure": values["insecure_no_auth"],
+            "socket": path,
+            "port": port,
+            "wait": wait,
+        }
+        given["model"] = _settings(ModelSettings, given)
+        _serve(role, given)
 
-        if role == "verifier":
-            serve_verifier(_settings(VerifierSettings, given))
-        else:
-            serve_drafter(_settings(DrafterSettings, given))
+
+def _serve(role: str, given: Json) -> None:
+    # Not imported earlier: errors of the settings shall be shown at once.
+    from specmesh.daemons.serve import serve_drafter, serve_verifier
+
+    if role == "verifier":
+        serve_verifier(_settings(VerifierSettings, given))
+    else:
+        serve_drafter(_settings(DrafterSettings, given))
+
+
+def _model_of(role: str, values: DaemonOptions, *, wait: bool) -> str | None:
+    """Return the model's path or id. A daemon that waits looks for the file later."""
+    model = values["model"]
+    if model == "bundled" and role == "verifier":
+        return paths.bundled("target.gguf")
+    return model if wait else located(model, values["engine"])
 
 
 def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
-    """Raise ConfigError at once, before slow imports, for an address to listen at that is not
-    allowed, or that this machine does not have."""
+    """Raise ConfigError for an address that is not allowed or that this machine does not have.
+
+    Slow imports come later.
+    """
     from specmesh.daemons.link.names import numbers_here, on_thread
 
+    # Ctrl-C ends a wait for a thread, not one in a look-up.
     bind = values.get("bind")
     if bind is not None:
         insecure = values["insecure_no_auth"]
         keyed = not insecure and find_keys(values["keys"]) is not None
         check_bind(bind, keyed=keyed, insecure=insecure)
         host = host_of(bind, "--bind")
-        # Ctrl-C ends a wait for a thread, not one in a look-up.
-        found = on_thread(lambda: numbers_here(host, "--bind", interfaces=True))
+        found = on_thread(partial(numbers_here, host, "--bind", interfaces=True))
         check_present(found.result()[0], "--bind")
     if port is not None:
-        name = port.host
-        found = on_thread(lambda: numbers_here(name, "--http", everywhere=True))
+        found = on_thread(partial(numbers_here, port.host, "--http", everywhere=True))
         check_present(found.result()[0], "--http")
 
 
 def _managed() -> bool:
-    """Return True under a service manager, which starts daemons before all that they need is
-    there."""
+    """Return True under a service manager, which starts daemons before their needs are met."""
     return any(os.environ.get(name) for name in ("NOTIFY_SOCKET", "SPECMESH_LAUNCHD"))
 
 
 def _settings(kind: type[Settings], values: Json) -> Settings:
+    """Return settings of this kind, each field with the value of its name."""
+    named = {field.name: values[field.name] for field in fields(kind) if field.name in values}
     make = cast("Callable[..., Settings]", kind)
-    return make(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
+    return make(**named)
 
 
 @click.command("rpc-server")
 @option("--bind", str, "HOST:PORT", "Address to listen on.", "127.0.0.1:50052")
 @_threads_option
 @_insecure_rpc_option
-@click.option(
-    "--wait",
-    is_flag=True,
-    help="Wait for an address that is not there yet, as under a service manager.",
-)
+@flag("--wait", "Wait for an address that is not there yet, as under a service manager.")
 def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -> None:
     """Lend this machine's GPUs, or its CPU, to `specmesh verifier --rpc`, one verifier at a time.
 
-    This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by Ctrl-C, so does the
-    verifier that uses it.
+    This is llama.cpp's own server; both machines need a llama.cpp built with RPC. When it ends, by
+    Ctrl-C, so does the verifier that uses it.
     """
     from specmesh import logs
     from specmesh.daemons.runtime.notifier import Notifier
@@ -310,12 +343,15 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -
 
 
 def _free_address(bind: str, patience: "Patience") -> str:
-    """Return the number and port of HOST:PORT once it can be listened at, which llama.cpp does
-    not wait for. Raises NotThereYet before."""
+    """Return HOST:PORT with the host's number. Raise NotThereYet if nobody can listen there yet.
+
+    llama.cpp would not wait for the address.
+    """
     from specmesh.daemons.link.names import numbers_here
 
     host, _, port = bind.rpartition(":")
     numbers = patience.hear(lambda: numbers_here(host, "--bind"), f"--bind: looking up {host}")
-    number = next((one for one in numbers if ":" not in one), numbers[0])
+    of_ipv4 = [number for number in numbers if ":" not in number]
+    number = (of_ipv4 or numbers)[0]
     listen(number, int(port), "--bind").close()
     return f"{number}:{port}"

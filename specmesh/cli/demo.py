@@ -1,4 +1,4 @@
-"""`specmesh demo`: the bundled pair beside its target alone, each step as long as on a larger machine."""
+"""`specmesh demo`: the bundled pair next to its target alone, at a larger machine's pace."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.bench import SIZES, generate, has_drafter, loaded_stats, summed
-from specmesh.cli.options import columns, json_option, option, print_result
+from specmesh.cli.options import columns, counted, json_option, option, print_result
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, number_at
 from specmesh.errors import EngineError, SpecmeshError
@@ -26,19 +26,21 @@ from specmesh.security.keys import KeyFolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-START_S = 120.0
-DAEMON = [
-    "--model",
-    "bundled",
-    "--engine",
-    "llama",
-    "--gpu-layers",
-    "0",
-    "--threads",
-    "1",
-    "--drain",
-    "0",
-]
+START_TIMEOUT_S = 120.0
+MOST_LINES = 24
+BORDERS = 4  # lines of the screen that a panel cannot have
+DAEMON = "--model bundled --engine llama --gpu-layers 0 --threads 1 --drain 0 --log-level warning"
+COUNTS = (
+    "rounds",
+    "drafted",
+    "accepted",
+    "acceptance_rate",
+    "mean_acceptance_length",
+    "tokens_per_second",
+)
+
+Texts = tuple[GeneratedText, GeneratedText]
+"""The text of the verifier alone, and that of the verifier with a drafter."""
 
 
 @click.command()
@@ -55,36 +57,35 @@ DAEMON = [
 def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
     """Continue PROMPT with a verifier alone and, at the same time, with a verifier and a drafter.
 
-    Both use the tiny models that come with specmesh, on llama.cpp (extra `verifier`). They are real, and so are the
-    three daemons and the wire; only the steps are stretched to what large models take.
+    Both use the tiny models that come with specmesh, on llama.cpp (extra `verifier`). They are
+    real, and so are the three daemons and the wire; only the steps are stretched to the times of
+    large models.
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # no daemon is left behind
     if not json:
         click.echo(explanation(hardware))
+    body: Json = {
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "rounds": True,
+    }
+    alone = GeneratedText()
+    drafted = GeneratedText()
     with ThreadPoolExecutor() as threads, daemons(hardware) as clients:
-        body: Json = {
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "rounds": True,
-        }
-        texts = GeneratedText(), GeneratedText()
         streams = [
-            threads.submit(generate, client, body, text)
-            for client, text in zip(clients, texts, strict=True)
+            threads.submit(generate, clients[0], body, alone),
+            threads.submit(generate, clients[1], body, drafted),
         ]
         if not json and sys.stdout.isatty():
-            show(texts, streams)
+            show((alone, drafted), streams)
         for stream in streams:
             stream.result()
-    found = result(hardware, *texts)
-    print_result(
-        found,
-        columns([{name: value for name, value in found.items() if name != "text"}]),
-        as_json=json,
-    )
+    found = result(hardware, alone, drafted)
+    counts = {name: value for name, value in found.items() if name != "text"}
+    print_result(found, columns([counts]), as_json=json)
 
 
 def explanation(hardware: str) -> str:
@@ -97,131 +98,126 @@ def explanation(hardware: str) -> str:
 
 @contextmanager
 def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
-    """A verifier alone and one with a drafter, all ready, with keys of their own; they end with the context."""
+    """Run a verifier alone and one with a drafter, ready, with new keys, until the context ends."""
     with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
         folder = Path(name)
+        options = [*DAEMON.split(), "--keys", str(folder / "keys"), "--config", os.devnull]
+        if hardware != "this":
+            options += ["--stretch", hardware]
         KeyFolder(folder / "keys").new()
-        stretch = [] if hardware == "this" else ["--stretch", hardware]
-        options = [
-            *DAEMON,
-            *stretch,
-            "--keys",
-            str(folder / "keys"),
-            "--config",
-            os.devnull,
-            "--log-level",
-            "warning",
+        alone, drafted = _free_addresses()
+        started = [
+            _Started(folder / "alone", ["verifier", "--bind", alone, *options], ends),
+            _Started(folder / "drafted", ["verifier", "--bind", drafted, *options], ends),
+            _Started(folder / "drafter", ["drafter", "--connect", drafted, *options], ends),
         ]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")
-        }
-        with (
-            socket.create_server(("127.0.0.1", 0)) as first,
-            socket.create_server(("127.0.0.1", 0)) as second,
-        ):
-            alone, pair = (f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in (first, second))
-        running: list[tuple[subprocess.Popen[bytes], Path]] = []
-        for where in (
-            ["verifier", "--bind", alone],
-            ["verifier", "--bind", pair],
-            ["drafter", "--connect", pair],
-        ):
-            own = folder / str(len(running))
-            command = [
-                sys.executable,
-                "-m",
-                "specmesh",
-                *where,
-                "--socket",
-                f"{own}.sock",
-                *options,
-            ]
-            log = ends.enter_context(own.open("wb"))
-            daemon = subprocess.Popen(  # noqa: S603  (in a session of its own: Ctrl-C ends it through us)
-                command,
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-            ends.callback(daemon.wait)
-            ends.callback(daemon.terminate)
-            running.append((daemon, own))
-        clients = Client(folder / "0.sock"), Client(folder / "1.sock")
-        until = time.monotonic() + START_S
+        clients = Client(started[0].socket), Client(started[1].socket)
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not _ready(*clients):
-            for daemon, log_path in running:
-                if daemon.poll() is not None or time.monotonic() > until:
-                    said = (
-                        log_path.read_text(errors="replace")
-                        .strip()
-                        .rpartition("\n")[2]
-                        .removeprefix("specmesh: ")
-                    )
-                    raise EngineError(f"a daemon of the demo does not run: {said}")
+            for daemon in started:
+                if daemon.ended() or time.monotonic() > deadline:
+                    raise EngineError(f"a daemon of the demo does not run: {daemon.last_line()}")
             time.sleep(0.1)
         yield clients
 
 
-def _ready(alone: Client, pair: Client) -> bool:
+def _free_addresses() -> tuple[str, str]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        ports = first.getsockname()[1], second.getsockname()[1]
+    return f"tcp://127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}"
+
+
+class _Started:
+    """A daemon in a process and a session of its own: Ctrl-C reaches it through us only."""
+
+    def __init__(self, path: Path, arguments: list[str], ends: ExitStack) -> None:
+        self.socket = path.with_suffix(".sock")
+        self._log_path = path.with_suffix(".log")
+        log = ends.enter_context(self._log_path.open("wb"))
+        specmesh = [sys.executable, "-m", "specmesh"]
+        self._process = subprocess.Popen(  # noqa: S603  # our own program
+            [*specmesh, *arguments, "--socket", str(self.socket)],
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+            env=_environment(),
+            start_new_session=True,
+        )
+        ends.callback(self._process.wait)
+        ends.callback(self._process.terminate)
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def last_line(self) -> str:
+        lines = self._log_path.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("specmesh: ") if lines else ""
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without our variables, which are the user's settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+
+
+def _ready(alone: Client, drafted: Client) -> bool:
     try:
-        return not has_drafter(loaded_stats(alone)) and has_drafter(loaded_stats(pair))
+        return not has_drafter(loaded_stats(alone)) and has_drafter(loaded_stats(drafted))
     except SpecmeshError:
         return False  # not yet
 
 
-def show(texts: tuple[GeneratedText, GeneratedText], streams: list[Future[GeneratedText]]) -> None:
+def show(texts: Texts, streams: list[Future[GeneratedText]]) -> None:
+    """Show both texts while they grow."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
-    with Live(
-        console=console,
-        refresh_per_second=20,
-        get_renderable=lambda: screen(texts, min(console.height - 4, 24)),
-    ):
+
+    def renderable() -> "Table":
+        return screen(texts, min(console.height - BORDERS, MOST_LINES))
+
+    with Live(console=console, refresh_per_second=20, get_renderable=renderable):
         wait(streams)
 
 
-def screen(texts: tuple[GeneratedText, GeneratedText], height: int) -> "Table":
-    """The last lines of both outputs, accepted drafts in green."""
+def screen(texts: Texts, height: int) -> "Table":
+    """Return the last lines of both texts, accepted drafts in green."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
-    grid, panels = Table.grid(expand=True), list[Panel]()
-    for title, one in zip(("alone", "with a drafter"), texts, strict=True):
+    grid = Table.grid(expand=True)
+    panels: list[Panel] = []
+    for title, generated in zip(("alone", "with a drafter"), texts, strict=True):
         grid.add_column(ratio=1)
-        text = Text.assemble(
-            *((piece, "green" if drafted else "") for piece, drafted in list(one.pieces))
-        )
-        tail = Text("\n", no_wrap=True).join(text.split("\n", allow_blank=True)[2 - height :])
-        panels.append(Panel(tail, title=f"{title}: {len(one.ids)} tokens", height=height))
+        text = Text()
+        for piece, drafted in list(generated.pieces):
+            text.append(piece, "green" if drafted else "")
+        lines = text.split("\n", allow_blank=True)
+        tail = Text("\n", no_wrap=True).join(lines[2 - height :])
+        count = counted(len(generated.ids), "token")
+        panels.append(Panel(tail, title=f"{title}: {count}", height=height))
     grid.add_row(*panels)
     return grid
 
 
-def result(hardware: str, alone: GeneratedText, pair: GeneratedText) -> Json:
-    """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
-    counts = (
-        "rounds",
-        "drafted",
-        "accepted",
-        "acceptance_rate",
-        "mean_acceptance_length",
-        "tokens_per_second",
-    )
-    before, report = alone.report, pair.report
-    rate, size = number_at(before, "tokens_per_second"), summed([pair], *SIZES)
+def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
+    """Return the comparison of both reports. step_ms: of the verifier alone, in this run."""
+    rate_alone = number_at(alone.report, "tokens_per_second")
+    rate = number_at(drafted.report, "tokens_per_second")
+    steps = max(number_at(alone.report, "rounds"), 1)
+    size = summed([drafted], *SIZES)
     return {
         "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
-        "step_ms": round(number_at(before, "verify_ms") / max(number_at(before, "rounds"), 1), 3),
-        "text": pair.text,
-        "same_text": alone.ids == pair.ids,
-        "tokens": len(pair.ids),
-        "tokens_per_second_alone": rate,
-        "speedup": round(number_at(report, "tokens_per_second") / rate, 3) if rate else None,
-        "bytes_per_token": round(size / len(pair.ids), 1),
-    } | {name: report[name] for name in counts}
+        "step_ms": round(number_at(alone.report, "verify_ms") / steps, 3),
+        "text": drafted.text,
+        "same_text": alone.ids == drafted.ids,
+        "tokens": len(drafted.ids),
+        "tokens_per_second_alone": rate_alone,
+        "speedup": round(rate / rate_alone, 3) if rate_alone else None,
+        "bytes_per_token": round(size / len(drafted.ids), 1),
+    } | {name: drafted.report[name] for name in COUNTS}

@@ -1,10 +1,10 @@
-"""`specmesh doctor`: what is installed here, set, running and reachable, and what to type where it is not right."""
+"""`specmesh doctor`: checks of the software, settings, daemons and network, each with a remedy."""
 
 import os
 import platform
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -25,31 +25,37 @@ from specmesh.security import endpoint, is_loopback
 
 
 class Check(NamedTuple):
-    """The result of one check. status: ok, warn (it works, but not as it could), fail. fix: None where all is well."""
+    """The result of one check."""
 
-    status: str
+    status: str  # "ok", "warn" (it works, but not as well as it could) or "fail"
     name: str
     found: str
     fix: str | None = None
 
 
-ok, warn, fail = (partial(Check, status) for status in ("ok", "warn", "fail"))
+ok = partial(Check, "ok")
+warn = partial(Check, "warn")
+fail = partial(Check, "fail")
 
 
-def examine() -> list[Check]:
+def examine() -> Iterator[Check]:
+    """Yield the results of all checks."""
     running = find()
-    start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
-    return [
-        *(ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), *_mlx()),
-        *(_settings(role) for role in ROLES),
-        *([judge_daemon(one) for one in running] or [warn("daemons", "none runs", start)]),
-        *_system_folder(),
-        *(judge_reach(one, _connect(one)) for one in _addresses(running)),
-    ]
+    yield ok("specmesh", f"{__version__}, Python {platform.python_version()}")
+    yield _llama()
+    yield from _mlx()
+    yield from map(_settings, ROLES)
+    yield from map(judge_daemon, running)
+    if not running:
+        start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
+        yield warn("daemons", "none runs", start)
+    yield from _system_folder()
+    for address in _addresses(running):
+        yield judge_reach(address, _connect(address))
 
 
 def lines(checks: Iterable[Check]) -> list[str]:
-    """Return a row for each check, and one for what to type."""
+    """Return a line for each check, and one below it for its remedy."""
     rows: list[tuple[str, str, str]] = []
     for check in checks:
         rows.append((check.status, check.name, check.found))
@@ -61,44 +67,38 @@ def lines(checks: Iterable[Check]) -> list[str]:
 # --- software
 
 
+REINSTALL = "pip install --force-reinstall --no-cache-dir '.[llama]'"
+
+
 def _llama() -> Check:
-    name, installed = "llama.cpp", _version("llama_cpp_python")
+    name = "llama.cpp"
+    installed = _version("llama_cpp_python")
     if installed is None:
         return warn(name, "not installed; GGUF models need it", "pip install 'specmesh[llama]'")
-    state, reinstall = (
-        f"llama-cpp-python {installed}",
-        "pip install --force-reinstall --no-cache-dir '.[llama]'",
-    )
+    state = f"llama-cpp-python {installed}"
     if installed != PINNED:
-        return fail(
-            name, f"{state}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'"
-        )
+        fix = f"pip install 'llama-cpp-python=={PINNED}'"
+        return fail(name, f"{state}, specmesh needs {PINNED}", fix)
     try:
         gpus = gpu_devices()
     except ConfigError as error:
-        return fail(name, str(error), reinstall)
-    state += f"; sees {', '.join(gpus) or 'no GPU'}"
-    if not gpus and Path("/dev/nvidiactl").exists():
-        return warn(
-            name,
-            f"{state}; the NVIDIA GPU here is not used",
-            f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}",
-        )
+        return fail(name, str(error), REINSTALL)
+    if gpus:
+        return ok(name, f"{state}; sees {', '.join(gpus)}")
+    state += "; sees no GPU"
+    if Path("/dev/nvidiactl").exists():
+        fix = f"CMAKE_ARGS=-DGGML_CUDA=on {REINSTALL}"
+        return warn(name, f"{state}; the NVIDIA GPU here is not used", fix)
     return ok(name, state)
 
 
-def _mlx() -> list[Check]:
-    if (found := _version("mlx_lm")) is not None:
-        return [ok("mlx", f"mlx-lm {found}")]
-    if (sys.platform, platform.machine()) == ("darwin", "arm64"):
-        return [
-            warn(
-                "mlx",
-                "not installed; it drafts fastest on Apple Silicon",
-                "pip install 'specmesh[mlx]'",
-            )
-        ]
-    return []
+def _mlx() -> Iterator[Check]:
+    installed = _version("mlx_lm")
+    if installed is not None:
+        yield ok("mlx", f"mlx-lm {installed}")
+    elif sys.platform == "darwin" and platform.machine() == "arm64":
+        state = "not installed; it drafts fastest on Apple Silicon"
+        yield warn("mlx", state, "pip install 'specmesh[mlx]'")
 
 
 def _version(package: str) -> str | None:
@@ -117,102 +117,99 @@ def _settings(role: str) -> Check:
         ctx = daemon_context(role)
     except ConfigError as error:
         return fail(name, str(error), f"specmesh config show {role}  # once that is right")
-    count = sum(origin(ctx, option) is not None for option in keys(ctx.command).values())
-    return ok(name, f"{count} set, in {ctx.params['config'] or 'no file'}")
+    set_here = [option for option in keys(ctx.command).values() if origin(ctx, option)]
+    return ok(name, f"{len(set_here)} set, in {ctx.params['config'] or 'no file'}")
 
 
-def judge_daemon(one: Found) -> Check:
-    name, stats = one.role, one.stats
-    if one.state == "does not answer":
-        state = f"takes connections at {one.socket} and does not answer"
-        return fail(name, state, f"kill $(cat '{one.socket}.lock')  # and see its log")
-    if one.state != "running":
-        return ok(name, f"at {one.socket}, {one.state}")
-    state = printable(
-        f"pid {stats['pid']}, {at(stats, 'model.name')} on {at(stats, 'model.backend')}"
-    )
-    if (running := stats["version"]) != __version__:
-        state += f", of version {running}; installed is {__version__}"
+def judge_daemon(daemon: Found) -> Check:
+    """Judge a daemon by its snapshot."""
+    name = daemon.role
+    stats = daemon.stats
+    if daemon.state == "does not answer":
+        state = f"takes connections at {daemon.socket} and does not answer"
+        return fail(name, state, f"kill $(cat '{daemon.socket}.lock')  # and see its log")
+    if daemon.state != "running":
+        return ok(name, f"at {daemon.socket}, {daemon.state}")
+    model = f"{at(stats, 'model.name')} on {at(stats, 'model.backend')}"
+    state = printable(f"pid {stats['pid']}, {model}")
+    if stats["version"] != __version__:
+        state += f", of version {stats['version']}; installed is {__version__}"
         return warn(name, state, f"specmesh service restart {name}  # or stop and start it by hand")
-    verifiers = objects_at(stats, "verifiers")
-    if name == "drafter" and not any(one.get("name") for one in verifiers):
-        return warn(
-            name,
-            f"{state}, has no verifier",
-            "specmesh stats  # and see below: network; then its log",
-        )
-    why = stats.get("no_drafts")
-    lasting = why in (NoDrafts.VOCABULARY, NoDrafts.CONTEXT)
-    if why and (lasting or name == "drafter"):
-        return warn(name, f"{state}; {printable(str(why))}", "see docs/troubleshooting.md")
+    connected = any(verifier.get("name") for verifier in objects_at(stats, "verifiers"))
+    if name == "drafter" and not connected:
+        fix = "specmesh stats  # and see below: network; then its log"
+        return warn(name, f"{state}, has no verifier", fix)
+    reason = stats.get("no_drafts")
+    lasting = reason in (NoDrafts.VOCABULARY, NoDrafts.CONTEXT)
+    if reason and (lasting or name == "drafter"):
+        return warn(name, f"{state}; {printable(str(reason))}", "see docs/troubleshooting.md")
     if name == "verifier" and not stats.get("peers"):
         return warn(name, f"{state}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     return ok(name, state)
 
 
-def _system_folder() -> list[Check]:
-    if not SYSTEM_DIR.exists() or os.access(SYSTEM_DIR, os.X_OK):
-        return []
-    fix = "sudo usermod --append --groups specmesh $USER  # and log in anew"
-    return [
-        warn(
-            "daemons",
-            f"{SYSTEM_DIR}, with the sockets of this machine's services, is closed to this user",
-            fix,
-        )
-    ]
+def _system_folder() -> Iterator[Check]:
+    if SYSTEM_DIR.exists() and not os.access(SYSTEM_DIR, os.X_OK):
+        fix = "sudo usermod --append --groups specmesh $USER  # and log in anew"
+        state = "with the sockets of this machine's services, is closed to this user"
+        yield warn("daemons", f"{SYSTEM_DIR}, {state}", fix)
 
 
 # --- network
 
 CONNECT_TIMEOUT_S = 2.0
 
-MACOS_NO_ROUTE = (
-    65  # EHOSTUNREACH on macOS: also what a program gets that may not use the local network
-)
+# EHOSTUNREACH on macOS, which a program also gets if it may not use the local network.
+MACOS_NO_ROUTE = 65
 
 _PRIVACY = (
-    "macOS keeps programs from the local network: System Settings > Privacy & Security > Local Network: allow what "
-    "starts specmesh (the terminal, Python); launchd jobs may get no prompt: --connect to a tailnet address instead"
+    "macOS keeps programs from the local network: System Settings > Privacy & Security > "
+    "Local Network: allow the program that starts specmesh (the terminal, Python); "
+    "launchd jobs may get no prompt: --connect to a tailnet address instead"
 )
 
 
 def _addresses(running: Iterable[Found]) -> Iterable[str]:
-    """Return those of verifiers that a drafter here has, or by its settings would have."""
-    addresses = [
-        str(end["address"]) for one in running for end in objects_at(one.stats, "verifiers")
-    ]
-    with suppress(ConfigError):  # which the check of its settings tells
+    """Return the verifiers' addresses of the drafters that run here, or that settings name."""
+    addresses: list[str] = []
+    for daemon in running:
+        verifiers = objects_at(daemon.stats, "verifiers")
+        addresses += [str(verifier["address"]) for verifier in verifiers]
+    with suppress(ConfigError):  # the check of its settings reports it
         ctx = daemon_context("drafter")
-        addresses += (
-            ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
-        )
+        if origin(ctx, keys(ctx.command)["connect"]) is not None:
+            addresses += ctx.params["connect"]
     return dict.fromkeys(addresses)
 
 
 def judge_reach(
     address: str, error: Exception | None, macos: bool = sys.platform == "darwin"
 ) -> Check:
-    """Judge whether a verifier can be reached. error: what connecting to it raised."""
-    name, (host, port) = "network", endpoint(address)
+    """Judge whether a verifier can be reached.
+
+    error: the exception of an attempt to connect.
+    """
+    name = "network"
+    host, port = endpoint(address)
     match error:
         case None:
             return ok(name, f"{address} answers")
         case ConnectionRefusedError():
-            fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
+            start = f"specmesh verifier --bind tcp://ADDRESS:{port}"
+            fix = f"{start}  # on {host}; or open the tunnel that ends here"
         case OSError(errno=code) if macos and code == MACOS_NO_ROUTE and not is_loopback(host):
             fix = _PRIVACY
         case OSError():
-            fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"
+            questions = "is it on, in this network, the VPN up? does its firewall let port"
+            fix = f"ping {host}  # {questions} {port} in?"
         case _:
             fix = "specmesh config show drafter  # connect must be tcp://HOST:PORT"
-    return fail(
-        name, f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})", fix
-    )
+    reason = getattr(error, "strerror", None) or error
+    return fail(name, f"{address} cannot be reached ({reason})", fix)
 
 
 def _connect(address: str) -> Exception | None:
-    """Connect to an address and disconnect; return what that raised."""
+    """Connect to an address and disconnect; return the exception of the attempt."""
     host, port = endpoint(address)
     if not (host and port):
         return ValueError("it is no address")

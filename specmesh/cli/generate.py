@@ -1,4 +1,4 @@
-"""`specmesh generate` and `chat`: text is streamed to stdout; everything else goes to stderr."""
+"""`specmesh generate` and `chat`. Text is streamed to stdout; messages and counts go to stderr."""
 
 import json as json_module
 import os
@@ -23,6 +23,9 @@ from specmesh.cli.options import (
 from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, answer
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
+
+GREEN = "\x1b[32m"
+DEFAULT_COLOR = "\x1b[39m"
 
 
 @click.command()
@@ -58,8 +61,8 @@ from specmesh.errors import RequestError, SpecmeshError
     "--resume",
     str,
     "ID",
-    "Instead of PROMPT: print an interrupted completion from its beginning, and finish it. The error message of the "
-    "interruption shows the ID.",
+    "Instead of PROMPT: print an interrupted completion from its beginning, and finish it. "
+    "The error message of the interruption shows the ID.",
 )
 def generate(
     prompt: str | None,
@@ -74,54 +77,62 @@ def generate(
     **options: object,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
-    for wrong, message in (
-        ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
-        (options["logprobs"] is not None and not json, "--logprobs needs --json: give both"),
-        (
-            n > 1 and (resume is not None or show_drafts),
-            "--n works without --resume and --show-drafts",
-        ),
-        (resume is not None and options["model"], "--resume keeps its model: leave out --model"),
-    ):
-        if wrong:
-            raise click.UsageError(message)
+    logprobs = options["logprobs"] is not None
+    if (prompt is None) == (resume is None):
+        raise click.UsageError("give either PROMPT or --resume ID")
+    if logprobs and not json:
+        raise click.UsageError("--logprobs needs --json: give both")
+    if n > 1 and (resume is not None or show_drafts):
+        raise click.UsageError("--n works without --resume and --show-drafts")
+    if resume is not None and options["model"]:
+        raise click.UsageError("--resume keeps its model: leave out --model")
+    seed = secrets.randbits(32)
     body: Json = {
-        "seed": secrets.randbits(32),
+        "seed": seed,
         "draft_n": draft_n,
         "rounds": show_drafts,
-        **(
-            {"prompt": read_stdin() if prompt == "-" else prompt}
-            if resume is None
-            else {"resume": {"id": resume}}
-        ),
         **request_fields(options),
     }
+    if resume is not None:
+        body["resume"] = {"id": resume}
+    else:
+        body["prompt"] = read_stdin() if prompt == "-" else prompt
     if n > 1:
         body["n"] = n
-    texts = [GeneratedText((int(number_at(body, "seed")) + number) % 2**32) for number in range(n)]
-    shows = n == 1 and not json
+    seed = int(number_at(body, "seed"))
+    texts = [GeneratedText((seed + number) % 2**32) for number in range(n)]
+    streamed = n == 1 and not json
     try:
         with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:
             for chunk in chunks:
                 [choice] = objects_at(chunk, "choices")
                 drafted, own = texts[int(number_at(choice, "index"))].take(chunk)
-                if shows:
+                if streamed:
                     print(end=_marked(drafted) + own, flush=True)
-    finally:  # whatever has come
-        if shows and (texts[0].text or texts[0].finish_reason):
-            print(flush=True)
+    finally:  # an interrupted text is shown, too
         if json:
-            choices = [_as_json(text) for text in texts]
-            click.echo(
-                json_module.dumps(
-                    choices[0] if n == 1 else {"schema_version": 1, "choices": choices}
-                )
-            )
-        for number, text in enumerate(texts if n > 1 and not json else (), 1):
-            say(f"text {number} of {n}, seed {text.seed}")
-            click.echo(text.text)
-        for text in texts if verbose else ():
-            click.echo("\n".join(aligned(text.report.items())), err=True)
+            _print_json(texts)
+        elif n > 1:
+            _print_all(texts)
+        elif texts[0].text or texts[0].finish_reason:
+            print(flush=True)
+        if verbose:
+            for text in texts:
+                click.echo("\n".join(aligned(text.report.items())), err=True)
+
+
+def _print_json(texts: list[GeneratedText]) -> None:
+    choices = [_as_json(text) for text in texts]
+    if len(choices) == 1:
+        click.echo(json_module.dumps(choices[0]))
+    else:
+        click.echo(json_module.dumps({"schema_version": 1, "choices": choices}))
+
+
+def _print_all(texts: list[GeneratedText]) -> None:
+    for number, text in enumerate(texts, 1):
+        say(f"text {number} of {len(texts)}, seed {text.seed}")
+        click.echo(text.text)
 
 
 def _as_json(text: GeneratedText) -> Json:
@@ -138,12 +149,15 @@ def _as_json(text: GeneratedText) -> Json:
 
 
 def _marked(drafted: str) -> str:
-    opening, end = ("[[", "]]") if os.environ.get("NO_COLOR") else ("\x1b[32m", "\x1b[39m")  # green
-    return f"{opening}{drafted}{end}" if drafted else ""
+    if not drafted:
+        return ""
+    if os.environ.get("NO_COLOR"):
+        return f"[[{drafted}]]"
+    return f"{GREEN}{drafted}{DEFAULT_COLOR}"
 
 
-def say(what: str) -> None:
-    click.echo(f"specmesh: {what}", err=True)
+def say(message: str) -> None:
+    click.echo(f"specmesh: {message}", err=True)
 
 
 def read_stdin() -> str:
@@ -164,48 +178,58 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 @option("--system", str, "TEXT", "System prompt of the conversation.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
 def chat(system: str | None, socket_path: Path | None, **options: object) -> None:
-    """Talk to the target model; what is piped in is one message."""
+    """Talk to the target model; piped input is one message."""
     Conversation(daemon.Client(socket_path), request_fields(options), system).run()
 
 
 class Conversation:
+    """A conversation with the target model, all of whose messages go into each request."""
+
     def __init__(self, client: Client, options: Json, system: str | None = None) -> None:
-        self._client, self._options = client, options
+        self._client = client
+        self._options = options
         self._first: list[Json] = [{"role": "system", "content": system}] if system else []
         self._messages = self._first
 
     def run(self) -> None:
-        """Talk until the user ends it; without a terminal, the whole standard input is one message. In a terminal the
-        daemon's errors are printed, else raised."""
+        """Talk until the user ends it, and print the daemon's errors.
+
+        Without a terminal the whole standard input is one message, and errors are raised.
+        """
         if not sys.stdin.isatty():
             text = read_stdin().removesuffix("\n")
             if not text:
-                raise RequestError("nothing was said: standard input is empty")
+                raise RequestError("there is no message: standard input is empty")
             self._ask(text)
             return
         with suppress(ImportError):
-            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  # input() then edits lines
+            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for input()
         print(HELP, file=sys.stderr)
         for line in _lines():
-            match line.strip():
-                case "":
-                    continue
-                case "/bye":
-                    return
-                case "/clear":
-                    self._messages = self._first
-                case "/help":
-                    print(HELP, file=sys.stderr)
-                case _:
-                    try:
-                        self._ask(line)
-                    except SpecmeshError as error:
-                        say(str(error))
+            command = line.strip()
+            if command == "/bye":
+                return
+            if command == "/clear":
+                self._messages = self._first
+            elif command == "/help":
+                print(HELP, file=sys.stderr)
+            elif command:
+                self._ask_patiently(line)
+
+    def _ask_patiently(self, text: str) -> None:
+        try:
+            self._ask(text)
+        except SpecmeshError as error:
+            say(str(error))
 
     def _ask(self, text: str) -> None:
-        """Print the answer as it comes. The beginning of an interrupted one is kept, of what is refused nothing."""
+        """Print the answer as it comes.
+
+        The beginning of an interrupted answer is kept, a refused message is not.
+        """
         messages: list[Json] = [*self._messages, {"role": "user", "content": text}]
-        answered, body = "", {"messages": messages} | self._options
+        body = {"messages": messages} | self._options
+        answered = ""
         try:
             with closing(answer(self._client, body, RECONNECT_TIMEOUT, say)) as chunks:
                 for chunk in chunks:
@@ -220,7 +244,7 @@ class Conversation:
 
 
 def _lines() -> Iterator[str]:
-    """Yield what is typed, line by line; Ctrl-C drops a line."""
+    """Yield typed lines; Ctrl-C drops a line."""
     while True:
         try:
             yield input(">>> ")

@@ -1,9 +1,8 @@
-"""Options that several commands share, each declared once, and how results are printed."""
+"""Options that several commands share, and the printing of results."""
 
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ Callback = Callable[[click.Context, click.Parameter, str], object]
 
 
 class HomePath(click.Path):
-    """A path whose ~ is a home."""
+    """A path in which ~ is the user's home folder."""
 
     def convert(
         self,
@@ -33,14 +32,19 @@ class HomePath(click.Path):
 
 FILE = HomePath(path_type=Path)
 SECONDS = click.FloatRange(0.0, 86_400.0)
-COUNT, SHARE, POSITIVE_SHARE = (
-    click.IntRange(1),
-    click.FloatRange(0.0, 1.0),
-    click.FloatRange(0.0, 1.0, min_open=True),
-)
-_PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
+COUNT = click.IntRange(1)
+COUNT_OR_ZERO = click.IntRange(0)
+SHARE = click.FloatRange(0.0, 1.0)
+POSITIVE_SHARE = click.FloatRange(0.0, 1.0, min_open=True)
+MILLISECONDS = click.FloatRange(0)
+POSITIVE_MILLISECONDS = click.FloatRange(0, min_open=True)
+_PENALTY = click.FloatRange(-100.0, 100.0)
+_FACTOR = click.FloatRange(0.0, 100.0, min_open=True)
+_TEMPERATURE = click.FloatRange(0.0, 100.0)
+_SEED = click.IntRange(0, 2**32 - 1)
 
-MAX_FILE_BYTES = 2**24  # maximum size of a grammar or schema that is read; a verifier takes less
+MAX_FILE_BYTES = 2**24
+"""Maximum size of a grammar or schema file. A verifier accepts less."""
 
 
 def print_result(result: object, lines: Iterable[str], *, as_json: bool) -> None:
@@ -54,38 +58,68 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def aligned(rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """Return rows in columns, a dash for None. What could steer a terminal, as peers' names could, is replaced."""
-    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 session" or "2 sessions"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def aligned(rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return rows as lines with aligned columns.
+
+    None is shown as a dash. Control characters, which a peer's name could hold, are replaced.
+    """
+    cells = [list(map(_cell, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    lines: list[str] = []
+    for row in cells:
+        padded = map(str.ljust, row, widths)
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else printable(str(value))
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return rows under their keys, as --json has them."""
-    return aligned([tuple(rows[0]), *(tuple(row.values()) for row in rows)])
+    """Return rows as lines below a heading with their keys, which are those of --json."""
+    values = [row.values() for row in rows]
+    return aligned([rows[0], *values])
 
 
 def columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return each row as a column; on the left the keys, as --json has them."""
+    """Return each row as a column beside the keys, which are those of --json.
+
+    A key without a value in any row is left out.
+    """
     flat = [dict(_flattened(row)) for row in rows]
-    return aligned((name, *(one[name] for one in flat)) for name in flat[0])
+    lines: list[list[object]] = []
+    for name in flat[0]:
+        values = [row[name] for row in flat]
+        if any(value is not None for value in values):
+            lines.append([name, *values])
+    return aligned(lines)
 
 
 def _flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for name, value in row.items():
         if is_object(value):
             yield from _flattened(value, f"{above}{name}.")
+        elif isinstance(value, float):
+            yield f"{above}{name}", f"{value:.2f}"
         else:
-            yield f"{above}{name}", f"{value:.2f}" if isinstance(value, float) else value
+            yield f"{above}{name}", value
 
 
-def combined(*options: Decorator) -> Decorator:
-    """Return one decorator that applies several, listed in this order by --help."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+def combined(options: Sequence[Decorator]) -> Decorator:
+    """Return one decorator that applies several. --help lists them in this order."""
+
+    def decorated(command: Command) -> Command:
+        for decorate in reversed(options):
+            command = decorate(command)
+        return command
+
+    return decorated
 
 
 def option(
@@ -99,8 +133,12 @@ def option(
     shown: str | bool = True,
     callback: Callback | None = None,
 ) -> Decorator:
-    """Return an option with a value. name: of its parameter; shown: as its default, where that is none of click's."""
-    names = (flag,) if name is None else (flag, name)
+    """Return an option with a value.
+
+    name: of the parameter, if it is not the flag's.
+    shown: text that --help shows as the default.
+    """
+    names = [flag] if name is None else [flag, name]
     return click.option(
         *names,
         type=kind,
@@ -112,17 +150,22 @@ def option(
     )
 
 
+def flag(name: str, meaning: str) -> Decorator:
+    """Return an option without a value."""
+    return click.option(name, is_flag=True, help=meaning)
+
+
 def several(flag: str, metavar: str, meaning: str, default: Sequence[str] = ()) -> Decorator:
-    """Return an option that may be given more than once, or with commas in between: each text once."""
-
-    def texts(_: click.Context, __: click.Parameter, meaning: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(one.strip() for text in meaning for one in text.split(",") if one.strip())
-        )
-
+    """Return an option that may be given more than once, or with commas between its values."""
     return click.option(
-        flag, metavar=metavar, help=meaning, default=default, multiple=True, callback=texts
+        flag, metavar=metavar, help=meaning, default=default, multiple=True, callback=_distinct
     )
+
+
+def _distinct(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values between commas, each one once and none empty."""
+    parts = map(str.strip, ",".join(given).split(","))
+    return tuple(dict.fromkeys(filter(None, parts)))
 
 
 # --- asking a daemon
@@ -133,30 +176,41 @@ socket_option = click.option(
     type=FILE,
     metavar="PATH",
     envvar="SPECMESH_SOCKET",
-    help="Local socket of the daemon (default: found in the user's, then the system's runtime folder).",
+    help="Local socket of the daemon "
+    "(default: found in the user's, then the system's runtime folder).",
 )
-json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
+json_option = flag("--json", "Print JSON instead of text.")
 
 
 def counts_option(
     flag: str, default: str, meaning: str, most: int, *, auto: bool = False
 ) -> Decorator:
-    """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
+    """Return an option for a list of numbers from 1 to `most`.
+
+    auto: the list may contain the word "auto", too.
+    """
+
+    def count(part: str) -> int | str:
+        if auto and part == "auto":
+            return part
+        if part.isdecimal() and 1 <= int(part) <= most:
+            return int(part)
+        raise ValueError(part)
 
     def counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
-        parts = [part.strip() for part in text.split(",")]
-        if not all(
-            (auto and part == "auto") or (part.isdecimal() and 1 <= int(part) <= most)
-            for part in parts
-        ):
+        try:
+            return tuple(count(part.strip()) for part in text.split(","))
+        except ValueError:
             kinds = "auto and numbers" if auto else "numbers"
-            raise click.BadParameter(
-                f"{text!r} is no list of {kinds} from 1 to {most} like {default}"
-            )
-        return tuple(part if part == "auto" else int(part) for part in parts)
+            message = f"{text!r} is no list of {kinds} from 1 to {most} like {default}"
+            raise click.BadParameter(message) from None
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"
     return option(flag, str, metavar, meaning, default, callback=counts)
+
+
+def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
+    return value if value == "auto" else int(value)
 
 
 draft_n_option = option(
@@ -165,127 +219,133 @@ draft_n_option = option(
     "auto|N",
     f"Number of drafts per step, at most {MAX_DRAFTS}; 0: the verifier alone; auto adapts it.",
     "auto",
-    callback=lambda _ctx, _option, value: value if value == "auto" else int(value),
+    callback=_draft_n,
 )
 
 # --- requests
 
 
 def request_fields(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a request that options are named as and that the user set; the verifier knows the others'
-    defaults."""
-    body = {name: value for name, value in options.items() if value not in (None, ())}
-    if isinstance(path := body.get("grammar"), Path):
-        body["grammar"] = read_text(path, MAX_FILE_BYTES, "a grammar")
-    if isinstance(schema := body.get("json_schema"), str):
-        text = (
-            schema
-            if schema.lstrip().startswith("{")
-            else read_text(Path(expanded(schema)), MAX_FILE_BYTES, "a schema")
-        )
-        try:
-            body["json_schema"] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise click.UsageError(f"--json-schema is not JSON: {error}") from None
+    """Return a request's fields: the options that the user set, by their names.
+
+    The verifier knows the defaults of the others.
+    """
+    body = dict[str, object]()
+    for name, value in options.items():
+        if value not in (None, ()):
+            body[name] = value
+    grammar = body.get("grammar")
+    if isinstance(grammar, Path):
+        body["grammar"] = read_text(grammar, MAX_FILE_BYTES, "a grammar")
+    schema = body.get("json_schema")
+    if isinstance(schema, str):
+        body["json_schema"] = _parsed_schema(schema)
     return body
 
 
+def _parsed_schema(schema: str) -> object:
+    """Return the schema that is given as JSON or as the path of a file."""
+    if not schema.lstrip().startswith("{"):
+        schema = read_text(Path(expanded(schema)), MAX_FILE_BYTES, "a schema")
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--json-schema is not JSON: {error}") from None
+
+
+_top_k = option(
+    "--top-k", COUNT_OR_ZERO, "K", "Sample from the K most likely tokens only (default: all)."
+)
+_top_p = option(
+    "--top-p",
+    SHARE,
+    "P",
+    "Sample from the most likely tokens that have probability P (default: 1).",
+)
+_min_p = option(
+    "--min-p", SHARE, "P", "Drop tokens less likely than P times the most likely one (default: 0)."
+)
+_repeat_penalty = option(
+    "--repeat-penalty", _FACTOR, "X", "Make recent tokens less likely by this factor (default: 1)."
+)
+_repeat_last_n = option(
+    "--repeat-last-n",
+    click.IntRange(-1),
+    "N",
+    "Tokens that penalties look at (default: 64; -1: all).",
+)
+_frequency_penalty = option(
+    "--frequency-penalty", _PENALTY, "X", "Penalize each time that a token occurred (default: 0)."
+)
+_presence_penalty = option(
+    "--presence-penalty", _PENALTY, "X", "Penalize a token once if it occurred (default: 0)."
+)
+_seed = option("--seed", _SEED, "S", "Seed of the sampling (default: random).")
+_strategy = option(
+    "--strategy",
+    click.Choice([strategy.value for strategy in Strategy]),
+    None,
+    "Which drafts are accepted: those that the target would sample itself (deterministic, the "
+    "default); the most that keep the target's distribution (probabilistic); those that are "
+    "likely enough, which changes the text (threshold); none, so nothing is drafted (greedy).",
+)
+_threshold = option(
+    "--threshold",
+    POSITIVE_SHARE,
+    "P",
+    f"Least probability for threshold (default: {THRESHOLD:g}).",
+)
+
+
 def sampling_options(temperature: float, max_tokens: str) -> Decorator:
-    """Return options for how tokens are chosen. max_tokens: what an answer has where that is not set."""
+    """Return the options for the choice of tokens.
+
+    max_tokens: text that --help shows as the default of --max-tokens.
+    """
+    number = "Maximum number of tokens to generate."
+    likeliest = "Sampling temperature; 0 always takes the likeliest token."
     return combined(
-        option(
-            "--max-tokens", COUNT, "N", "Maximum number of tokens to generate.", shown=max_tokens
-        ),
-        option(
-            "--temperature",
-            click.FloatRange(0.0, 100.0),
-            "T",
-            "Sampling temperature; 0 always takes the likeliest token.",
-            temperature,
-        ),
-        option(
-            "--top-k",
-            click.IntRange(0),
-            "K",
-            "Sample from the K most likely tokens only (default: all).",
-        ),
-        option(
-            "--top-p",
-            SHARE,
-            "P",
-            "Sample from the most likely tokens that have probability P (default: 1).",
-        ),
-        option(
-            "--min-p",
-            SHARE,
-            "P",
-            "Drop tokens less likely than P times the most likely one (default: 0).",
-        ),
-        option(
-            "--repeat-penalty",
-            _FACTOR,
-            "X",
-            "Make recent tokens less likely by this factor (default: 1).",
-        ),
-        option(
-            "--repeat-last-n",
-            click.IntRange(-1),
-            "N",
-            "Tokens that penalties look at (default: 64; -1: all).",
-        ),
-        option(
-            "--frequency-penalty",
-            _PENALTY,
-            "X",
-            "Penalize each time that a token occurred (default: 0).",
-        ),
-        option(
-            "--presence-penalty",
-            _PENALTY,
-            "X",
-            "Penalize a token once if it occurred (default: 0).",
-        ),
-        option(
-            "--seed", click.IntRange(0, 2**32 - 1), "S", "Seed of the sampling (default: random)."
-        ),
-        option(
-            "--strategy",
-            click.Choice([strategy.value for strategy in Strategy]),
-            None,
-            "Which drafts are accepted: those that the target would sample itself (deterministic, the default); "
-            "the most that keep the target's distribution (probabilistic); those that are likely enough, which changes "
-            "the text (threshold); none, so nothing is drafted (greedy).",
-        ),
-        option(
-            "--threshold",
-            POSITIVE_SHARE,
-            "P",
-            f"Least probability for threshold (default: {THRESHOLD:g}).",
-        ),
+        [
+            option("--max-tokens", COUNT, "N", number, shown=max_tokens),
+            option("--temperature", _TEMPERATURE, "T", likeliest, temperature),
+            _top_k,
+            _top_p,
+            _min_p,
+            _repeat_penalty,
+            _repeat_last_n,
+            _frequency_penalty,
+            _presence_penalty,
+            _seed,
+            _strategy,
+            _threshold,
+        ]
     )
+
+
+_grammar_file = option(
+    "--grammar-file", FILE, "FILE", "Generate only text of this GBNF grammar.", name="grammar"
+)
+_json_schema = option(
+    "--json-schema",
+    str,
+    "FILE|JSON",
+    "Generate only JSON of this schema: the schema itself, or a file.",
+)
+_model = option(
+    "--model",
+    str,
+    "NAME",
+    "Model to ask, as `specmesh ps` names it, if a drafter has several.",
+)
 
 
 def request_options(temperature: float, max_tokens: str) -> Decorator:
     return combined(
-        sampling_options(temperature, max_tokens),
-        option(
-            "--grammar-file",
-            FILE,
-            "FILE",
-            "Generate only text of this GBNF grammar.",
-            name="grammar",
-        ),
-        option(
-            "--json-schema",
-            str,
-            "FILE|JSON",
-            "Generate only JSON of this schema: the schema itself, or a file.",
-        ),
-        option(
-            "--model",
-            str,
-            "NAME",
-            "Model to ask, as `specmesh ps` names it, where a drafter has several.",
-        ),
-        socket_option,
+        [
+            sampling_options(temperature, max_tokens),
+            _grammar_file,
+            _json_schema,
+            _model,
+            socket_option,
+        ]
     )

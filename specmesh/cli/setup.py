@@ -1,16 +1,18 @@
-"""`specmesh keys`, `pair`, `service`, `models` and `doctor`: commands that set up or check a machine."""
+"""`specmesh keys`, `pair`, `service` and `models`: keys, trusted peers, services and models."""
 
 import os
 import pwd
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import FILE, aligned, json_option, option, print_result, table
+from specmesh.cli.options import FILE, aligned, flag, json_option, option, print_result, table
+from specmesh.core.fields import Json
 from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode
 from specmesh.models import entries
 from specmesh.paths import models_dir
@@ -19,6 +21,8 @@ from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, p
 
 if TYPE_CHECKING:
     from specmesh.security.pairing import PairingIntroduction
+
+CONNECT_TIMEOUT_S = 5.0
 
 
 @click.group()
@@ -41,22 +45,18 @@ _folder_option = click.option(
 
 
 @keys.command()
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Replace an existing key; peers that know the old one will refuse this machine.",
-)
+@flag("--force", "Replace an existing key; peers that know the old one will refuse this machine.")
 @_folder_option
 def new(force: bool, folder: KeyFolder) -> None:
     """Make this machine's key pair and print the public key."""
-    made = folder.new(replace=force, owner=_owner(folder))
+    identity = folder.new(replace=force, owner=_owner(folder))
     click.echo(f"wrote {folder.path}", err=True)
     if force:
         click.echo(
-            "daemons that run keep the old key: restart them, and tell their peers the new one",
+            "running daemons keep the old key: restart them, and give their peers the new one",
             err=True,
         )
-    click.echo(made.public.hex())
+    click.echo(identity.public.hex())
 
 
 @keys.command()
@@ -74,27 +74,33 @@ def show(folder: KeyFolder) -> None:
 )
 @_folder_option
 def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
-    """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
+    """Allow the drafter with this public KEY to connect here.
+
+    With --verifier, trust that verifier.
+    """
     if name and verifier:
         raise click.UsageError(
             "--name is for a drafter's key, --verifier for a verifier's: leave one out"
         )
-    if verifier is not None:
-        host_of(verifier, "--verifier")
-    listing = Listing.DRAFTERS if verifier is None else Listing.VERIFIERS
     public = parse_key(key)
-    folder.allow(listing, public, verifier or name or public[:8])
+    if verifier is None:
+        folder.allow(Listing.DRAFTERS, public, name or public[:8])
+    else:
+        host_of(verifier, "--verifier")
+        folder.allow(Listing.VERIFIERS, public, verifier)
 
 
 @keys.command()
-@click.argument("who", metavar="NAME|KEY")
+@click.argument("peer", metavar="NAME|KEY")
 @_folder_option
-def revoke(who: str, folder: KeyFolder) -> None:
-    """Revoke what was allowed, by name, address or key; open connections are cut."""
-    gone = folder.revoke(who)
-    if not gone:
-        raise ConfigError(f"{who} is not on the lists in {folder.path}", "see `specmesh keys list`")
-    for listing, label in gone:
+def revoke(peer: str, folder: KeyFolder) -> None:
+    """Revoke a peer by name, address or key; its open connections are cut."""
+    revoked = folder.revoke(peer)
+    if not revoked:
+        raise ConfigError(
+            f"{peer} is not on the lists in {folder.path}", "see `specmesh keys list`"
+        )
+    for listing, label in revoked:
         click.echo(f"revoked {label} ({listing})", err=True)
 
 
@@ -103,23 +109,23 @@ def revoke(who: str, folder: KeyFolder) -> None:
 @_folder_option
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    found = {str(listing): folder.entries(listing) for listing in Listing}
-    lists = {
-        listing: [{"key": key, "label": label} for key, label in one]
-        for listing, one in found.items()
-    }
-    rows = [
-        (listing.removesuffix("s"), label, key)
-        for listing, one in found.items()
-        for key, label in one
-    ]
+    found: Json = {"schema_version": 1, "folder": str(folder.path)}
+    rows: list[tuple[str, str, str]] = []
+    for listing in Listing:
+        entries: list[Json] = []
+        for key, label in folder.entries(listing):
+            entries.append({"key": key, "label": label})
+            rows.append((listing.removesuffix("s"), label, key))
+        found[listing] = entries
     lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
-    print_result({"schema_version": 1, "folder": str(folder.path), **lists}, lines, as_json=json)
+    print_result(found, lines, as_json=json)
 
 
 def _owner(folder: KeyFolder) -> tuple[int, int] | None:
-    """Return user and group id of the system's service where the keys are its own; None if there is no such user yet,
-    or this is not root."""
+    """Return the user and group id of the system's service if the keys are its own.
+
+    Return None if there is no such user yet, or if this user is not root.
+    """
     if folder.path != key_folders()[1] or os.geteuid() != 0:
         return None
     name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else "specmesh"
@@ -140,8 +146,8 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
     "--address",
     str,
     "HOST[:PORT]",
-    "On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
-    "machine's address in its network; port 7072).",
+    "On the verifier's machine: address to listen on (default: the one in the verifier's settings, "
+    "or else this machine's address in its network; port 7072).",
 )
 @option(
     "--keys",
@@ -153,14 +159,15 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
 def pair(host: str | None, code: str | None, address: str | None, path: Path | None) -> None:
     """Introduce two machines to each other.
 
-    Without arguments on the verifier's machine, which shows a HOST and CODE; then with these on the drafter's machine.
-    Keys are made if there are none.
+    Run it without arguments on the verifier's machine, which shows a HOST and CODE; then with these
+    on the drafter's machine. Keys are made if there are none.
     """
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = daemon_context("verifier" if host is None else "drafter").params
-    named = path or settings["keys"]
-    folder = (KeyFolder(named) if named else find_keys(None)) or KeyFolder(key_folders()[0])
+    path = path or settings["keys"]
+    used = find_keys(None) if path is None else KeyFolder(path)
+    folder = used or KeyFolder(key_folders()[0])
     if not folder.has_key():
         folder.new(owner=_owner(folder))
         click.echo(
@@ -174,24 +181,29 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
 
 
 def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
+    """Wait for the drafter's machine, show the code for it, and allow its key."""
     from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
-    listens, wire_port = endpoint(bind)
-    alone = is_loopback(listens)
-    host, port = _endpoint(address or bracketed(_own_address() if alone else listens), "--address")
-    mine = PairingIntroduction(
-        "verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0
-    )
+    bound, wire_port = endpoint(bind)
+    local = is_loopback(bound)
+    if address is None:
+        address = bracketed(_own_address() if local else bound)
+    host, port = _endpoint(address, "--address")
     check_one_network(f"tcp://{bracketed(host)}:{port}", "--address")
+    public = folder.identity().public.hex()
+    own = PairingIntroduction("verifier", public, socket.gethostname(), wire_port or 0)
+    shown = bracketed(host)
+    if port != PORT:
+        shown += f":{port}"
     with _listener(host, port) as listener:
-        code, shown = new_code(), bracketed(host) + (f":{port}" if port != PORT else "")
+        code = new_code()
         click.echo(
             f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n"
         )
-        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs))
-    name = folder.listed(Listing.DRAFTERS)[theirs.key]
+        drafter = wait(listener, code, own, partial(_admit, folder))
+    name = folder.listed(Listing.DRAFTERS)[drafter.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
-    if alone:
+    if local:
         click.echo(
             f"Next: specmesh verifier --model FILE --bind tcp://{bracketed(host)}:{wire_port}"
         )
@@ -207,40 +219,46 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
+    """Introduce this machine to the verifier's that waits, and trust its key."""
     from specmesh.security.pairing import PairingIntroduction, ask
 
     name, port = _endpoint(host, "HOST")
-    mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())
+    public = folder.identity().public.hex()
+    own = PairingIntroduction("drafter", public, socket.gethostname())
     try:
-        with socket.create_connection((name, port), 5.0) as connection:
-            theirs = ask(connection, code, mine)
+        with socket.create_connection((name, port), CONNECT_TIMEOUT_S) as connection:
+            verifier = ask(connection, code, own)
     except WrongCode as error:
-        raise WrongCode(
-            f"{error}: run `specmesh pair` on the verifier's machine again for a new one"
-        ) from None
+        remedy = "run `specmesh pair` on the verifier's machine again for a new one"
+        raise WrongCode(f"{error}: {remedy}") from None
     except OSError as error:
-        remedy = "run `specmesh pair` on the verifier's machine first; a code is good once, for five minutes"
+        reason = error.strerror or error
         raise DaemonUnreachable(
-            f"nobody waits at {name}:{port} ({error.strerror or error})", remedy
+            f"nobody waits at {name}:{port} ({reason})",
+            "run `specmesh pair` on the verifier's machine first; "
+            "a code is good once, for five minutes",
         ) from None
-    address = f"tcp://{bracketed(name)}:{theirs.port}"
-    folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
-    click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
+    address = f"tcp://{bracketed(name)}:{verifier.port}"
+    folder.allow(Listing.VERIFIERS, verifier.key, address, replace=True)
+    click.echo(f"Paired with {verifier.name}. Start the drafter with --connect {address}")
 
 
-def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
-    """Allow the drafter, with a name that no other key has."""
-    taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
-    name = f"{theirs.name}-{theirs.key[:8]}" if theirs.name in taken else theirs.name
-    folder.allow(Listing.DRAFTERS, theirs.key, name)
+def _admit(folder: KeyFolder, drafter: "PairingIntroduction") -> None:
+    """Allow the drafter, under a name that no other key has."""
+    name = drafter.name
+    for key, label in folder.listed(Listing.DRAFTERS).items():
+        if label == drafter.name and key != drafter.key:
+            name = f"{drafter.name}-{drafter.key[:8]}"
+    folder.allow(Listing.DRAFTERS, drafter.key, name)
 
 
 def _endpoint(text: str, option: str) -> tuple[str, int]:
+    """Return the host and port of HOST[:PORT]. Raise ConfigError if it is no address."""
     from specmesh.security.pairing import PORT
 
-    host, port = endpoint(
-        f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}"
-    )
+    host, port = endpoint(f"tcp://{text}")
+    if not port:
+        host, port = endpoint(f"tcp://{text}:{PORT}")
     if not (host and port):
         raise ConfigError(
             f"{option} {text!r} is not an address",
@@ -269,21 +287,23 @@ def _own_address() -> str:
 )
 @ROLE
 @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
+@flag("--dry-run", "Only print the files and commands, write and run nothing.")
 def service(action: str, role: str, system: bool, dry_run: bool) -> None:
     """Run a daemon as a service of systemd or launchd.
 
-    `install` writes the service's files, and a settings file if there is none; `uninstall` stops it and removes them.
-    `status` shows what the service manager knows, `logs` the newest lines. `restart` takes over changed settings.
+    `install` writes the service's files, and a settings file if there is none; `uninstall` stops it
+    and removes them. `status` shows the service manager's view, `logs` the newest lines. `restart`
+    takes over changed settings.
     """
     from specmesh.service import install, launchd_service, run, systemd_service, uninstall
 
-    found = (launchd_service if sys.platform == "darwin" else systemd_service)(role, system)
+    make = launchd_service if sys.platform == "darwin" else systemd_service
+    found = make(role, system)
     try:
         if action == "install":
             install(found, role, dry_run)
-            flag = " --system" if system else ""
-            click.echo(f"Settings: {found.settings}. Then: specmesh service start {role}{flag}")
+            start = f"specmesh service start {role}{' --system' if system else ''}"
+            click.echo(f"Settings: {found.settings}. Then: {start}")
         elif action == "uninstall":
             uninstall(found, dry_run)
         else:
@@ -308,8 +328,8 @@ def models() -> None:
 def pull(hub_id: str, file: str | None) -> None:
     """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
 
-    An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
-    HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+    An interrupted download goes on from its end; checksums are verified. HF_TOKEN, HF_ENDPOINT and
+    HF_HUB_OFFLINE have huggingface_hub's meaning.
     """
     try:
         from specmesh.models.pull import pull as get
@@ -323,23 +343,11 @@ def pull(hub_id: str, file: str | None) -> None:
 @models.command("list")
 @json_option
 def list_models(json: bool) -> None:
-    """List the models in the folder SPECMESH_MODELS_DIR (default: in specmesh's cache). --model takes their names."""
+    """List the models in the folder SPECMESH_MODELS_DIR (default: in specmesh's cache).
+
+    --model takes their names.
+    """
     folder = models_dir().absolute()
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
     lines = table(found) if found else [f"no models in {folder}: `specmesh models pull` gets them"]
     print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)
-
-
-@click.command("doctor")
-@json_option
-@click.pass_context
-def doctor_command(ctx: click.Context, json: bool) -> None:
-    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
-    from specmesh import logs
-    from specmesh.cli import doctor
-
-    logs.configure("error")
-    checks = doctor.examine()
-    results = [check._asdict() for check in checks]
-    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
-    ctx.exit(int(any(check.status == "fail" for check in checks)))

@@ -1,50 +1,72 @@
-"""`specmesh stats`, `ps` and `ping`: work of daemons, daemons that run here, and round trips to peers."""
+"""`specmesh stats`, `ps`, `ping` and `doctor`: the state of daemons, their peers and a machine."""
 
 import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import NoReturn
 
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import json_option, option, print_json, print_result, socket_option, table
+from specmesh.cli.options import (
+    counted,
+    json_option,
+    option,
+    print_json,
+    print_result,
+    socket_option,
+    table,
+)
 from specmesh.client import Client, printable
-from specmesh.core.fields import Json, at, number_at, objects_at
+from specmesh.core.fields import Json, at, is_list, number_at, objects_at
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 from specmesh.paths import candidate_sockets
 
 ANSWER_TIMEOUT_S = 2.0
+WATCH_TIMEOUT_S = 3.0
 
 _ROWS = {
+    "role": "{role}, up {uptime_s} s",
     "model": "{model.name} on {model.backend}",
-    "prefix cache": "{prefix_cache.hits} sessions took {prefix_cache.tokens_saved} tokens from it, it has "
-    "{prefix_cache.kept_tokens}, {offloaded_bytes} bytes offloaded",
+    "prefix cache": "saved {prefix_cache.tokens_saved:token} in {prefix_cache.hits:session}, "
+    "keeps {prefix_cache.kept_tokens:token}, {offloaded_bytes:byte} offloaded",
     "draft_n": "{draft_n}",
-    "busy": "{busy} of the last minute",
+    "busy": "{busy:%} of the last minute",
 }
 _VERIFIER_ROWS = {
-    "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.queued} queued, {sessions.opened} opened",
-    "acceptance": "{acceptance.rate}, mean length {acceptance.mean_length}",
+    "sessions": "{sessions.live} of at most {sessions.max_sessions} run, {sessions.queued} queued, "
+    "{sessions.opened} opened so far",
+    "generated": "{totals.generated_tokens:token} in {totals.rounds:round}",
+    "acceptance": "{totals.accepted} of {totals.drafted:draft}, rate {acceptance.rate}, "
+    "{acceptance.mean_length} tokens a round",
     "per position": "{acceptance.per_position}",
-    "tokens/s": "{tokens_per_second}, one-token step {one_token_step_ms} ms",
-    "generated": "{totals.generated_tokens} tokens in {totals.rounds} rounds",
-    "drafts": "{totals.accepted} accepted of {totals.drafted}",
+    "speed": "{tokens_per_second} tokens/s, one-token step {one_token_step_ms} ms",
 }
 _DRAFTER_ROWS = {
-    "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.interrupted} interrupted, "
-    "{sessions.opened} opened",
+    "sessions": "{sessions.live} of at most {sessions.max_sessions} run, "
+    "{sessions.interrupted} interrupted, {sessions.opened} opened so far",
     "drafting": "{draft_interval_ms} ms per draft",
-    "totals": "{totals.draft_tokens} drafted, {totals.accepted} accepted, {totals.committed} committed",
+    "totals": "{totals.draft_tokens:token} drafted, {totals.accepted} accepted, "
+    "{totals.committed} committed",
 }
 _PEER = (
-    "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance "
-    "{acceptance}, promises {promised_tokens_per_second} tokens/s, drafts for {sessions}"
+    "{drafter} ({engine} {model}), drafts for {sessions:session}, round trip {round_trip_ms.p50} ms"
+    ", {draft_interval_ms} ms per draft, acceptance {acceptance_rate}"
+    ", expected rate {promised_tokens_per_second} tokens/s"
 )
-_SESSION = (
+_VERIFIER = (
+    "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms"
+    ", {load.sessions} of at most {load.max_sessions:session}"
+)
+_FIELD = re.compile(r"{([\w.]+)(?::([\w%]+))?}")
+"""A field of a template: {path}, or {path:noun} for a number with its noun, or {path:%}."""
+
+_SESSION_COLUMNS = (
     "session",
     "prompt_tokens",
     "generated_tokens",
@@ -58,30 +80,34 @@ _SESSION = (
 
 @click.command()
 @json_option
-@click.option("--watch", "live", is_flag=True, help="Show it live, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @option("--interval", click.FloatRange(0.1), "SECONDS", "Time between two updates of --watch.", 1.0)
 @socket_option
-def stats(json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
-    """Show what a daemon is doing."""
-    if live and json:
+def stats(json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
+    """Show the state of a daemon.
+
+    acceptance: accepted drafts of those that were tested, and the mean number of tokens that a
+    round adds to a text. per position: the same rate for the first, second, ... draft of a round.
+    """
+    if watch and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
-    if live:
-        watch(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
-        return
+    if watch:
+        timeout = max(WATCH_TIMEOUT_S, 2 * interval)
+        show_repeatedly(daemon.Client(socket_path, timeout=timeout), interval)
     snapshot = daemon.Client(socket_path).get("/stats")
     print_result(snapshot, lines(snapshot), as_json=json)
 
 
-def watch(client: Client, interval: float) -> None:
-    """Show the daemon and its newest sessions every `interval` seconds until interrupted; raise SpecmeshError where
-    none answers at first."""
-    snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+def show_repeatedly(client: Client, interval: float) -> NoReturn:
+    """Show the daemon and its newest sessions every `interval` seconds until interrupted.
+
+    Raise SpecmeshError if the daemon does not answer the first time.
+    """
+    snapshot = client.get("/stats")
+    answered = time.monotonic()
+    trouble = ""
     while True:
-        found = [
-            {name: session.get(name) for name in _SESSION}
-            for session in objects_at(snapshot, "sessions.rows")
-        ]
-        shown = [trouble, *lines(snapshot), "", *(table(found[::-1]) if found else [])]
+        shown = [trouble, *lines(snapshot), "", *_session_lines(snapshot)]
         if sys.stdout.isatty():
             width, height = shutil.get_terminal_size()
             shown = [line[: width - 1] for line in shown[: height - 1]]
@@ -89,72 +115,106 @@ def watch(client: Client, interval: float) -> None:
         click.echo("\n".join(shown))
         time.sleep(interval)
         try:
-            snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+            snapshot = client.get("/stats")
         except SpecmeshError:
-            trouble = f"no answer for {time.monotonic() - answered:.0f} s: waiting for the daemon to return"
+            silence = time.monotonic() - answered
+            trouble = f"no answer for {silence:.0f} s: waiting for the daemon to return"
+        else:
+            answered = time.monotonic()
+            trouble = ""
+
+
+def _session_lines(snapshot: Json) -> list[str]:
+    """Return a table of the sessions, the newest first."""
+    sessions = reversed(objects_at(snapshot, "sessions.rows"))
+    rows = [_columns_of(session) for session in sessions]
+    return table(rows) if rows else []
+
+
+def _columns_of(session: Json) -> Json:
+    return {name: session.get(name) for name in _SESSION_COLUMNS}
 
 
 def lines(snapshot: Json) -> list[str]:
     return [f"{name:<15}{value}" for name, value in rows(snapshot)]
 
 
-def rows(snapshot: Json) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of /stats, the most interesting first."""
+def rows(snapshot: Json) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) pairs of /stats, the most interesting first.
+
+    A row without any value is left out.
+    """
     role = str(snapshot.get("role"))
     if "loading" in snapshot:
-        return [("role", role), _loading(snapshot)]
-    templates = (
-        {"role": "{role}, up {uptime_s} s"}
-        | _ROWS
-        | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
-    )
-    found = [(name, _filled(template, snapshot)) for name, template in templates.items()]
-    found.append(
-        (
-            "wire",
-            "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted",
-        )
-    )
-    found += [("verifier", _verifier_of(one)) for one in objects_at(snapshot, "verifiers")]
-    found += [("drafter", _drafter_of(one)) for one in objects_at(snapshot, "peers")]
-    if "verifiers" not in snapshot and not snapshot.get("peers"):
-        return [*found, ("drafter", "none attached")]
-    if snapshot.get("no_drafts"):
-        found.append(("no drafts", printable(str(snapshot["no_drafts"]))))
-    return found
+        yield "role", role
+        yield _loading(snapshot)
+        return
+    templates = _ROWS | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
+    for name, template in templates.items():
+        text = _filled(template, snapshot)
+        if text:
+            yield name, text
+    encrypted = snapshot.get("encrypted")
+    yield "wire", "encrypted, for allowed keys only" if encrypted else "not encrypted"
+    for verifier in objects_at(snapshot, "verifiers"):
+        yield "verifier", _verifier_text(verifier)
+    drafters = objects_at(snapshot, "peers")
+    for drafter in drafters:
+        yield "drafter", _drafter_text(drafter)
+    if "verifiers" not in snapshot and not drafters:
+        yield "drafter", "none attached"
+    elif snapshot.get("no_drafts"):
+        yield "no drafts", printable(str(snapshot["no_drafts"]))
 
 
 def _loading(stats: Json) -> tuple[str, str]:
-    """Return whether a daemon without its model waits or loads, and for which thing or how far."""
+    """Return the state of a daemon without a model, and its progress or the thing it waits for."""
     if stats.get("waiting_for"):
         return "waiting", printable(str(stats["waiting_for"]))
     return "loading", f"{stats['loading']:.0%}"
 
 
-def _drafter_of(one: Json) -> str:
-    mute = f", drafts nothing: {one['no_drafts']}" if one.get("no_drafts") else ""
-    return _filled(_PEER, one) + printable(mute)
+def _drafter_text(drafter: Json) -> str:
+    text = _filled(_PEER, drafter)
+    if drafter.get("no_drafts"):
+        text += printable(f", drafts nothing: {drafter['no_drafts']}")
+    return text
 
 
-def _verifier_of(one: Json) -> str:
-    if not one.get("name"):
-        return printable(f"{one.get('refusal') or 'not connected'} at {one.get('address')}")
-    where = "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms"
-    return _filled(f"{where}, {{load.sessions}} of {{load.max_sessions}} sessions", one)
+def _verifier_text(verifier: Json) -> str:
+    if not verifier.get("name"):
+        state = verifier.get("refusal") or "not connected"
+        return printable(f"{state} at {verifier.get('address')}")
+    return _filled(_VERIFIER, verifier)
 
 
 def _filled(template: str, snapshot: Json) -> str:
-    """Fill the paths in a template with the fields there, a dash for each that is missing."""
+    """Return a template with its fields filled in.
 
-    def value(path: re.Match[str]) -> str:
-        found = at(snapshot, path[1])
-        return (
-            "-"
-            if found is None
-            else printable(f"{found:.4g}" if isinstance(found, float) else str(found))
-        )
+    A part between two commas is left out if the snapshot has no value for one of its fields.
+    """
+    parts: list[str] = []
+    for part in template.split(", "):
+        values = [at(snapshot, path) for path, _ in _FIELD.findall(part)]
+        if None not in values and [] not in values:
+            parts.append(_FIELD.sub(lambda match: _field_text(match, snapshot), part))
+    return ", ".join(parts)
 
-    return re.sub(r"{([\w.]+)}", value, template)
+
+def _field_text(match: re.Match[str], snapshot: Json) -> str:
+    value = at(snapshot, match[1])
+    kind = match[2]
+    if kind == "%" and isinstance(value, int | float):
+        return f"{100 * value:.3g} %"
+    if kind is not None and isinstance(value, int):
+        return counted(value, kind)
+    if is_list(value):
+        return " ".join(map(_number_text, value))
+    return printable(_number_text(value))
+
+
+def _number_text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # --- ps
@@ -165,7 +225,7 @@ def _filled(template: str, snapshot: Json) -> str:
 @click.pass_context
 def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
-    daemons = [one.as_json() for one in find()]
+    daemons = [found.as_json() for found in find()]
     if json:
         print_json({"schema_version": 1, "daemons": daemons})
     elif daemons:
@@ -180,8 +240,12 @@ def ps(ctx: click.Context, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A daemon at a socket. state: running, loading, starting, or that it does not answer. stats: its snapshot, empty
-    where it has none yet."""
+    """A daemon at a socket.
+
+    state: "running", "loading", "waiting", "starting" or "does not answer"; the second and third
+        with the progress or the reason.
+    stats: the daemon's snapshot; empty if there is none yet.
+    """
 
     socket: Path
     state: str
@@ -189,7 +253,7 @@ class Found:
 
     @property
     def role(self) -> str:
-        """verifier or drafter; from the socket's name if the daemon does not answer."""
+        """The role of the daemon, taken from the socket's name if the daemon does not answer."""
         return str(self.stats.get("role") or self.socket.stem)
 
     def as_json(self) -> Json:
@@ -208,22 +272,27 @@ class Found:
 
 
 def find() -> list[Found]:
+    """Return the daemons at all sockets at which one may listen."""
     found: list[Found] = []
     for path in dict.fromkeys([*Client().tried, *candidate_sockets()]):
         try:
             stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
+        except Starting:
+            found.append(Found(path, "starting"))
         except SpecmeshError as error:
-            if type(error) is not DaemonUnreachable:  # else nobody listens there
-                found.append(
-                    Found(path, "starting" if isinstance(error, Starting) else "does not answer")
-                )
-            continue
-        state = " ".join(_loading(stats)) if "loading" in stats else "running"
-        found.append(Found(path, state, stats))
+            # Nobody listens there if it is this very error; subclasses have other reasons.
+            if type(error) is not DaemonUnreachable:
+                found.append(Found(path, "does not answer"))
+        else:
+            state = " ".join(_loading(stats)) if "loading" in stats else "running"
+            found.append(Found(path, state, stats))
     return found
 
 
 # --- ping
+
+RoundTrips = dict[tuple[str, str], list[float | None]]
+"""Milliseconds until each answer by the peer's name and address, None for a lost one."""
 
 
 @click.command()
@@ -236,21 +305,16 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
 
     Ctrl-C ends it with the summary so far.
     """
-    client, times = daemon.Client(socket_path), dict[tuple[str, str], list[float | None]]()
+    client = daemon.Client(socket_path)
+    times: RoundTrips = {}
     due = time.monotonic()
     try:
         for _ in range(count):
             time.sleep(max(due - time.monotonic(), 0.0))
             due = time.monotonic() + interval
-            for peer in objects_at(client.get("/ping", {}), "peers"):
-                name, address = str(peer["peer"]), str(peer["address"])
-                time_ms = None if peer["time_ms"] is None else number_at(peer, "time_ms")
-                times.setdefault((name, address), []).append(time_ms)
-                if not json:
-                    said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
-                    click.echo(printable(f"from {name} via {address}: {said}"))
+            _ping_once(client, times, shown=not json)
     finally:
-        peers = [_pinged(name, address, of) for (name, address), of in times.items()]
+        peers = [_pinged(name, address, answers) for (name, address), answers in times.items()]
         if json:
             print_json({"schema_version": 1, "peers": peers})
         elif peers:
@@ -261,8 +325,19 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         )
 
 
+def _ping_once(client: Client, times: RoundTrips, *, shown: bool) -> None:
+    for peer in objects_at(client.get("/ping", {}), "peers"):
+        name = str(peer["peer"])
+        address = str(peer["address"])
+        time_ms = None if peer["time_ms"] is None else number_at(peer, "time_ms")
+        times.setdefault((name, address), []).append(time_ms)
+        if shown:
+            result = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
+            click.echo(printable(f"from {name} via {address}: {result}"))
+
+
 def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:
-    """Sum up a peer's answers. times_ms: until each answer, None for a lost one."""
+    """Return the summary of a peer's answers."""
     answered = [time for time in times_ms if time is not None]
     return {
         "name": name,
@@ -274,3 +349,22 @@ def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:
         "median_ms": round(median(answered), 4) if answered else None,
         "max_ms": max(answered, default=None),
     }
+
+
+# --- doctor
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+def doctor_command(ctx: click.Context, json: bool) -> None:
+    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
+    from specmesh import logs
+    from specmesh.cli import doctor
+
+    logs.configure("error")
+    checks = list(doctor.examine())
+    results = [check._asdict() for check in checks]
+    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
+    failed = any(check.status == "fail" for check in checks)
+    ctx.exit(int(failed))

@@ -306,7 +306,7 @@ def watch(monkeypatch):
     def run_until_ctrl_c(*answers):
         client = Mock(**{"get.side_effect": [*answers, KeyboardInterrupt]})
         with pytest.raises(KeyboardInterrupt):
-            status.watch(client, 0.5)
+            status.show_repeatedly(client, 0.5)
         return pauses
 
     return run_until_ctrl_c
