@@ -1,6 +1,6 @@
-"""`specmesh bench`, `audit`, `plan` and `recommend`: what drafting brings and costs, measured, checked and forecast."""
+"""`specmesh bench`, `audit`, `plan` and `recommend`: gains and costs of drafting."""
 
-import itertools
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +21,15 @@ from specmesh.bench import (
 from specmesh.cli.options import (
     COUNT,
     FILE,
+    MILLISECONDS,
+    POSITIVE_MILLISECONDS,
     SHARE,
+    aligned,
     columns,
+    counted,
     counts_option,
     draft_n_option,
+    flag,
     json_option,
     option,
     print_result,
@@ -55,14 +60,17 @@ _tokens_option = option("--max-tokens", COUNT, "N", "Tokens per completion.", 64
 
 @click.group()
 def bench() -> None:
-    """Measure what drafting brings, and what it costs."""
+    """Measure the gains and costs of drafting."""
 
 
 @bench.command()
 @socket_option
 @json_option
 def steps(socket_path: Path | None, json: bool) -> None:
-    """Show how long the running verifier's steps take by number of rows."""
+    """Show the times of the running verifier's steps by number of rows.
+
+    context: tokens of the text before the step. ratio: to the time of one row.
+    """
     from specmesh.bench.steps import steps_of, table_of
 
     snapshot = loaded_stats(daemon.Client(socket_path))
@@ -82,9 +90,7 @@ def steps(socket_path: Path | None, json: bool) -> None:
 )
 @option("--iterations", COUNT, "N", "Number of runs of each prompt.", shown="3, 1 of --suite")
 @_tokens_option
-@click.option(
-    "--suite", is_flag=True, help="Use the built-in prompts by category, and adaptive draft_n only."
-)
+@flag("--suite", "Use the built-in prompts by category, and adaptive draft_n only.")
 @option("--png", FILE, "FILE", "Draw the speed-ups of --suite; needs matplotlib.")
 @socket_option
 @json_option
@@ -98,67 +104,68 @@ def run(
     socket_path: Path | None,
     json: bool,
 ) -> None:
-    """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
+    """Compare, on a running pair: the verifier alone, draft_n 2, 4 and 8, and adaptive draft_n.
 
-    The same prompts, greedily, one completion at a time, in rotating order. With --suite: coding, maths, summarising,
-    retrieval, roleplay, multilingual, tool calls, eight prompts each, with a fresh number in each prompt.
+    The same prompts, greedily, one completion at a time, in rotating order. With --suite: coding,
+    maths, summarising, retrieval, roleplay, multilingual, tool calls, eight prompts each, with a
+    fresh number in each prompt.
+
+    tokens_per_second: without prompt processing, the median, the lowest and the highest of the
+    iterations. bytes_per_token: on the wire. identical: texts equal to the verifier's alone.
+    speedup: of the median over the verifier's alone.
     """
+    if png and not suite:
+        raise click.UsageError("--png belongs to --suite: give both")
+    if file and suite:
+        raise click.UsageError("--suite has its own prompts: leave --prompts out")
+    client = daemon.Client(socket_path)
+    body: Json = {"max_tokens": max_tokens, "temperature": 0}
+    if suite:
+        iterations = iterations or 1
+        result, lines = _run_suite(client, body, num_prompts, iterations, png)
+    else:
+        iterations = iterations or 3
+        prompts = read_prompts(file)[: num_prompts or 4]
+        result, lines = _run_variants(client, body, prompts, iterations)
+    result |= {"iterations": iterations, "max_tokens": max_tokens}
+    print_result(result, lines, as_json=json)
+
+
+def _run_variants(
+    client: daemon.Client, body: Json, prompts: Sequence[str], iterations: int
+) -> tuple[Json, list[str]]:
+    """Return the results of all variants, and their table."""
     from specmesh.bench.run import VARIANTS, measure, outcomes
 
-    if (png and not suite) or (file and suite):
-        raise click.UsageError(
-            "--png belongs to --suite, which has its own prompts: leave --prompts out"
-        )
-    client = daemon.Client(socket_path)
-    if suite:
-        _suite(
-            client,
-            {"max_tokens": max_tokens, "temperature": 0},
-            num_prompts,
-            iterations or 1,
-            png,
-            json=json,
-        )
-        return
-    iterations, prompts = iterations or 3, read_prompts(file)[: num_prompts or 4]
     snapshot = drafting_stats(client)
+    bodies = [body | {"prompt": prompt} for prompt in prompts]
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
-        bodies: list[Json] = [
-            {"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts
-        ]
-        found = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
-    result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
-    result |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
-    print_result(result, columns(found), as_json=json)
+        variants = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
+    result = _result(snapshot) | {"prompts": len(prompts), "variants": variants}
+    return result, columns(variants)
 
 
-def _suite(
-    client: daemon.Client,
-    body: Json,
-    count: int | None,
-    iterations: int,
-    png: Path | None,
-    *,
-    json: bool,
-) -> None:
+def _run_suite(
+    client: daemon.Client, body: Json, count: int | None, iterations: int, png: Path | None
+) -> tuple[Json, list[str]]:
+    """Return the results of all categories, and their table."""
     from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
 
-    snapshot, suite = drafting_stats(client), prompts(count)
+    snapshot = drafting_stats(client)
+    suite = prompts(count)
     if png is not None:
-        draw([], "", png)  # what is missing for it is said before the work
+        draw([], "", png)  # a missing library is reported before the work
     texts = sum(map(len, suite.values()))
     with bar(texts * iterations * len(SOURCES)) as advance:
-        found = run_suite(client, suite, body, iterations, advance)
+        categories = run_suite(client, suite, body, iterations, advance)
     if png is not None:
-        draw(found, str(at(snapshot, "model.name")), png)
-    result: Json = {
-        "schema_version": 1,
-        "model": snapshot["model"],
-        "prompts": texts,
-        "iterations": iterations,
-    }
-    result |= {"max_tokens": body["max_tokens"], "categories": found}
-    print_result(result, table(rows(found)), as_json=json)
+        draw(categories, str(at(snapshot, "model.name")), png)
+    result = _result(snapshot) | {"prompts": texts, "categories": categories}
+    return result, table(rows(categories))
+
+
+def _result(snapshot: Json) -> Json:
+    return {"schema_version": 1, "model": snapshot.get("model")}
 
 
 @bench.command()
@@ -180,14 +187,19 @@ def load(
     socket_path: Path | None,
     json: bool,
 ) -> None:
-    """Run concurrent clients: throughput, time to the first token and between tokens, acceptance and fairness.
+    """Run concurrent clients: throughput, latency, acceptance and fairness.
 
-    Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
-    equally long.
+    Clients begin together, each with a prompt of its own as long as there are enough; completions
+    are greedy and equally long.
+
+    tokens_per_second: of all clients together. mean, slowest: of the clients' own rates, waiting
+    included. fairness: slowest over mean. first_token_ms, inter_token_latency_ms: time to the first
+    token, and between two tokens.
     """
     from specmesh.bench.load import level, run_clients
 
-    client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
+    client = daemon.Client(socket_path)
+    prompts = read_prompts(file)[:num_prompts]
     snapshot = loaded_stats(client)
     body: Json = {
         "max_tokens": max_tokens,
@@ -195,20 +207,21 @@ def load(
         "ignore_eos": True,
         "draft_n": draft_n,
     }
-    bodies = [body | {"prompt": one} for one in prompts]
+    bodies = [body | {"prompt": prompt} for prompt in prompts]
+    levels: list[Json] = []
     with bar(sum(sessions) * iterations) as advance:
         generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
-        found = [
-            level(run_clients(client, bodies, iterations, count, advance)) for count in sessions
-        ]
-    result: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
-    result |= {
+        for count in sessions:
+            texts = run_clients(client, bodies, iterations, count, advance)
+            levels.append(level(texts))
+    result = _result(snapshot) | {
+        "prompts": len(prompts),
         "iterations": iterations,
         "max_tokens": max_tokens,
         "draft_n": draft_n,
-        "levels": found,
+        "levels": levels,
     }
-    print_result(result, columns(found), as_json=json)
+    print_result(result, columns(levels), as_json=json)
 
 
 @click.command()
@@ -231,33 +244,33 @@ def audit(
     json: bool,
     **options: object,
 ) -> None:
-    """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 if one is wrong.
+    """Compare the texts of a running pair with the verifier's alone, token by token.
 
-    Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
-    batch width, whose logits differ slightly, can turn it. Everything else is an error.
+    Exit code 1 if a text is wrong. Two texts may differ at a near tie: a choice so close that the
+    kernels of another batch width, whose logits differ slightly, can turn it. The verifier is asked
+    again at each difference. Every other one is an error.
     """
     from specmesh.bench.audit import audit as run
     from specmesh.bench.audit import lines
 
-    if options["strategy"] not in (None, "deterministic", "greedy"):
+    strategy = options["strategy"]
+    if strategy not in (None, "deterministic", "greedy"):
         raise click.UsageError(
-            f"--strategy {options['strategy']} does not promise the same text: audit another"
+            f"--strategy {strategy} does not promise the same text: audit another"
         )
     client = daemon.Client(socket_path)
     snapshot = drafting_stats(client)
-    sampling, prompts, ways = (
-        request_fields(options),
-        read_prompts(file)[:num_prompts],
-        tuple(dict.fromkeys(draft_n)),
-    )
-    bodies = [
-        {"seed": number, "max_tokens": 128} | sampling | {"prompt": one}
-        for number, one in enumerate(prompts)
-    ]
-    with bar(len(bodies) * (1 + len(ways))) as advance:
-        result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
+    sampling = request_fields(options)
+    prompts = read_prompts(file)[:num_prompts]
+    draft_ns = tuple(dict.fromkeys(draft_n))
+    bodies: list[Json] = []
+    for seed, prompt in enumerate(prompts):
+        bodies.append({"seed": seed, "max_tokens": 128, **sampling, "prompt": prompt})
+    with bar(len(bodies) * (1 + len(draft_ns))) as advance:
+        result = run(client, bodies, draft_ns, snapshot, advance)
+    result["sampling"] = sampling
     print_result(result, [*columns(objects_at(result, "ways")), *lines(result)], as_json=json)
-    ctx.exit(1 if result["failed"] else 0)
+    ctx.exit(int(bool(result["failed"])))
 
 
 @click.command()
@@ -265,21 +278,16 @@ def audit(
     "--steps",
     FILE,
     "FILE",
-    "Step costs as `bench steps --json` prints them (default: as the running verifier has measured them).",
+    "Step costs as `bench steps --json` prints them "
+    "(default: as the running verifier has measured them).",
 )
 @counts_option("--users", "1,2,4,8,16,32,64,128,256", "Numbers of concurrent users.", 10_000)
 @option("--tokens", click.IntRange(8, 100_000), "N", "Tokens per completion.", 128)
 @option("--prompt-tokens", click.IntRange(1, 100_000), "N", "Tokens per prompt.", 64)
 @option("--alpha", SHARE, "P", "Probability that a draft is accepted.", 0.75)
-@option("--draft-ms", click.FloatRange(0, min_open=True), "MS", "Drafter's time per draft.", 5.2)
-@option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
-@option(
-    "--pause-ms",
-    click.FloatRange(0),
-    "MS",
-    "Time between two steps, as `stats --json` has it.",
-    0.5,
-)
+@option("--draft-ms", POSITIVE_MILLISECONDS, "MS", "Drafter's time per draft.", 5.2)
+@option("--round-trip-ms", MILLISECONDS, "MS", "Network round trip.", 5.0)
+@option("--pause-ms", MILLISECONDS, "MS", "Time between two steps, as `stats --json` has it.", 0.5)
 @option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
 @socket_option
 @json_option
@@ -296,61 +304,68 @@ def plan(
     socket_path: Path | None,
     json: bool,
 ) -> None:
-    """How many users can one verifier serve, how fast, and up to how many do drafts pay? A simulation.
+    """How many users can one verifier serve, how fast, and up to how many do drafts pay?
 
-    The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
-    rows than were measured are extrapolated.
+    A simulation: the verifier's own scheduler, sessions and policies decide; models, network and
+    clocks are simulated. Steps of more rows than were measured are extrapolated.
+
+    total: tokens per second of all users. slowest: of the slowest one. busy: share of the time that
+    steps take. speedup: of the total with drafts over the total without.
     """
     from specmesh.bench.recommend import simulated
     from specmesh.bench.steps import costs_of, read_costs, steps_of
     from specmesh.core.simulation import Deployment, Workload
 
-    def run(count: int, draft_n: int | None) -> Json:
-        found = simulated(site, Workload(prompt_tokens, tokens, draft_n), count, alpha)
-        advance()
-        return {key: value and round(value, 4) for key, value in asdict(found).items()}
-
-    costs = (
-        read_costs(steps)
-        if steps is not None
-        else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
-    )
-    site = Deployment(
+    if steps is None:
+        snapshot = loaded_stats(daemon.Client(socket_path))
+        costs = costs_of(steps_of(snapshot))
+    else:
+        costs = read_costs(steps)
+    deployment = Deployment(
         costs=costs,
         draft=draft_ms / 1e3,
         round_trip=round_trip_ms / 1e3,
         pause=pause_ms / 1e3,
         drafters=drafters,
     )
-    levels = list[Json]()
+
+    def forecast(count: int, draft_n: int | None) -> Json:
+        found = simulated(deployment, Workload(prompt_tokens, tokens, draft_n), count, alpha)
+        advance()
+        return {name: value and round(value, 4) for name, value in asdict(found).items()}
+
+    levels: list[Json] = []
+    most: int | None = None
+    paying = True
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
-            drafting, alone = run(count, None), run(count, 0)
+            drafting = forecast(count, None)
+            alone = forecast(count, 0)
             speedup = round(number_at(drafting, "total") / number_at(alone, "total"), 4)
             levels.append(
                 {"users": count, "speedup": speedup, "drafting": drafting, "alone": alone}
             )
-    paying = [*itertools.takewhile(lambda level: number_at(level, "speedup") >= PAYS, levels)]
-    most = paying[-1]["users"] if paying else None
+            paying = paying and speedup >= PAYS
+            if paying:
+                most = count
     result: Json = {
         "schema_version": 1,
         "step_ms": round(costs.seconds(1) * 1e3, 4),
         "alpha": alpha,
-    }
-    result |= {
         "round_trip_ms": round_trip_ms,
         "draft_ms": draft_ms,
         "pause_ms": pause_ms,
         "drafters": drafters,
-    }
-    result |= {
         "tokens": tokens,
         "prompt_tokens": prompt_tokens,
         "levels": levels,
         "drafting_pays_up_to": most,
     }
-    verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
-    print_result(result, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)
+    smallest = counted(min(users), "user")
+    verdict = f"Drafting does not pay for {smallest}."
+    if most is not None:
+        verdict = f"Drafting pays for up to {counted(most, 'user')}."
+    print_result(result, [*columns(levels), verdict], as_json=json)
 
 
 # --- recommend
@@ -363,23 +378,19 @@ def plan(
     "FILE|NAME",
     "GGUF file, or name of a model or repository (default: list what is known).",
 )
-@option(
-    "--step-ms",
-    click.FloatRange(0, min_open=True),
-    "MS",
-    "Target's time per step (default: see above).",
-)
+@option("--step-ms", POSITIVE_MILLISECONDS, "MS", "Target's time per step (default: see above).")
 @option("--chip", str, "NAME", "Chip of the drafter's machine (default: a guess).")
-@option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 0.5)
+@option("--round-trip-ms", MILLISECONDS, "MS", "Network round trip.", 0.5)
 @json_option
 def recommend(
     target: str | None, step_ms: float | None, chip: str | None, round_trip_ms: float, json: bool
 ) -> None:
     """Which drafter suits a target, and what would it bring?
 
-    Known pairs with the acceptance that was published for them, drafting speed by chip, and the speed-up that a
-    simulation expects, as a range. Each number says whether it is measured, published, given or estimated, and its
-    source. Steps take what --step-ms says; else a file is loaded and measured; else they are those of known machines.
+    Known pairs with their published acceptance, drafting speed by chip, and the speed-up that a
+    simulation expects, as a range. Each number has its kind (measured, published, given or
+    estimated) and its source. A step's time is --step-ms; else a file is loaded and measured; else
+    it is that of known machines.
     """
     from specmesh.bench.recommend import given, known, report, rows, sources, summary
 
@@ -390,29 +401,40 @@ def recommend(
             f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms"
         )
     if target is None:
-        found: list[Json] = [
-            dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()
-        ]
-        print_result({"schema_version": 1} | known(), table(found), as_json=json)
+        lines = aligned([("target", "drafter", "result"), *summary()])
+        print_result({"schema_version": 1} | known(), lines, as_json=json)
         return
-    name, metadata, step = target, dict[str, str](), None if step_ms is None else given(step_ms)
+    name = target
+    metadata: dict[str, str] = {}
+    step: StepTimes | None = None
+    if step_ms is not None:
+        step = given(step_ms)
     if target == "bundled" or target.endswith(".gguf"):
-        from specmesh import logs
-        from specmesh.engines.llama.model import metadata as read
-
-        logs.configure("error")
-        path = Path(
-            bundled("target.gguf") if target == "bundled" else resolve(target, models_dir())
-        )
-        name, metadata, step = path.stem, read(path), step or _measured(path)
+        path = _file_of(target)
+        name = path.stem
+        metadata = _metadata(path)
+        step = step or _measured(path)
     result = report(name, metadata, step, chip, round_trip_ms)
     lines = [f"{name}: {result['family'] or 'unknown family'}, by {result['known_by']}"]
-    lines += [
-        *(table(rows(result)) if result["pairs"] else []),
-        *sources(result),
-        *map(str, list_at(result, "advice")),
-    ]
+    if result["pairs"]:
+        lines += table(rows(result))
+    lines += sources(result)
+    lines += map(str, list_at(result, "advice"))
     print_result(result, lines, as_json=json)
+
+
+def _file_of(target: str) -> Path:
+    if target == "bundled":
+        return Path(bundled("target.gguf"))
+    return Path(resolve(target, models_dir()))
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    from specmesh import logs
+    from specmesh.engines.llama.model import metadata
+
+    logs.configure("error")
+    return metadata(path)
 
 
 def _measured(path: Path) -> "StepTimes":
@@ -421,7 +443,8 @@ def _measured(path: Path) -> "StepTimes":
     from specmesh.core.draft_length.step_costs import StepCosts
     from specmesh.engines.load import calibrate, load_verifier
 
-    costs, settings = StepCosts(), ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)
+    costs = StepCosts()
+    settings = ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)
     with closing(load_verifier(settings, lambda _: None)) as engine:
         calibrate(engine, costs)
-    return StepTimes(costs, "measured", f"{path.name} here, on {engine.info.backend}")
+        return StepTimes(costs, "measured", f"{path.name} here, on {engine.info.backend}")

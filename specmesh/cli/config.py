@@ -53,9 +53,13 @@ def show(role: str, path: Path | None, json: bool) -> None:
 
 
 def _line(key: str, value: object, source: str | None) -> str:
-    text = "..." if value is None else json_module.dumps(value, ensure_ascii=False)
+    text = "..."
+    if value is not None:
+        text = json_module.dumps(value, ensure_ascii=False)
     line = f"{key} = {text}"
-    return f"# {line}" if source is None else f"{line:<40}  # {source}"
+    if source is None:
+        return f"# {line}"
+    return f"{line:<40}  # {source}"
 
 
 # --- a daemon's settings and their origins
@@ -154,11 +158,17 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in settings.items():
         if key not in options:
-            close = get_close_matches(key, options, n=1)
-            look_up = f"see `specmesh config show {command.name}`"
-            hint = f"did you mean {close[0]}?" if close else look_up
+            hint = f"see `specmesh config show {command.name}`"
+            for close in get_close_matches(key, options, n=1):
+                hint = f"did you mean {close}?"
             raise ConfigError(f"{path}: unknown key {key}", hint)
-        option = options[key]
-        given = value if is_list(value) else [value]
-        values[str(option.name)] = list(map(str, given)) if option.multiple else str(value)
+        values[str(options[key].name)] = _texts(options[key], value)
     return values
+
+
+def _texts(option: click.Option, value: object) -> object:
+    if not option.multiple:
+        return str(value)
+    if is_list(value):
+        return list(map(str, value))
+    return [str(value)]

@@ -282,7 +282,9 @@ def _model_of(role: str, values: DaemonOptions, *, wait: bool) -> str | None:
     model = values["model"]
     if model == "bundled" and role == "verifier":
         return paths.bundled("target.gguf")
-    return model if wait else located(model, values["engine"])
+    if wait:
+        return model
+    return located(model, values["engine"])
 
 
 def _check_addresses(values: DaemonOptions, port: Port | None) -> None:

@@ -26,7 +26,7 @@ from specmesh.security.keys import KeyFolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-START_TIMEOUT_S = 120.0
+DEMO_START_S = 120.0
 MOST_LINES = 24
 BORDERS = 4  # lines of the screen that a panel cannot have
 DAEMON = "--model bundled --engine llama --gpu-layers 0 --threads 1 --drain 0 --log-level warning"
@@ -112,7 +112,7 @@ def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
             _Started(folder / "drafter", ["drafter", "--connect", drafted, *options], ends),
         ]
         clients = Client(started[0].socket), Client(started[1].socket)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + DEMO_START_S
         while not _ready(*clients):
             for daemon in started:
                 if daemon.ended() or time.monotonic() > deadline:

@@ -95,8 +95,10 @@ def generate(
     }
     if resume is not None:
         body["resume"] = {"id": resume}
+    elif prompt == "-":
+        body["prompt"] = read_stdin()
     else:
-        body["prompt"] = read_stdin() if prompt == "-" else prompt
+        body["prompt"] = prompt
     if n > 1:
         body["n"] = n
     seed = int(number_at(body, "seed"))
@@ -188,7 +190,9 @@ class Conversation:
     def __init__(self, client: Client, options: Json, system: str | None = None) -> None:
         self._client = client
         self._options = options
-        self._first: list[Json] = [{"role": "system", "content": system}] if system else []
+        self._first: list[Json] = []
+        if system:
+            self._first.append({"role": "system", "content": system})
         self._messages = self._first
 
     def run(self) -> None:

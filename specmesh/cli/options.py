@@ -60,7 +60,8 @@ def print_json(value: object) -> None:
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as "1 session" or "2 sessions"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    plural = "" if count == 1 else "s"
+    return f"{count} {noun}{plural}"
 
 
 def aligned(rows: Iterable[Iterable[object]]) -> list[str]:
@@ -83,6 +84,8 @@ def _cell(value: object) -> str:
 
 def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Return rows as lines below a heading with their keys, which are those of --json."""
+    if not rows:
+        return []
     values = [row.values() for row in rows]
     return aligned([rows[0], *values])
 

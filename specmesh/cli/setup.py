@@ -22,12 +22,15 @@ from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, p
 if TYPE_CHECKING:
     from specmesh.security.pairing import PairingIntroduction
 
-CONNECT_TIMEOUT_S = 5.0
+PAIRING_CONNECT_S = 5.0
 
 
 @click.group()
 def keys() -> None:
-    """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
+    """Make this machine's key, and list the peers that may connect.
+
+    Running daemons follow within a second.
+    """
 
 
 def _folder(_ctx: click.Context, _option: click.Parameter, path: Path | None) -> KeyFolder:
@@ -117,7 +120,7 @@ def list_command(json: bool, folder: KeyFolder) -> None:
             entries.append({"key": key, "label": label})
             rows.append((listing.removesuffix("s"), label, key))
         found[listing] = entries
-    lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
+    lines = aligned(rows) or [f"nobody is on the lists in {folder.path}"]
     print_result(found, lines, as_json=json)
 
 
@@ -164,10 +167,9 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     """
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
-    settings = daemon_context("verifier" if host is None else "drafter").params
-    path = path or settings["keys"]
-    used = find_keys(None) if path is None else KeyFolder(path)
-    folder = used or KeyFolder(key_folders()[0])
+    role = "verifier" if host is None else "drafter"
+    settings = daemon_context(role).params
+    folder = _used_folder(path or settings["keys"])
     if not folder.has_key():
         folder.new(owner=_owner(folder))
         click.echo(
@@ -178,6 +180,13 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
         _wait(folder, settings["bind"], address)
     else:
         _ask(folder, host, code or click.prompt("Code", err=True))
+
+
+def _used_folder(path: Path | None) -> KeyFolder:
+    """Return the folder of keys that a daemon on this machine uses."""
+    if path is not None:
+        return KeyFolder(path)
+    return find_keys(None) or KeyFolder(key_folders()[0])
 
 
 def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
@@ -226,7 +235,7 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
     public = folder.identity().public.hex()
     own = PairingIntroduction("drafter", public, socket.gethostname())
     try:
-        with socket.create_connection((name, port), CONNECT_TIMEOUT_S) as connection:
+        with socket.create_connection((name, port), PAIRING_CONNECT_S) as connection:
             verifier = ask(connection, code, own)
     except WrongCode as error:
         remedy = "run `specmesh pair` on the verifier's machine again for a new one"
@@ -297,12 +306,16 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
     """
     from specmesh.service import install, launchd_service, run, systemd_service, uninstall
 
-    make = launchd_service if sys.platform == "darwin" else systemd_service
-    found = make(role, system)
+    if sys.platform == "darwin":
+        found = launchd_service(role, system)
+    else:
+        found = systemd_service(role, system)
     try:
         if action == "install":
             install(found, role, dry_run)
-            start = f"specmesh service start {role}{' --system' if system else ''}"
+            start = f"specmesh service start {role}"
+            if system:
+                start += " --system"
             click.echo(f"Settings: {found.settings}. Then: {start}")
         elif action == "uninstall":
             uninstall(found, dry_run)
@@ -349,5 +362,5 @@ def list_models(json: bool) -> None:
     """
     folder = models_dir().absolute()
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
-    lines = table(found) if found else [f"no models in {folder}: `specmesh models pull` gets them"]
+    lines = table(found) or [f"no models in {folder}: `specmesh models pull` gets them"]
     print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)

@@ -127,8 +127,7 @@ def show_repeatedly(client: Client, interval: float) -> NoReturn:
 def _session_lines(snapshot: Json) -> list[str]:
     """Return a table of the sessions, the newest first."""
     sessions = reversed(objects_at(snapshot, "sessions.rows"))
-    rows = [_columns_of(session) for session in sessions]
-    return table(rows) if rows else []
+    return table(list(map(_columns_of, sessions)))
 
 
 def _columns_of(session: Json) -> Json:
@@ -154,8 +153,10 @@ def rows(snapshot: Json) -> Iterator[tuple[str, str]]:
         text = _filled(template, snapshot)
         if text:
             yield name, text
-    encrypted = snapshot.get("encrypted")
-    yield "wire", "encrypted, for allowed keys only" if encrypted else "not encrypted"
+    if snapshot.get("encrypted"):
+        yield "wire", "encrypted, for allowed keys only"
+    else:
+        yield "wire", "not encrypted"
     for verifier in objects_at(snapshot, "verifiers"):
         yield "verifier", _verifier_text(verifier)
     drafters = objects_at(snapshot, "peers")
@@ -271,6 +272,12 @@ class Found:
         }
 
 
+def _state(stats: Json) -> str:
+    if "loading" in stats:
+        return " ".join(_loading(stats))
+    return "running"
+
+
 def find() -> list[Found]:
     """Return the daemons at all sockets at which one may listen."""
     found: list[Found] = []
@@ -284,8 +291,7 @@ def find() -> list[Found]:
             if type(error) is not DaemonUnreachable:
                 found.append(Found(path, "does not answer"))
         else:
-            state = " ".join(_loading(stats)) if "loading" in stats else "running"
-            found.append(Found(path, state, stats))
+            found.append(Found(path, _state(stats), stats))
     return found
 
 
