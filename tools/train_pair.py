@@ -1,9 +1,8 @@
 """Trains, exports and measures the bundled pair of tiny models.
 
-Development only. In a virtual environment of its own:
+In a virtual environment of its own:
 
-    pip install torch==2.13.0 tokenizers 'gguf>=0.19,<0.20' safetensors numpy
-    pip install llama-cpp-python==0.3.36            # for `report` alone
+    pip install --editable '.[pair]'
 
     python tools/train_pair.py all                  # the bundled pair, on two cores
     python tools/train_pair.py cotrain --compile --minutes 60
