@@ -1,4 +1,4 @@
-"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled]: 1 where it fails."""
+"""python -m soak [--minutes 20] [--seed 1] [--models sim|bundled]; exit code 1 for a failure."""
 
 import argparse
 import sys
@@ -16,13 +16,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
     parser.add_argument("--models", choices=sorted(MODELS), default="sim")
     args = parser.parse_args()
-    logs.configure("error")  # llama.cpp tells much of what it loads
-    minutes, seed, models = args.minutes, args.seed, args.models
-    reports = soak(
-        minutes * 60, seed, models, tell=lambda line: print(line, file=sys.stderr, flush=True)
-    )
-    print("\n".join(line for report in reports for line in report.lines()))
-    raise SystemExit(any(report.failures() for report in reports))
+    logs.configure("error")  # llama.cpp logs each load at length
+    failed = False
+    for report in soak(args.minutes * 60, args.seed, args.models, tell=_tell):
+        print("\n".join(report.lines()))
+        failed = failed or bool(report.failures())
+    raise SystemExit(failed)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Clients of a pair: each asks for one text after the other, at either daemon, until it is told to stop."""
+"""Clients of a pair. Each asks for one text after the other, at either daemon, until stopped."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,44 +14,38 @@ from specmesh.core.fields import Json
 from specmesh.errors import SpecmeshError
 
 WAITS_S = 90.0
-"""Seconds that a client which waits does so: longer than some faults in a row, on a busy machine."""
+"""Seconds for which a client waits for a daemon: more than some faults in a row take."""
 
 HANGS_S = 120.0
 """Seconds without a byte after which a client gives up."""
 
 REFUSED_PAUSE_S = 0.2
-"""Seconds until a client that got nothing asks again."""
+"""Seconds until a client asks again after an error."""
 
 
 def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Told:
-    """One generation at a daemon's socket, to its end, an error, or where the order says that the client leaves."""
-    told, how, client = Told(begun=clock()), text.sampling, Client(path, HANGS_S)
+    """Ask a daemon for one generation, and return its answer.
+
+    It lasts until the text ends, an error comes, or the order has the client leave.
+    """
+    told = Told(begun=clock())
+    client = Client(path, HANGS_S)
+    sampling = text.sampling
     body: Json = {
         "prompt": text.prompt,
         "max_tokens": order.max_tokens,
-        "temperature": how.temperature,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
     }
-    body |= {"top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
     if order.draft_n is not None:
         body["draft_n"] = order.draft_n
-    waiting = answer(client, body, WAITS_S) if order.waits else None
     try:
-        with closing(waiting or client.complete(body | {"reconnect_timeout": 0})) as chunks:
+        with closing(_stream(client, body, order)) as chunks:
             for chunk in chunks:
-                told.opened = True
-                match chunk:
-                    case {
-                        "choices": [{"text": str(more), "finish_reason": finish}],
-                        "specmesh": dict(about),
-                    }:
-                        told.text += more
-                        told.finish = finish
-                        told.ids += about.get("token_ids", ())
-                if (
-                    order.leaves_after is not None
-                    and len(told.ids) >= order.leaves_after
-                    and told.finish is None
-                ):
+                _take(told, chunk)
+                if _leaves(told, order):
                     told.left = True
                     break
     except SpecmeshError as error:
@@ -60,9 +54,38 @@ def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Tol
     return told
 
 
+def _stream(client: Client, body: Json, order: Order) -> Generator[Json, None, None]:
+    if order.waits:
+        return answer(client, body, WAITS_S)
+    return client.complete(body | {"reconnect_timeout": 0})
+
+
+def _take(told: Told, chunk: Json) -> None:
+    told.opened = True
+    match chunk:
+        case {
+            "choices": [{"text": str(more), "finish_reason": finish}],
+            "specmesh": dict(extension),
+        }:
+            told.text += more
+            told.finish = finish
+            told.ids += extension.get("token_ids", ())
+        case _:
+            pass
+
+
+def _leaves(told: Told, order: Order) -> bool:
+    if order.leaves_after is None or told.finish is not None:
+        return False
+    return len(told.ids) >= order.leaves_after
+
+
 class Clients:
-    """The clients of one pair, a thread each. `heard` is what they got, with what they had asked for; `at`: whom
-    each is asking now."""
+    """The clients of one pair, a thread each.
+
+    heard: their answers, with the orders.
+    at: the daemon that each client is asking now.
+    """
 
     def __init__(
         self,
@@ -71,31 +94,34 @@ class Clients:
         clock: Callable[[], float],
         orders: list[Iterator[Order]],
     ) -> None:
-        self._pair, self._texts, self._clock = pair, texts, clock
+        self._pair = pair
+        self._texts = texts
+        self._clock = clock
         self._over = threading.Event()
         self.heard: list[tuple[Order, Told]] = []
         self.at: list[Lane | None] = [None] * len(orders)
-        self.threads = [
-            threading.Thread(target=self._live, args=each, daemon=True)
-            for each in enumerate(orders)
-        ]
-        for thread in self.threads:
+        self.threads: list[threading.Thread] = []
+        for each in enumerate(orders):
+            thread = threading.Thread(target=self._run, args=each, daemon=True)
+            self.threads.append(thread)
             thread.start()
 
-    def _live(self, number: int, orders: Iterator[Order]) -> None:
+    def _run(self, number: int, orders: Iterator[Order]) -> None:
         for order in orders:
             if self._over.is_set():
                 return
             self.at[number] = order.at
-            told = ask(
-                self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock
-            )
+            path = self._pair.daemons[order.at].socket
+            told = ask(path, self._texts[order.text], order, self._clock)
             self.at[number] = None
             self.heard.append((order, told))
-            self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
+            pause = order.pause_s
+            if told.error is not None:
+                pause += REFUSED_PAUSE_S
+            self._over.wait(pause)
 
     def stop(self) -> bool:
-        """Have them leave; return whether all did."""
+        """Stop the clients. Return False if one of them hangs."""
         self._over.set()
         until = time.monotonic() + HANGS_S
         for thread in self.threads:

@@ -1,4 +1,4 @@
-"""A verifier and a drafter as processes, and between them a network that can be troubled."""
+"""A verifier and a drafter as processes, and a network between them that can fail."""
 
 import signal
 from dataclasses import dataclass
@@ -11,38 +11,36 @@ from soak.schedule import Fault, Kind, Lane
 from specmesh.paths import bundled
 
 GRACE_S = 5
-"""Seconds that a verifier keeps a session whose drafter went away: shorter than some faults, longer than others."""
+"""Seconds for which a verifier keeps the session of a lost drafter: less than some faults take."""
 
 LAST_LINES = 3
-"""Lines of its log that are told of a daemon that has ended by itself."""
+"""Lines of its log that are reported of a daemon that ended by itself."""
 
-TIDY = [
-    "env",
-    "PYTHONMALLOC=malloc",
-    "MALLOC_ARENA_MAX=1",
-    "MALLOC_MMAP_THRESHOLD_=65536",
-    *edited(
-        "import ctypes, gc, threading, time",
-        "trim = getattr(ctypes.CDLL(None), 'malloc_trim', lambda _: None)",
-        "def tidy():",
-        "    while True:",
-        "        time.sleep(5)",
-        "        gc.collect()",
-        "        trim(0)",
-        "threading.Thread(target=tidy, daemon=True).start()",
-    ),
-]
-"""`specmesh` that gives back large blocks at once, and every five seconds what else it does not need. CPython keeps up
-to 2,000 freed tuples of each length, 2 MB that some 16,000 generations fill, and asks for memory by the megabyte: both
-hide what a daemon leaks."""
+TIDY_LINES = """\
+import ctypes, gc, threading, time
+trim = getattr(ctypes.CDLL(None), 'malloc_trim', lambda _: None)
+def tidy():
+    while True:
+        time.sleep(5)
+        gc.collect()
+        trim(0)
+threading.Thread(target=tidy, daemon=True).start()
+"""
+ALLOCATOR = "env PYTHONMALLOC=malloc MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536"
+TIDY = [*ALLOCATOR.split(), *edited(*TIDY_LINES.splitlines())]
+"""`specmesh` that returns large blocks at once, and other unused memory every five seconds.
+
+CPython keeps up to 2,000 freed tuples of each length, 2 MB that some 16,000 generations fill, and
+allocates memory by the megabyte: both would hide a leak.
+"""
 
 DELAY = 0.005
-"""Seconds that each way takes, for each second that a fault of this kind lasts: up to a twentieth of a second."""
+"""Seconds that each way takes per second of the fault: up to a twentieth of a second."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Models:
-    """What both daemons run: an engine, its two models, how hot texts are sampled, and their most tokens."""
+    """The engine and the models of both daemons, and the limits of the texts."""
 
     engine: str
     target: str
@@ -53,18 +51,30 @@ class Models:
 
 
 MODELS = {
-    "sim": Models("sim", "step_ms=4,row_ms=0.2", "draft_ms=1,alpha=0.8", (4.0, 6.0), 300),
+    "sim": Models(
+        engine="sim",
+        target="step_ms=4,row_ms=0.2",
+        drafter="draft_ms=1,alpha=0.8",
+        temperatures=(4.0, 6.0),
+        longest=300,
+    ),
     "bundled": Models(
-        "llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", 2048)
+        engine="llama",
+        target=bundled("target.gguf"),
+        drafter=bundled("drafter.gguf"),
+        temperatures=(0.8, 1.0),
+        longest=100,
+        options=("--ctx", 2048),
     ),
 }
 
 
 class Pair:
-    """One pair. `log` are the faults that have befallen it, with their real times."""
+    """One pair. `log` has its past faults, with their real times."""
 
     def __init__(self, name: str, models: Models, folder: Path) -> None:
-        self.name, self.models = name, models
+        self.name = name
+        self.models = models
         self.mesh = Mesh(folder, TIDY)
         self.proxy = Proxy(self.mesh.port)
         self.daemons: dict[Lane, Daemon] = {}
@@ -82,14 +92,14 @@ class Pair:
 
     def launch(self, lane: Lane) -> None:
         models = self.models
-        model, place = models.drafter, ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]
+        options = ["--engine", models.engine, "--threads", 1, *models.options]
         if lane is Lane.VERIFIER:
-            model, place = (
-                models.target,
-                ["--bind", self.mesh.address, "--grace", str(GRACE_S), "--reproducible"],
-            )
-        options = ("--engine", models.engine, "--model", model, "--threads", 1, *models.options)
-        self.daemons[lane] = self.mesh.start(lane, *options, *place)
+            options += ["--model", models.target, "--bind", self.mesh.address]
+            options += ["--grace", GRACE_S, "--reproducible"]
+        else:
+            options += ["--model", models.drafter]
+            options += ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]
+        self.daemons[lane] = self.mesh.start(lane, *options)
 
     def begin(self, fault: Fault) -> None:
         if fault.lane is not Lane.NETWORK:
@@ -118,7 +128,7 @@ class Pair:
                 self.proxy.delay = 0.0
 
     def look(self, lane: Lane) -> None:
-        """Note it where a daemon has ended that nobody killed, and start another."""
+        """Note a daemon that ended by itself, and start another."""
         code = self.daemons[lane].process.poll()
         if code is not None:
             last = " | ".join(self.daemons[lane].text().splitlines()[-LAST_LINES:])
@@ -126,17 +136,16 @@ class Pair:
             self.launch(lane)
 
     def stop(self) -> None:
-        """End both as a service manager does; note their exit codes, and tracebacks in their logs."""
+        """End both as a service manager does; note exit codes, and tracebacks in logs."""
         for lane in (Lane.DRAFTER, Lane.VERIFIER):
             if lane in self.daemons:
                 self.look(lane)
                 code = self.daemons[lane].stop()
                 if code:
-                    self.died.append(
-                        f"{self.name}: the {lane} was told to stop and ended with {code}"
-                    )
+                    self.died.append(f"{self.name}: the stopped {lane} ended with {code}")
         for daemon in self.mesh.daemons:
-            if count := daemon.text().count("Traceback (most recent call last)"):
+            count = daemon.text().count("Traceback (most recent call last)")
+            if count:
                 self.died.append(f"{self.name}: {count} tracebacks in the log {daemon.log.name}")
 
     def close(self) -> None:

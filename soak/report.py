@@ -1,7 +1,7 @@
-"""What a soak found of a pair: lines, and what should not be; whether its processes grow, after a warm-up."""
+"""The findings of a soak for one pair, and the growth of its processes after a warm-up."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_low
@@ -9,105 +9,120 @@ from statistics import median_low
 import numpy as np
 
 from soak.truth import Verdict
+from specmesh.cli.options import counted
 
 JUDGED_S = 600.0
-"""Seconds of samples from which on a slope fails a soak: in less of them its noise is larger than its bound."""
+"""Minimum seconds of samples for a slope to count: in less its noise is larger than its bound."""
 
-MEMORY_MB_PER_H, DESCRIPTORS_PER_H = 1.0, 1.0
-"""Bounds of the slopes."""
+MEMORY_MB_PER_H = 1.0  # bound of the slope
+DESCRIPTORS_PER_H = 1.0  # likewise
 
 HOUR = 3600.0
 MB = 1e6
 
 WRITTEN = ("Anonymous:", "Pss_Shmem:", "Swap:")
-"""What Linux tells of memory that was written to."""
+"""Linux's lines for memory that was written to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process at a time in seconds: bytes of memory that it has written to but for offloaded sequences, and open
-    descriptors but for those of clients that are asking it."""
+    """A process at one time."""
 
-    at: float
-    memory: int
-    descriptors: int
+    at: float  # seconds
+    memory: int  # bytes that it wrote to, without offloaded sequences
+    descriptors: int  # that are open, without those of its clients
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Megabytes and descriptors that a process gains in an hour, as found in so many seconds. Descriptors by the
-    medians of the first and the last fifth: a client may just have come or left."""
+    """The megabytes and descriptors that a process gains in an hour."""
 
     memory_mb_per_h: float
     descriptors_per_h: float
-    seconds: float
+    seconds: float  # of the measurement
+
+    def fails(self) -> bool:
+        """Return True for growth beyond a bound that was measured for long enough."""
+        memory = self.memory_mb_per_h > MEMORY_MB_PER_H
+        descriptors = abs(self.descriptors_per_h) > DESCRIPTORS_PER_H
+        return self.seconds >= JUDGED_S and (memory or descriptors)
 
 
 def sampled(pid: int, now: float, asking: int, offloaded: int) -> Sample:
-    """A process of Linux: memory that it has written to, shared and swapped too. Pages of files that it has only read
-    count as its own or not as others come and go."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    memory = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN))
-    return Sample(now, memory - offloaded, len([*Path(f"/proc/{pid}/fd").iterdir()]) - asking)
+    """Return a sample of a process on Linux.
+
+    Its memory is what it wrote to, shared and swapped memory included. Linux counts pages of files
+    that it only read as its own or not, depending on other processes.
+    """
+    memory = -offloaded
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(WRITTEN):
+            memory += int(line.split()[1]) * 1024
+    descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    return Sample(now, memory, len(descriptors) - asking)
 
 
 def growth(samples: Sequence[Sample]) -> Growth | None:
-    """What the samples show; None where there are too few."""
+    """Return the growth that samples show, None for fewer than three.
+
+    Descriptors are compared by the medians of the first and the last fifth: a client may just have
+    connected or left.
+    """
     if len(samples) < 3:
         return None
-    memory_per_s, _ = np.polyfit([one.at for one in samples], [one.memory for one in samples], 1)
+    times = [sample.at for sample in samples]
+    memory_per_s, _ = np.polyfit(times, [sample.memory for sample in samples], 1)
     fifth = max(len(samples) // 5, 1)
-    first, last = samples[:fifth], samples[-fifth:]
-    moved = median_low(one.descriptors for one in last) - median_low(
-        one.descriptors for one in first
-    )
+    moved = _descriptors(samples[-fifth:]) - _descriptors(samples[:fifth])
     return Growth(
         float(memory_per_s) * HOUR / MB,
-        moved * HOUR / (last[0].at - first[0].at),
-        samples[-1].at - samples[0].at,
+        moved * HOUR / (times[-fifth] - times[0]),
+        times[-1] - times[0],
     )
 
 
-@dataclass(slots=True)
+def _descriptors(samples: Sequence[Sample]) -> int:
+    return median_low(sample.descriptors for sample in samples)
+
+
+@dataclass(kw_only=True, slots=True)
 class PairReport:
-    """One pair: what its clients got, what befell it, sessions left at its end, and lines for what should not be."""
+    """The verdicts, faults and growth of one pair."""
 
     name: str
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     tokens: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    orphans: int = 0
+    orphans: int = 0  # sessions that were left at its end
     growth: dict[str, Growth] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)  # other failures, a line each
 
     def failures(self) -> list[str]:
-        grew = [
-            f"{self.name}: the {role} grows"
-            for role, one in self.growth.items()
-            if one.seconds >= JUDGED_S
-            and (
-                one.memory_mb_per_h > MEMORY_MB_PER_H
-                or abs(one.descriptors_per_h) > DESCRIPTORS_PER_H
-            )
-        ]
-        left = (
-            [f"{self.name}: {self.orphans} sessions live on without a client"]
-            if self.orphans
-            else []
-        )
-        return [*self.wrong, *left, *grew]
+        """Return a line for each failure."""
+        found = list(self.wrong)
+        if self.orphans:
+            found.append(f"{self.name}: {counted(self.orphans, 'session')} left without a client")
+        for role, growth in self.growth.items():
+            if growth.fails():
+                found.append(f"{self.name}: the {role} grows")
+        return found
 
     def lines(self) -> list[str]:
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
-        befell = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
-        grew = [
-            f"  {role}: {one.memory_mb_per_h:+.2f} MB/h, {one.descriptors_per_h:+.2f} descriptors/h "
-            f"in {one.seconds / 60:.1f} minutes"
-            for role, one in self.growth.items()
+        """Return the report for people."""
+        generations = counted(self.verdicts.total(), "generation")
+        verdicts = _counts(self.verdicts)
+        found = [
+            f"{self.name}: {generations}, {counted(self.tokens, 'token')}: {verdicts}",
+            f"  {counted(self.faults.total(), 'fault')}: {_counts(self.faults)}",
         ]
-        return [
-            f"{self.name}: {self.verdicts.total()} generations, {self.tokens} tokens: {verdicts}",
-            f"  {self.faults.total()} faults: {befell}",
-            *grew,
-            *(f"  FAILED: {line}" for line in self.failures()),
-        ]
+        for role, growth in self.growth.items():
+            memory = f"{growth.memory_mb_per_h:+.2f} MB/h"
+            descriptors = f"{growth.descriptors_per_h:+.2f} descriptors/h"
+            minutes = growth.seconds / 60
+            found.append(f"  {role}: {memory}, {descriptors} in {minutes:.1f} minutes")
+        found += [f"  FAILED: {line}" for line in self.failures()]
+        return found
+
+
+def _counts(counter: Mapping[Verdict, int] | Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counter.items()))

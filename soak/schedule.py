@@ -1,4 +1,4 @@
-"""What will happen, from a seed: the faults of a pair, and what its clients ask for."""
+"""A soak's schedule from a seed: the faults of a pair, and the requests of its clients."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MEAN_GAP_S = 6.0
-"""Seconds between two faults of one lane, on average, beside those that the faults themselves take."""
+"""Seconds from the end of a fault to the next one of its lane, on average."""
 
 WAITING = 0.75
 """Share of clients that wait for a daemon that goes away."""
+
+LEAVING = 0.1
+"""Share of clients that close their connection before the end of the text."""
 
 SETTLE_S = 1.0
 """Seconds between two faults of one lane, at least."""
@@ -24,7 +27,7 @@ class Kind(StrEnum):
 
 
 class Lane(StrEnum):
-    """Whom. The faults of one lane follow each other, those of different lanes overlap as it happens."""
+    """The victim of a fault. Faults of one lane never overlap, those of different lanes may."""
 
     VERIFIER = "verifier"
     DRAFTER = "drafter"
@@ -38,26 +41,31 @@ SPANS: dict[Kind, tuple[float, float]] = {
     Kind.RESET: (0.0, 0.0),
     Kind.DELAY: (1.0, 10.0),
 }
-"""Seconds that a fault lasts, at least and at most: until the process is started or goes on, or the network heals."""
+"""Seconds that a fault lasts, at least and at most.
+
+It ends when the process is started or goes on, or when the network heals.
+"""
 
 KILLS: dict[Lane, tuple[Kind, ...]] = {
     Lane.VERIFIER: (Kind.KILL, Kind.KILL, Kind.STOP),
     Lane.DRAFTER: (Kind.KILL, Kind.KILL, Kind.STOP),
     Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
 }
-"""Everything: for the pair whose processes come and go."""
+"""All faults, for the pair whose processes come and go."""
 
 NO_KILLS: dict[Lane, tuple[Kind, ...]] = {
-    lane: tuple(kind for kind in kinds if kind != Kind.KILL) for lane, kinds in KILLS.items()
+    Lane.VERIFIER: (Kind.STOP,),
+    Lane.DRAFTER: (Kind.STOP,),
+    Lane.NETWORK: KILLS[Lane.NETWORK],
 }
-"""For the pair that is there all the time, whose memory is watched."""
+"""The faults of the pair that stays, whose memory is watched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """It begins `at` seconds after the start and lasts so many."""
+    """A fault of one victim."""
 
-    at: float
+    at: float  # seconds from the start of the soak to its begin
     lane: Lane
     kind: Kind
     seconds: float
@@ -68,7 +76,7 @@ class Fault:
 
 
 def faults(seed: str, seconds: float, kinds: dict[Lane, tuple[Kind, ...]]) -> list[Fault]:
-    """The faults of a pair within so many seconds, in order; each is over by then."""
+    """Return the faults of a pair in order; each ends within so many seconds."""
     found: list[Fault] = []
     for lane, choices in kinds.items():
         rng = random.Random(f"{seed} {lane}")
@@ -83,22 +91,21 @@ def faults(seed: str, seconds: float, kinds: dict[Lane, tuple[Kind, ...]]) -> li
     return sorted(found, key=lambda fault: fault.at)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What a client asks for: which text by its number, how much of it, where and how; when it leaves, if it does.
-    waits: whether it waits for a daemon that goes away, and goes on then."""
+    """One request of a client."""
 
-    text: int
+    text: int  # the number of the text
     max_tokens: int
-    at: Lane
-    draft_n: int | None
-    leaves_after: int | None
-    pause_s: float
-    waits: bool = True
+    at: Lane  # the daemon that is asked
+    draft_n: int | None = None
+    leaves_after: int | None = None  # number of ids after which the client closes the connection
+    pause_s: float = 0.0  # until the client's next request
+    waits: bool = True  # the client waits for a daemon that goes away, and goes on then
 
 
 def orders(seed: str, texts: int, longest: int) -> Iterator[Order]:
-    """What one client asks for, one after the other, without end."""
+    """Yield the requests of one client, without end."""
     rng = random.Random(seed)
     while True:
         max_tokens = min(int(rng.expovariate(3 / longest)) + 1, longest)
@@ -107,25 +114,34 @@ def orders(seed: str, texts: int, longest: int) -> Iterator[Order]:
             max_tokens=max_tokens,
             at=rng.choice((Lane.VERIFIER, Lane.DRAFTER)),
             draft_n=rng.choice((None, None, None, 0, 1, 4, 8)),
-            leaves_after=rng.randrange(max_tokens) if rng.random() < 0.1 else None,
+            leaves_after=_leaves_after(rng, max_tokens),
             pause_s=rng.choice((0.0, 0.0, 0.05, rng.expovariate(2.0))),
             waits=rng.random() < WAITING,
         )
 
 
+def _leaves_after(rng: random.Random, max_tokens: int) -> int | None:
+    if rng.random() < LEAVING:
+        return rng.randrange(max_tokens)
+    return None
+
+
 def excuses(fault: Fault, at: Lane) -> bool:
-    """Whether a fault may cost a client at this daemon its answer. Delays may not, and at the verifier only the end of
-    its own process may."""
+    """Return True if a fault may cost a client at this daemon its answer.
+
+    Delays may not. At the verifier only the end of its own process may.
+    """
     if at is Lane.VERIFIER:
-        return (fault.lane, fault.kind) == (Lane.VERIFIER, Kind.KILL)
+        return fault.lane is Lane.VERIFIER and fault.kind is Kind.KILL
     return fault.kind is not Kind.DELAY
 
 
 def excused(
     faults_: Sequence[Fault], at: Lane, begun: float, ended: float, recovery_s: float
 ) -> bool:
-    """Whether a client that asked from `begun` to `ended` was hit by a fault, or came before all was well again."""
-    return any(
-        excuses(fault, at) and fault.at <= ended and begun <= fault.until + recovery_s
-        for fault in faults_
-    )
+    """Return True if a request from `begun` to `ended` met a fault, or the recovery from one."""
+    for fault in faults_:
+        overlaps = fault.at <= ended and begun <= fault.until + recovery_s
+        if overlaps and excuses(fault, at):
+            return True
+    return False

@@ -98,7 +98,7 @@ def test_a_broken_product_is_noticed(target, place, name, broken, monkeypatch):
 
 # --- the soak
 
-TRUTH = Text("p", SamplingParams(), (112,), (65, 66, 67, 68), ended=False)
+TRUTH = Text("p", SamplingParams(), (65, 66, 67, 68), ended=False)
 
 
 def answer(text, finish=None, ids=None, **more):
