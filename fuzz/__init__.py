@@ -1,13 +1,15 @@
-"""Fuzzing of what hears a peer: bytes in, and what must hold whatever they are. README.md says how to run it."""
+"""Fuzzing of the code that reads a peer's bytes. See README.md."""
 
 from pathlib import Path
 
 TARGETS = ("codec", "verifier_session", "drafter_session")
-"""Modules of this folder; `run(data)` of each plays one input, raises where something does not hold, and returns what
-happened."""
+"""Modules of this folder. `run(data)` of each plays one input and counts its events.
+
+It raises AssertionError if an invariant does not hold.
+"""
 
 CORPUS = Path(__file__).with_name("corpus")
-"""A folder per target: inputs worth beginning with, and every one that has ever broken it."""
+"""A folder per target: inputs to begin with, and every input that ever broke it."""
 
 
 def corpus(target: str) -> list[Path]:

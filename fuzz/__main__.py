@@ -1,6 +1,7 @@
 """Every target under atheris for a while: python -m fuzz [--seconds 60] [--target NAME]...
 
-An input that breaks a target is written into its corpus, where the test suite finds it: fix what it shows, keep it.
+An input that breaks a target is written into its corpus, which the test suite plays: fix the cause,
+keep the input.
 """
 
 import argparse
@@ -13,12 +14,15 @@ from fuzz import CORPUS, TARGETS
 LONGEST = {"codec": 2048, "verifier_session": 400, "drafter_session": 400}
 """Most bytes of an input, by target."""
 
-SLOWEST_S, MEMORY_MB = 10, 1024
-"""An input that takes longer, or more, breaks its target too."""
+SLOWEST_S = 10  # most time of one input
+MEMORY_MB = 1024  # most memory of one input
 
 
 def fuzz(target: str, seconds: int) -> bool:
-    """Run one target from its corpus, in a process that libFuzzer ends; whether nothing broke it."""
+    """Run one target from its corpus. Return True if nothing broke it.
+
+    libFuzzer ends its process, so it has one of its own.
+    """
     print(f"--- {target}: {seconds} s", flush=True)
     options = [f"-max_len={LONGEST[target]}", f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MEMORY_MB}"]
     options += [f"-max_total_time={seconds}", "-print_final_stats=1", "-verbosity=0"]

@@ -9,7 +9,7 @@ REASONS = frozenset({"length", "magic", "checksum", "version", "kind", "count", 
 
 
 def run(data: bytes) -> Counter[str]:
-    """Decode the input as it is and, where that makes another frame, with the checksum that it should have."""
+    """Decode the input as it is, and once more with the right checksum."""
     seen = Counter([_outcome(data)])
     if len(data) >= HEADER.size + CRC.size:
         seen[_outcome(repaired(data))] += 1
@@ -17,7 +17,7 @@ def run(data: bytes) -> Counter[str]:
 
 
 def _outcome(frame: bytes) -> str:
-    """A message's name, or the reason of the refusal; raises where something does not hold."""
+    """Return the message's name, or the reason of the refusal."""
     message = decoded(frame, refused := Counter[str]())
     if message is None:
         [reason] = refused

@@ -1,7 +1,11 @@
-"""A drafter's session under a script of frames, guesses and time: it never raises, stays bounded, and where all frames
-are the verifier's own, in whatever order and however often, what it learns is the verifier's text."""
+"""A drafter's session under a script of frames, guesses and time.
+
+It never raises and stays bounded. From the verifier's own frames, in any order and repeated, it
+learns the verifier's text.
+"""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
@@ -15,6 +19,10 @@ from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
 
 SESSION = 7
+ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
+DRAFT_FOR = ev.DraftFor(
+    key=0, upstream=0, session=SESSION, n_vocab=N_VOCAB, n_prompt=0, params=SamplingParams()
+)
 TEXT = alone(SessionParams(SamplingParams(temperature=1.0, seed=11), 24), 64)[0]
 
 
@@ -27,21 +35,26 @@ def run(data: bytes) -> Counter[str]:
 
 
 class _World:
-    """A session, its draft model's memory, and what it has learned of the text."""
+    """A session, its draft model's memory, and the text that it learned."""
 
     def __init__(self, tape: Tape) -> None:
-        self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
-        how = tape.byte()
-        self.honest, self.samples = bool(how & 1), bool(how & 2)
-        self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
-        self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
-        asked = ev.DraftFor(0, 0, SESSION, N_VOCAB, 0, SamplingParams())
+        self.tape = tape
+        self.now = 0.0
+        self.seen = Counter[str]()
+        flags = tape.byte()
+        self.honest = bool(flags & 1)
+        self.samples = bool(flags & 2)
+        n_ctx = tape.choice((96, 96, 20, 1))
+        self.n_batch = tape.choice((6, 64, 1))
+        self.can_trim = bool(tape.byte() & 1)
         self.session = DrafterSession(
-            asked, DraftLimits(self.n_ctx, self.n_batch), round_trip=round_trip
+            DRAFT_FOR,
+            DraftLimits(n_ctx, self.n_batch),
+            round_trip=tape.choice(ROUND_TRIPS),
         )
         self.session.seq = 0
         self.truth = Prefix(TEXT)
-        self.memory = Memory(self.n_ctx)
+        self.memory = Memory(n_ctx)
         self.learned: list[int] = []
         self.made: dict[int, Proposal] = {}
         self.heard = 0
@@ -69,10 +82,10 @@ class _World:
                 )
                 self.handle(m.Nack(SESSION, base, crc))
             case _:
-                self.session.set_round_trip(self.tape.choice((0.0, 0.0003, 0.02, 0.5)))
+                self.session.set_round_trip(self.tape.choice(ROUND_TRIPS))
 
     def tell(self) -> None:
-        """What the verifier says or has said at some time: a stretch of its text."""
+        """Send a stretch of the verifier's text, new or old."""
         tape = self.tape
         base = min(tape.choice((self.session.n_truth, self.heard, 0, tape.byte())), len(TEXT))
         ids = TEXT[base : base + tape.byte() % 16]
@@ -86,7 +99,7 @@ class _World:
         )
 
     def hear(self, frame: bytes) -> None:
-        """A frame from the verifier, as the drafter's loop hands it over."""
+        """Take a frame from the verifier, as the drafter's loop does."""
         message = decoded(frame, self.seen)
         if isinstance(message, m.Truth | m.Sync | m.Nack):
             self.handle(message)
@@ -94,7 +107,7 @@ class _World:
             self.seen["no event"] += 1
 
     def work(self) -> None:
-        """One unit of drafting, where there is any: the model takes ids in, and guesses."""
+        """Do one unit of drafting: the model takes ids in, and guesses."""
         plan = self.session.plan()
         if plan is None:
             return
@@ -104,7 +117,8 @@ class _World:
             "not where the memory ends"
         )
         self.memory.append(plan.ids)
-        began, guesses = self.now, list[int]()
+        began = self.now
+        guesses: list[int] = []
         while (
             plan.sampler is not None
             and len(guesses) < plan.draft_n
@@ -118,18 +132,21 @@ class _World:
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
             self.tell()
-        if len(self.memory.held) == held:  # else what was cut meanwhile is cut after the step
+        if len(self.memory.held) == held:  # a cut of the meantime is made after the step
             self.memory.append((*plan.ids, *guesses[:-1]))
         row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.sampler is not None else None)
         self.did(self.session.predicted(row, guesses, began, self.now))
 
     def guess(self) -> int | None:
-        right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
         luck = self.tape.byte()
-        return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
+        if luck == 255:
+            return None
+        if luck < 160:
+            return TEXT[min(len(self.memory.held), len(TEXT) - 1)]
+        return luck % N_VOCAB
 
     def proposal(self, guess: int) -> Proposal | None:
-        """What a guess was sampled from: of each position another distribution; now and then it is not known."""
+        """Return the distribution of a guess, another one for each position; sometimes None."""
         if self.tape.byte() == 0:
             return None
         at = len(self.memory.held)
@@ -166,12 +183,9 @@ class _World:
             match effect:
                 case m.Draft(_, base, crc, ids) | m.DraftProbs(_, base, crc, ids):
                     assert ids
-                    told = (
-                        (effect.sizes, effect.support, effect.weights)
-                        if isinstance(effect, m.DraftProbs)
-                        else None
-                    )
-                    proposals = unflattened(told) if told is not None else ()
+                    proposals: Sequence[Proposal | None] = ()
+                    if isinstance(effect, m.DraftProbs):
+                        proposals = unflattened((effect.sizes, effect.support, effect.weights))
                     assert len(proposals) in (0, len(ids) * self.samples)
                     for at, one in enumerate(proposals, base):
                         assert one is None or one == self.made[at], (
@@ -189,7 +203,7 @@ class _World:
                     self.learned.extend(ids)
 
     def end(self) -> None:
-        """All of the text is told once more: it is what was learned, whatever came before."""
+        """Send all of the text once more: the session then has learned exactly that."""
         if not self.honest:
             return
         self.now += 1.0

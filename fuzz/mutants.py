@@ -1,7 +1,8 @@
 """Damaged frames by the million through the codec: python -m fuzz.mutants [--frames N].
 
-Real frames of every kind, each changed in up to three ways; every second one gets its right checksum afterwards, as
-else all would end there. One that raises anything but FrameError ends the run, and joins the corpus.
+Real frames of every kind, each changed in up to three ways. Every second one then gets the right
+checksum: without it no other check would be reached. A frame that raises anything but FrameError
+ends the run, and joins the corpus.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -20,12 +22,13 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, encode
 
 COUNTS = (0, 1, 8192, 8193, 65535)
+SPECIAL = b'\0\xff"{]'
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors"
 
 
 def originals() -> list[bytes]:
-    """The golden vectors of all kinds, and longer frames as a long session has them."""
-    found = []
+    """Return the golden vectors of all kinds, and longer frames of long sessions."""
+    found: list[bytes] = []
     for name in ("token", "control", "accepted"):
         vectors = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))["vectors"]
         found += [bytes.fromhex(vector["hex"]) for vector in vectors]
@@ -39,33 +42,74 @@ def originals() -> list[bytes]:
     return found + [encode(message) for message in longer]
 
 
-def _damaged(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    at, size = rng.randrange(len(frame)), rng.randint(1, 64)
-    head, tail = frame[:at], frame[at + 1 :]
-    ways = (
-        lambda: head + bytes([frame[at] ^ 1 << rng.randrange(8)]) + tail,
-        lambda: head + rng.choice((b"\0", b"\xff", b'"', b"{", b"]", rng.randbytes(1))) + tail,
-        lambda: head + frame[at + size :],
-        lambda: head + frame[at : at + size] * 2 + frame[at + size :],
-        lambda: head + other[rng.randrange(len(other)) :],
-        lambda: head + rng.randbytes(size) + tail,
-        lambda: (
-            frame[:16]
-            + rng.choice((*COUNTS, rng.randrange(65536))).to_bytes(2, "little")
-            + frame[18:]
-        ),
-        lambda: frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:],
-        lambda: frame[: HEADER.size] + other[HEADER.size :],  # the body of another kind
-    )
-    return rng.choice(ways)()
+@dataclass(slots=True)
+class Mutant:
+    """A frame that is damaged again and again, and another frame to take parts from."""
+
+    rng: random.Random
+    frame: bytearray
+    other: bytes
+
+    def flip(self) -> None:
+        self.frame[self.rng.randrange(len(self.frame))] ^= 1 << self.rng.randrange(8)
+
+    def set_byte(self) -> None:
+        self.frame[self.rng.randrange(len(self.frame))] = self.rng.choice(
+            (*SPECIAL, self.rng.randrange(256))
+        )
+
+    def cut(self) -> None:
+        at = self.rng.randrange(len(self.frame))
+        del self.frame[at : at + self.rng.randint(1, 64)]
+
+    def repeat(self) -> None:
+        at = self.rng.randrange(len(self.frame))
+        self.frame[at:at] = self.frame[at : at + self.rng.randint(1, 64)]
+
+    def splice(self) -> None:
+        self.frame[self.rng.randrange(len(self.frame)) :] = self.other[
+            self.rng.randrange(len(self.other)) :
+        ]
+
+    def insert(self) -> None:
+        at = self.rng.randrange(len(self.frame))
+        self.frame[at : at + 1] = self.rng.randbytes(self.rng.randint(1, 64))
+
+    def set_count(self) -> None:
+        count = self.rng.choice((*COUNTS, self.rng.randrange(65536)))
+        self.frame[16:18] = count.to_bytes(2, "little")
+
+    def set_kind(self) -> None:
+        self.frame[3:4] = bytes([self.rng.choice((*m.Kind, self.rng.randrange(256)))])
+
+    def set_body(self) -> None:
+        self.frame[HEADER.size :] = self.other[HEADER.size :]
+
+
+DAMAGES = (
+    Mutant.flip,
+    Mutant.set_byte,
+    Mutant.cut,
+    Mutant.repeat,
+    Mutant.splice,
+    Mutant.insert,
+    Mutant.set_count,
+    Mutant.set_kind,
+    Mutant.set_body,
+)
 
 
 def mutants(seed: int) -> Iterator[bytes]:
-    rng, frames = random.Random(seed), originals()
+    """Yield damaged frames, without end."""
+    rng = random.Random(seed)
+    frames = originals()
     while True:
-        frame = rng.choice(frames)
+        mutant = Mutant(rng, bytearray(rng.choice(frames)), rng.choice(frames))
         for _ in range(rng.choice((1, 1, 2, 3))):
-            frame = _damaged(rng, frame or b"\0", rng.choice(frames))
+            damage = rng.choice(DAMAGES)
+            damage(mutant)
+            mutant.frame = mutant.frame or bytearray(1)
+        frame = bytes(mutant.frame)
         yield repaired(frame) if rng.randrange(2) else frame
 
 
@@ -78,13 +122,14 @@ def main() -> None:
     for frame in islice(mutants(1), parser.parse_args().frames):
         try:
             message = decoded(frame, found)
-        except Exception:  # whatever it is, the frame that led to it must not be lost
+        except Exception:  # the frame that led to it must not be lost
             (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
             raise
         if message is not None:
             found[type(message).__name__] += 1
     for reason, count in found.most_common():
-        print(f"{'refused' if reason in REASONS else 'message'}  {reason:<12}{count:>9}")
+        kind = "refused" if reason in REASONS else "message"
+        print(f"{kind}  {reason:<12}{count:>9}")
 
 
 if __name__ == "__main__":

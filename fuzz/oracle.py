@@ -1,6 +1,7 @@
-"""A target model as a hash of what its memory holds, what it says alone, and what a step of probabilistic texts says.
+"""A target model whose logits are a hash of its memory, its texts, and its probabilistic steps.
 
-A wrong position or a missed trim changes its rows, and so the text: whoever compares with `alone` sees it.
+A wrong position or a missed trim changes its rows, and so the text.
+A comparison with `alone` shows it.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ PIECES = (b"", *(bytes([97 + token]) for token in range(1, N_VOCAB)))
 
 
 def row(crc: int, n_vocab: int = N_VOCAB, end_bias: float = -3.5) -> NDArray[np.float32]:
-    """The target's logits after the prefix with this CRC: a hash, with an end id that is possible but rare."""
+    """Return the target's logits after a prefix by its CRC. The end id is possible but rare."""
     digest = blake2b(b"%d" % crc, digest_size=n_vocab).digest()
     logits = np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(32)
     logits[END] += end_bias
@@ -38,37 +39,38 @@ def row(crc: int, n_vocab: int = N_VOCAB, end_bias: float = -3.5) -> NDArray[np.
 def alone(
     params: SessionParams, n_ctx: int, *, prompt: tuple[int, ...] = PROMPT, end_bias: float = -3.5
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """What the target says after a prompt, one row at a time: (all ids, an end id included; ids shown; reason)."""
-    prefix, sampler, shown, text, reason = (
-        Prefix(prompt),
-        Sampler(params.sampling),
-        list[int](),
-        b"",
-        "",
-    )
-    while not reason:
+    """Return the target's text after a prompt, one row at a time.
+
+    It is (all ids with an end id, shown ids, finish reason).
+    """
+    prefix = Prefix(prompt)
+    sampler = Sampler(params.sampling)
+    shown: list[int] = []
+    text = b""
+    while True:
         token = sampler.after(prefix[0:]).choose(row(prefix.crc, end_bias=end_bias), len(prefix))
         prefix.extend([token])
-        shown += [token] if token != END else []
         text += PIECES[token]
-        if token == END or any(stop.encode() in text for stop in params.stop):
-            reason = "stop"
-        elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
-            reason = "length"
-    return tuple(prefix[0:]), tuple(shown), reason
+        if token == END:
+            return tuple(prefix[0:]), tuple(shown), "stop"
+        shown.append(token)
+        if any(stop.encode() in text for stop in params.stop):
+            return tuple(prefix[0:]), tuple(shown), "stop"
+        if len(shown) == params.max_tokens or len(prefix) == n_ctx:
+            return tuple(prefix[0:]), tuple(shown), "length"
 
 
 class Memory:
-    """The ids that a model holds; asserts what an engine would refuse."""
+    """The ids that a model holds, with the assertions of an engine."""
 
     def __init__(self, n_ctx: int, end_bias: float = -3.5) -> None:
         self.held = Prefix()
-        self._n_ctx, self._end_bias = n_ctx, end_bias
+        self._n_ctx = n_ctx
+        self._end_bias = end_bias
 
     def append(self, ids: Sequence[int]) -> None:
-        assert all(0 <= token < N_VOCAB for token in ids), (
-            "an id outside the vocabulary reaches the model"
-        )
+        for token in ids:
+            assert 0 <= token < N_VOCAB, "an id outside the vocabulary reaches the model"
         self.held.extend(ids)
         assert len(self.held) <= self._n_ctx, "the model's memory is full"
 
@@ -80,61 +82,66 @@ class Memory:
         return row(self.held.crc, end_bias=self._end_bias)
 
     def rows(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        rows = []
+        rows: list[Logits] = []
         for token in ids:
             self.append((token,))
             rows.append(self.logits())
         return np.stack(rows)
 
 
-# --- block verification once more, by the text of core.block
+# --- block verification once more, by the formulas of its module docstring
 
 
 def said(
     params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]
 ) -> list[int]:
-    """The drafts that stand and what follows them, after a text `prefix`, whatever ends it: by dictionaries and sums in
-    order, with nothing in common with the machine but distributions and noise. rows: one for the place after it and one
-    after each draft that was verified. offers: these drafts; one more where another was in hand for the last row."""
-    ids, tokens = prefix[0 : len(prefix)], [offer.token for offer in offers]
-    samplers = [Sampler(params).after([*ids, *tokens[:i]]) for i in range(len(offers) + 1)]
-    distributions = [samplers[i].distribution(rows[i]).tolist() for i in range(len(offers))]
-    asked = [_shares(offer) for offer in offers]
-    kept = list(accumulate(zip(distributions, asked, tokens, strict=True), _kept, initial=1.0))
-    left = [
-        [
-            max(kept[i] * share - asked[i].get(token, 0.0), 0.0)
-            for token, share in enumerate(distributions[i])
-        ]
-        for i in range(len(offers))
-    ]
+    """Return the accepted drafts and the token after them, whatever ends the text.
+
+    It uses dictionaries and sums in order; only distributions and noise are the product's.
+
+    rows: the one after `prefix`, and one after each verified draft.
+    offers: these drafts, and one more if another was at hand for the last row.
+    """
+    ids = prefix[0 : len(prefix)]
+    tokens = [offer.token for offer in offers]
+    kept = [1.0]
+    left: list[list[float]] = []
+    for i, offer in enumerate(offers):
+        sampler = Sampler(params).after([*ids, *tokens[:i]])
+        probs = sampler.distribution(rows[i]).tolist()
+        shares = _shares(offer)
+        residual: list[float] = []
+        for token, prob in enumerate(probs):
+            residual.append(max(kept[i] * prob - shares.get(token, 0.0), 0.0))
+        left.append(residual)
+        kept.append(min(kept[i] * probs[tokens[i]] / shares[tokens[i]], 1.0))
     coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
-    stood = max(
-        (i for i in range(1, len(offers) + 1) if coins[i - 1] <= _height(kept, left, i)), default=0
-    )
-    if stood < len(offers):
-        coin = uniform(
-            derived(params.seed, NoiseStream.RESIDUALS), len(ids), np.zeros(1, np.int64)
-        )[0]
-        below = list(accumulate(left[stood]))
-        return [
-            *tokens[:stood],
-            next(token for token, sum_ in enumerate(below) if sum_ > coin * below[-1]),
-        ]
+    accepted = 0
+    for i in range(1, len(offers) + 1):
+        if coins[i - 1] <= _height(kept, left, i):
+            accepted = i
+    if accepted < len(offers):
+        residuals = derived(params.seed, NoiseStream.RESIDUALS)
+        coin = uniform(residuals, len(ids), np.zeros(1, np.int64))[0]
+        return [*tokens[:accepted], _drawn(left[accepted], coin)]
     if len(offers) == len(rows):
         return tokens
-    own = samplers[-1].keyed(Prefix([*ids, *tokens]).crc)
+    own = Sampler(params).after([*ids, *tokens]).keyed(Prefix([*ids, *tokens]).crc)
     return [*tokens, own.choose(rows[len(tokens)], len(ids) + len(tokens))]
+
+
+def _drawn(weights: Sequence[float], coin: float) -> int:
+    """Return the token that a coin in [0, 1) draws."""
+    below = list(accumulate(weights))
+    token = 0
+    while below[token] <= coin * below[-1]:
+        token += 1
+    return token
 
 
 def _shares(offer: SampledDraft) -> dict[int, float]:
     ids, shares = offer.shares()
     return dict(zip(ids.tolist(), shares.tolist(), strict=True))
-
-
-def _kept(before: float, draft: tuple[list[float], dict[int, float], int]) -> float:
-    probs, asked, token = draft
-    return min(before * probs[token] / asked[token], 1.0)
 
 
 def _height(kept: Sequence[float], left: Sequence[Sequence[float]], i: int) -> float:

@@ -1,4 +1,7 @@
-"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text."""
+"""A verifier's session under a script of frames, steps and time.
+
+It never raises and stays bounded, and its text is the target's.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +22,9 @@ from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
 SESSION = 7
-BEGUN = 3  # numbers up to this one stand for a session that begins with its prompt, others for one with more ids
+BEGUN = 3
+"""Numbers up to this one begin a session with its prompt, others one with more ids."""
+
 SAMPLING = (
     SamplingParams(),
     SamplingParams(temperature=1.0, seed=5),
@@ -29,7 +34,7 @@ ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
 
 
 def run(data: bytes) -> Counter[str]:
-    """Play the input as a script, then let the session end alone; returns what happened."""
+    """Play the input as a script, then finish the text without a drafter. Count the events."""
     world = _World(Tape(data))
     while world.tape.left and world.reason is None:
         world.turn()
@@ -38,16 +43,16 @@ def run(data: bytes) -> Counter[str]:
 
 
 class _World:
-    """A session, the memory that its plans are carried out in, and what its client got."""
+    """A session, the memory of its model, and the ids of its client."""
 
     def __init__(self, tape: Tape) -> None:
-        self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
-        how, number = tape.byte(), tape.byte()
-        sampling = SAMPLING[how % len(SAMPLING)]
-        draft_n, stop = (
-            tape.choice((None, None, 0, 1, 4, 30)),
-            tape.choice(((), (), ("de",), ("b", "gh"))),
-        )
+        self.tape = tape
+        self.now = 0.0
+        self.seen = Counter[str]()
+        sampling = SAMPLING[tape.byte() % len(SAMPLING)]
+        number = tape.byte()
+        draft_n = tape.choice((None, None, 0, 1, 4, 30))
+        stop = tape.choice(((), (), ("de",), ("b", "gh")))
         self.params = params = SessionParams(sampling, 1 + number % MAX_TOKENS, draft_n, stop)
         self.n_ctx = n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
         self.most = tape.choice((8, 16, 1, 0))
@@ -106,7 +111,7 @@ class _World:
         self.perform(self.session.attach(drafter))
 
     def hear(self, frame: bytes) -> None:
-        """A frame from the drafter, as the verifier's loop hands it over."""
+        """Take a frame from the drafter, as the verifier's loop does."""
         message = decoded(frame, self.seen)
         if isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             self.heard(message)
@@ -114,7 +119,7 @@ class _World:
             self.seen["no event"] += 1
 
     def decide(self) -> None:
-        """Another policy: one of a few, or once what the session's own estimates lead to."""
+        """Set another policy: one of a few, or once the solution of the session's estimates."""
         inputs = (
             self.session.draft_length.unsolved(self.now) if self.session.finished is None else None
         )
@@ -126,7 +131,7 @@ class _World:
             self.session.draft_length.policy = _policy(self.tape.byte() % 3, self.most)
 
     def work(self) -> None:
-        """The engine's next move: it begins or ends a step, takes in a part of the prompt, or waits."""
+        """Begin or end a step, take in a part of the prompt, or wait."""
         if self.step is not None:
             part, began = self.step
             self.step = None
@@ -200,7 +205,7 @@ class _World:
                     self.reason = reason
 
     def end(self) -> None:
-        """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
+        """Finish the text without a drafter: all of it is the target's."""
         self.seen["stale"] += self.session.counts.stale_drafts
         self.session.draft_length.detach()
         self.tape = Tape(b"")
@@ -217,7 +222,7 @@ class _World:
 
 @cache
 def _policy(number: int, most: int) -> Policy:
-    """A policy that drafts far, one that waits for few, and one that does not draft."""
+    """Return a policy that drafts far, one that waits for few, or one that does not draft."""
     rate, interval, row = ((0.95, 0.002, 0.01), (0.8, 0.02, 0.3), (0.05, 0.05, 1.0))[number]
     steps = tuple(0.03 * (1 + row * drafts) for drafts in range(most + 1))
     return solve(
