@@ -1,4 +1,4 @@
-"""Branch points of a folder's modules: if, elif, for, while, except, case, and, or, in comprehensions too.
+"""Count branch points of modules: if, elif, for, while, except, case, and, or, comprehensions.
 
     python tools/branch_points.py [FOLDER ...]
 
@@ -22,21 +22,24 @@ BRANCHES = (
 
 
 def branch_points(source: str) -> int:
-    """Return how often a module decides."""
-    nodes = list(ast.walk(ast.parse(source)))
-    decided = sum(isinstance(node, BRANCHES) for node in nodes)
-    filtered = sum(len(node.ifs) for node in nodes if isinstance(node, ast.comprehension))
-    joined = sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
-    return decided + filtered + joined
+    """Return the number of branch points of a module."""
+    count = 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, BRANCHES):
+            count += 1
+        if isinstance(node, ast.comprehension):
+            count += len(node.ifs)
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+    return count
 
 
 def main() -> None:
     """Print a line for each folder."""
     for folder in sys.argv[1:] or ("specmesh/core", "daemons"):
         files = sorted(Path(folder).rglob("*.py"))
-        print(
-            f"{sum(branch_points(file.read_text()) for file in files):6} {folder} ({len(files)} files)"
-        )
+        count = sum(branch_points(file.read_text()) for file in files)
+        print(f"{count:6} {folder} ({len(files)} files)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md, the reference of the command line, from the commands themselves.
+"""Write docs/cli.md, the reference of the command line, from the commands themselves.
 
 python tools/cli_reference.py
 """
@@ -14,39 +14,34 @@ PATH = Path(__file__).parents[1] / "docs" / "cli.md"
 
 HEAD = """# The command line
 
-Written by `make docs` from the commands themselves. Options of `verifier` and `drafter` can also stand in their file of
-settings, under their own names without the dashes, and every option has a variable: `SPECMESH_VERIFIER_BIND` is
-`specmesh verifier --bind`.
+Written by `make docs` from the commands themselves. Options of `verifier` and `drafter` can also
+stand in their file of settings, under their own names without the dashes, and every option has a
+variable: `SPECMESH_VERIFIER_BIND` is `specmesh verifier --bind`.
 """
 
 
 def reference() -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "\n".join([HEAD, *sections(main, "specmesh")])
 
 
 def sections(command: click.Command, name: str) -> Iterator[str]:
-    """A section for each command that does something, groups opened."""
+    """Yield a section for each command of a group and its groups."""
     if isinstance(command, click.Group):
         for child in sorted(command.commands):
             yield from sections(command.commands[child], f"{name} {child}")
         return
     yield f"## {name}\n\n{_help(command)}\n"
-    arguments = [
-        parameter.make_metavar(click.Context(command)) for parameter in _arguments(command)
-    ]
-    yield f"```text\n{' '.join([name, '[OPTIONS]', *arguments])}\n```\n"
-    rows = [
-        _row(option)
-        for option in command.params
-        if isinstance(option, click.Option) and not option.hidden
-    ]
+    usage = f"{name} [OPTIONS]"
+    rows = ""
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            usage += f" {parameter.make_metavar(click.Context(command))}"
+        elif isinstance(parameter, click.Option) and not parameter.hidden:
+            rows += _row(parameter)
+    yield f"```text\n{usage}\n```\n"
     if rows:
-        yield "\n".join(["| option | meaning | default |", "|---|---|---|", *rows]) + "\n"
-
-
-def _arguments(command: click.Command) -> list[click.Argument]:
-    return [parameter for parameter in command.params if isinstance(parameter, click.Argument)]
+        yield f"| option | meaning | default |\n|---|---|---|\n{rows}"
 
 
 def _help(command: click.Command) -> str:
@@ -55,9 +50,12 @@ def _help(command: click.Command) -> str:
 
 def _row(option: click.Option) -> str:
     flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
-    takes = "" if option.is_flag or option.count else f" `{_metavar(option)}`"
-    repeated = " May be given more than once." if option.multiple else ""
-    return f"| {flags}{takes} | {_cell((option.help or '') + repeated)} | {_default(option)} |"
+    if not option.is_flag:
+        flags += f" `{_metavar(option)}`"
+    meaning = option.help or ""
+    if option.multiple:
+        meaning += " May be given more than once."
+    return f"| {flags} | {_cell(meaning)} | {_default(option)} |\n"
 
 
 def _metavar(option: click.Option) -> str:
@@ -68,9 +66,14 @@ def _metavar(option: click.Option) -> str:
 def _default(option: click.Option) -> str:
     if isinstance(option.show_default, str):
         return option.show_default
-    default = ", ".join(option.default) if isinstance(option.default, list) else option.default
-    shown = default if isinstance(default, str | int | float) and not option.is_flag else ""
-    return "required" if option.required else f"`{shown}`" if shown != "" else ""
+    if option.required:
+        return "required"
+    default = option.default
+    if isinstance(default, list):
+        default = ", ".join(default)
+    if option.is_flag or not isinstance(default, str | int | float) or default == "":
+        return ""
+    return f"`{default}`"
 
 
 def _cell(text: str) -> str:

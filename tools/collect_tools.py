@@ -48,7 +48,7 @@ def installed(server: Server) -> Path:
     done = folder / "installed"
     if done.exists():
         return folder
-    wanted = f"{server.package}@{server.version}"
+    wanted = server.spec
     command = ["npm", "install", "--prefix", str(folder), "--ignore-scripts", "--no-save", wanted]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=INSTALLING_S, check=False)

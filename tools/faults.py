@@ -1,4 +1,7 @@
-"""Fills in docs/faults.md, whose words are written by hand, which tests show each case: `make docs` runs it."""
+"""Fill the tests of each case into docs/faults.md, whose words are written by hand.
+
+`make docs` runs it.
+"""
 
 import ast
 import re
@@ -8,12 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PATH = ROOT / "docs" / "faults.md"
 ROW = re.compile(r"^\| E\d\.(\d+) \|.*$", re.MULTILINE)
+MARKERS = {"fault", "pytest.mark.fault"}
 NO_TEST = "no test: "
-"""In place of the tests, with the reason after it."""
+"""Stands in place of the tests, before the reason."""
 
 
 def tests_of_cases() -> dict[str, list[str]]:
-    """Links to the tests that the marker `fault` says to show a case, by the case's name."""
+    """Return links to the tests of each case, by the marker `fault`."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for test, case in _marked(ast.parse(path.read_text(encoding="utf-8"))):
@@ -24,40 +28,51 @@ def tests_of_cases() -> dict[str, list[str]]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(test, case) of each marker: on a test, on its parameters, or in a list that these are taken from."""
-    lists = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    """Yield (test, case) for each marker of a test.
+
+    The marker may stand on the test, on its parameters, or in a list of parameters of the module.
+    """
+    lists: dict[str, ast.expr] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(name)], value=value):
+                lists[name] = value
+            case _:
+                pass
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             for decorator in node.decorator_list:
-                names = {inner.id for inner in ast.walk(decorator) if isinstance(inner, ast.Name)}
-                for part in (decorator, *(lists[name] for name in sorted(names) if name in lists)):
-                    for call in ast.walk(part):
-                        if isinstance(call, ast.Call) and ast.unparse(call.func) in {
-                            "fault",
-                            "pytest.mark.fault",
-                        }:
-                            yield node.name, str(ast.literal_eval(call.args[0]))
+                for case in _cases(decorator, lists):
+                    yield node.name, case
+
+
+def _cases(decorator: ast.expr, lists: dict[str, ast.expr]) -> Iterator[str]:
+    names = {node.id for node in ast.walk(decorator) if isinstance(node, ast.Name)}
+    used = [lists[name] for name in sorted(names & lists.keys())]
+    for part in (decorator, *used):
+        for call in ast.walk(part):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in MARKERS:
+                yield str(ast.literal_eval(call.args[0]))
 
 
 def filled(document: str) -> str:
-    """Return the document with the tests of each case. Raise ValueError for a case that no test shows and no reason
-    excuses, and for one that the document does not have."""
+    """Return the document with the tests of each case.
+
+    Raise ValueError for a case without a test and a reason, and for one that the document lacks.
+    """
     links = tests_of_cases()
 
     def row(match: re.Match[str]) -> str:
-        name, done, must, shown_by = (cell.strip() for cell in match[0].strip("|").split("|"))
+        cells = list(map(str.strip, match[0].strip("|").split("|")))
+        name = cells[0]
         tests = links.pop(name, [])
-        if bool(tests) == shown_by.startswith(NO_TEST):
+        if bool(tests) == cells[-1].startswith(NO_TEST):
             raise ValueError(
-                f"{name}: mark a test that shows it, or say '{NO_TEST}' and why there is none"
+                f"{name}: mark a test that shows it, or write '{NO_TEST}' and a reason"
             )
-        return f"| {name} | {done} | {must} | {', '.join(tests) or shown_by} |"
+        if tests:
+            cells[-1] = ", ".join(tests)
+        return f"| {' | '.join(cells)} |"
 
     document = ROW.sub(row, document)
     if links:

@@ -1,4 +1,4 @@
-"""What the units do under a real systemd. Started by live_systemd.sh inside the world that it makes, and only there."""
+"""Check the units under a real systemd. live_systemd.sh starts it in a container."""
 
 import json
 import os
@@ -25,50 +25,47 @@ Done = subprocess.CompletedProcess[str]
 failures: list[str] = []
 
 
-def check(what: str, held: bool, found: object = "") -> None:
-    """Say whether it held, and go on."""
-    print(
-        f"{'ok  ' if held else 'FAIL'} {what}" + (f": {found}" if found != "" else ""), flush=True
-    )
+def check(claim: str, held: bool, found: object = "") -> None:
+    """Print the result of a check, and note a failure."""
+    verdict = "ok  " if held else "FAIL"
+    details = "" if found == "" else f": {found}"
+    print(f"{verdict} {claim}{details}", flush=True)
     if not held:
-        failures.append(what)
+        failures.append(claim)
 
 
-def run(*words: str, user: str = "root") -> Done:
-    """A command, as this user."""
+def run(command: str, *words: str, user: str = "root") -> Done:
+    """Run a command as this user: words between blanks, and more words."""
     home = pwd.getpwnam(user)
     env = {"PATH": os.environ["PATH"], "HOME": home.pw_dir, "USER": user, "LANG": "C.UTF-8"}
-    runtime = f"/run/user/{home.pw_uid}"
-    if Path(runtime).is_dir() and user != "root":
-        env["XDG_RUNTIME_DIR"] = runtime
-    switch = (
-        [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
-    )
-    return subprocess.run(
-        [*switch, *words], capture_output=True, text=True, env=env, check=False, cwd="/"
-    )
+    parts = [*command.split(), *words]
+    if user != "root":
+        parts[:0] = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+        runtime = f"/run/user/{home.pw_uid}"
+        if Path(runtime).is_dir():
+            env["XDG_RUNTIME_DIR"] = runtime
+    return subprocess.run(parts, capture_output=True, text=True, env=env, check=False, cwd="/")
 
 
 def service(command: str, role: str = "verifier") -> Done:
-    """`specmesh service` for the machine's own."""
-    return run("specmesh", "service", command, role, "--system")
+    """Run `specmesh service` for the machine's own service."""
+    return run(f"specmesh service {command} {role} --system")
 
 
 def generate(*options: str, user: str = "root") -> Done:
-    """A short text from the daemon that runs."""
-    return run("specmesh", "generate", "def f(n):", "--max-tokens", "8", *options, user=user)
+    """Generate a short text at the running daemon."""
+    return run("specmesh generate --max-tokens 8", *options, "def f(n):", user=user)
 
 
 def shown(key: str, unit: str = UNIT) -> str:
-    """A property of a unit."""
-    return run("systemctl", "show", unit, "--property", key, "--value").stdout.strip()
+    """Return a property of a unit."""
+    return run(f"systemctl show {unit} --property {key} --value").stdout.strip()
 
 
 def state(unit: str = UNIT) -> str:
-    """Whether it runs, how it ended, its exit code, and how often it was started again."""
-    return " ".join(
-        shown(key, unit) for key in ("ActiveState", "Result", "ExecMainStatus", "NRestarts")
-    )
+    """Return the state of a unit: result, exit code and number of restarts."""
+    keys = ("ActiveState", "Result", "ExecMainStatus", "NRestarts")
+    return " ".join(shown(key, unit) for key in keys)
 
 
 def send(number: int) -> str:
@@ -155,15 +152,8 @@ def confinement() -> None:
     check(
         "no new privileges, and a filter", (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     )
-    inside = run(
-        "nsenter",
-        "--target",
-        pid,
-        "--mount",
-        "sh",
-        "-c",
-        "ls /home /root; touch /etc/x /usr/x /srv/x",
-    )
+    script = "ls /home /root; touch /etc/x /usr/x /srv/x"
+    inside = run(f"nsenter --target {pid} --mount sh -c", script)
     check(
         "homes are hidden, and little can be written", inside.stdout.split() == ["/home:", "/root:"]
     )
@@ -257,7 +247,7 @@ def waiting() -> None:
         )
         check("without a restart", shown("NRestarts") == "0" and generate().returncode == 0)
     service("stop")
-    run("ip", "address", "delete", f"{address}/32", "dev", "lo")
+    run(f"ip address delete {address}/32 dev lo")
     SETTINGS.write_text(missing["an address"][0])
     run("systemctl", "start", "--no-block", UNIT)
     until(lambda: shown("StatusText").startswith("waiting: "))
@@ -268,7 +258,7 @@ def waiting() -> None:
         "a wait is stopped at once", done.returncode == 0 and took < 2, f"{took:.1f} s, {state()}"
     )
     began = time.monotonic()
-    by_hand = run("specmesh", "verifier", "--model", "bundled", "--bind", "tcp://100.64.0.99:7071")
+    by_hand = run("specmesh verifier --model bundled --bind tcp://100.64.0.99:7071")
     took = time.monotonic() - began
     check("by hand 78 in a second", by_hand.returncode == 78 and took < 1, f"{took:.1f} s")
     wrong = run("specmesh", "verifier", "--model", f"{disk}/targt.gguf")
@@ -324,7 +314,7 @@ def asked(key: str | None) -> int:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     request = urllib.request.Request("http://127.0.0.1:8080/v1/models", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 - the line above
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -333,7 +323,7 @@ def asked(key: str | None) -> int:
 def addresses() -> None:
     """A tailnet's address can be reached, one of the internet cannot."""
     for address, reached in (("100.64.0.7", True), ("203.0.113.5", False)):
-        run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        run(f"ip address add {address}/32 dev lo")
         SETTINGS.write_text(f'{BUNDLED}bind = "tcp://{address}:7071"\ninsecure-no-auth = true\n')
         service("restart")
         try:
@@ -407,7 +397,7 @@ def uninstalled() -> None:
     files = [*Path("/etc/systemd/system").rglob("specmesh-*.service")]
     files += Path("/etc/specmesh").glob("*.toml")
     check("no file is left", not [path for path in files if path.exists()], files)
-    known = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "specmesh-*").stdout
+    known = run("systemctl list-units --all --plain --no-legend specmesh-*").stdout
     check("and systemd knows nothing of it", not known, known.strip())
 
 

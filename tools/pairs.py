@@ -1,4 +1,4 @@
-"""Writes the README's table of pairs from specmesh/bench/pairs.toml: `make docs` runs it."""
+"""Write the README's table of pairs from specmesh/bench/pairs.toml. `make docs` runs it."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ HEAD = "| target | drafter | result |\n|---|---|---|\n"
 
 
 def filled(document: str) -> str:
-    """Return the document with the table as the data has it."""
+    """Return the document with the data's table."""
     rows = "".join(f"| {' | '.join(row)} |\n" for row in summary())
     return re.sub(rf"{re.escape(HEAD)}(?:\|.*\n)*", lambda _: HEAD + rows, document)
 

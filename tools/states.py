@@ -1,4 +1,4 @@
-"""Draws the tables of states in ARCHITECTURE.md, whose words are written by hand: `make docs` runs it."""
+"""Draw the tables of states in ARCHITECTURE.md. `make docs` runs it."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -19,17 +19,21 @@ State = TypeVar("State", bound=Enum)
 
 
 def drawing(table: Mapping[State, Collection[State]]) -> str:
-    """A line for each state that may become another."""
-    width = max(len(state.value) for state, those in table.items() if those)
-    return "".join(
-        f"{state.value:{width}} -> {', '.join(to.value for to in table if to in those)}\n"
-        for state, those in table.items()
-        if those
-    )
+    """Return a line for each state that may become another."""
+    moves: dict[str, str] = {}
+    for state, following in table.items():
+        if following:
+            moves[state.value] = ", ".join(to.value for to in table if to in following)
+    width = max(map(len, moves))
+    lines = [f"{name:{width}} -> {following}\n" for name, following in moves.items()]
+    return "".join(lines)
 
 
 def filled(document: str) -> str:
-    """Return the document with the tables as the code has them. Raise ValueError where it has too few or too many."""
+    """Return the document with the tables of the code.
+
+    Raise ValueError if it has another number of tables.
+    """
     moves = {state: those for state, (_, those) in STATES.items()}
     drawings = [
         drawing(moves),

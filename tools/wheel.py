@@ -1,9 +1,9 @@
-"""A text over two daemons by an installed specmesh, away from its checkout.
+"""Generate a text over two daemons by an installed specmesh, away from its checkout.
 
     python tools/wheel.py SITE
 
-SITE is a folder that holds the installed wheel. Both daemons simulate their models. Exits with 1 where something of the
-package is missing or the text is another than the verifier's alone.
+SITE is a folder that holds the installed wheel. Both daemons simulate their models. The exit code
+is 1 if a part of the package is missing, or if the text is not the one of the verifier alone.
 """
 
 import os
@@ -16,6 +16,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 PATIENCE = 120.0
+PYTHON = [sys.executable, "-P"]
+SPECMESH = [*PYTHON, "-m", "specmesh"]
+SIMULATED = ["--engine", "sim", "--model", "step_ms=2"]
+GENERATE = ["generate", "hello", "--max-tokens", "40", "--socket"]
+PLACES = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(*importlib.import_module(name).__path__)
+"""
 PACKAGES = (
     "specmesh.cli",
     "specmesh.daemons.verifier",
@@ -26,84 +35,72 @@ PACKAGES = (
 
 
 def run(site: Path, *words: str) -> str:
-    """What a command says; tried again while daemons start. SystemExit with its own words where it goes on failing."""
-    command, deadline = (
-        [sys.executable, "-P", "-m", "specmesh", *words],
-        time.monotonic() + PATIENCE,
-    )
+    """Return a command's output, which is tried again while daemons start.
+
+    Raise SystemExit with its errors if it does not succeed in time.
+    """
+    deadline = time.monotonic() + PATIENCE
     while True:
         done = subprocess.run(
-            command, env=environment(site), cwd="/", capture_output=True, text=True, check=False
+            [*SPECMESH, *words],
+            env=environment(site),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if not done.returncode:
             return done.stdout
         if time.monotonic() > deadline:
-            raise SystemExit(
-                f"specmesh {' '.join(words)} left with {done.returncode}: {done.stderr}"
-            )
+            command = " ".join(words)
+            raise SystemExit(f"specmesh {command} left with {done.returncode}: {done.stderr}")
         time.sleep(0.2)
 
 
 def check_places(site: Path) -> None:
-    """An editable installation of a checkout must not lend what the wheel lacks."""
-    code = "import importlib, sys\nfor name in sys.argv[1:]: print(*importlib.import_module(name).__path__)"
-    found = subprocess.run([sys.executable, "-P", "-c", code, *PACKAGES], env=environment(site), cwd="/",
-                           capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
-    strangers = [path for path in found if not path.startswith(str(site.resolve()))]
+    """Check that no editable installation of a checkout lends a package to the wheel."""
+    done = subprocess.run(
+        [*PYTHON, "-c", PLACES, *PACKAGES],
+        env=environment(site),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    root = str(site.resolve())
+    strangers = [path for path in done.stdout.split() if not path.startswith(root)]
     if strangers:
         raise SystemExit(f"not of the wheel: {strangers}")
 
 
 def environment(site: Path) -> dict[str, str]:
-    """That of a user who has the wheel alone: before an editable installation its folder comes first."""
+    """Return an environment in which the wheel comes before an editable installation."""
     return {**os.environ, "PYTHONPATH": str(site.resolve()), "XDG_CONFIG_HOME": os.devnull}
 
 
 def main() -> None:
-    """Start both, generate, compare."""
+    """Start both daemons, generate at each, and compare."""
     site = Path(sys.argv[1])
     check_places(site)
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     with tempfile.TemporaryDirectory(prefix="sm-") as folder, ExitStack() as ends:
-        sockets = {role: f"{folder}/{role}.sock" for role in ("verifier", "drafter")}
-        for role, words in (("verifier", ("--bind", address)), ("drafter", ("--connect", address))):
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "specmesh",
-                role,
-                "--engine",
-                "sim",
-                "--model",
-                "step_ms=2",
-                *words,
-            ]
-            process = subprocess.Popen(
-                [*command, "--socket", sockets[role]], env=environment(site), cwd="/"
-            )
+        for role, flag in (("verifier", "--bind"), ("drafter", "--connect")):
+            options = [*SIMULATED, flag, address, "--socket", f"{folder}/{role}.sock"]
+            command = [*SPECMESH, role, *options]
+            process = subprocess.Popen(command, env=environment(site), cwd="/")
             ends.callback(process.wait, PATIENCE)
             ends.callback(process.terminate)
-        texts = {
-            run(site, "generate", "hello", "--max-tokens", "40", "--socket", path)
-            for path in sockets.values()
-        }
-        alone = run(
-            site,
-            "generate",
-            "hello",
-            "--max-tokens",
-            "40",
-            "--draft-n",
-            "0",
-            "--socket",
-            sockets["verifier"],
-        )
-        if texts != {alone}:
-            raise SystemExit(f"three texts differ: {texts}, {alone}")
-        for role in sockets:
+        verifier = f"{folder}/verifier.sock"
+        texts = [
+            run(site, *GENERATE, verifier),
+            run(site, *GENERATE, f"{folder}/drafter.sock"),
+            run(site, *GENERATE, verifier, "--draft-n", "0"),
+        ]
+        if len(set(texts)) != 1:
+            raise SystemExit(f"three texts differ: {texts}")
+        for role in ("verifier", "drafter"):
             run(site, "service", "install", role, "--dry-run")
     print(f"{run(site, '--version').strip()}: text, services and bundled files as installed")
 

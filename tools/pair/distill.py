@@ -23,9 +23,9 @@ from pair.optim import Optimiser
 from pair.train import Batches, Plan, Progress, kl, rate, save, say
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finish:
-    """How the last phase runs."""
+    """The settings of the last phase."""
 
     minutes: float = 9.0
     steps: int = 0
@@ -49,7 +49,10 @@ class Distiller:
     def __init__(
         self, target: Llama, drafter: Llama, files: list[list[int]], plan: Finish, out: Path
     ) -> None:
-        self.target, self.drafter, self.plan, self.out = target, drafter, plan, out
+        self.target = target
+        self.drafter = drafter
+        self.plan = plan
+        self.out = out
         self.target.requires_grad_(False)
         self.optimiser = Optimiser(drafter, plan.muon_lr, plan.adam_lr, plan.decay)
         self.batches = Batches(files, plan.seed + 100 * team.rank())

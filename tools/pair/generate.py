@@ -9,8 +9,11 @@ from pair.model import Llama
 
 
 def choose(logits: Tensor, temperature: Tensor, random: torch.Generator) -> Tensor:
-    """Next ids (B,) from logits (B, V); rows of temperature 0 take the most likely id. Sampling is by the exponential
-    race: argmin of noise / p picks id i with probability p[i]."""
+    """Return the next ids (B,) for logits (B, V).
+
+    Rows of temperature 0 take the most likely id. Sampling is by the exponential race: argmin of
+    noise / p picks id i with probability p[i].
+    """
     heat = temperature.clamp(min=0.05)[:, None]
     noise = torch.empty_like(logits).exponential_(generator=random).clamp(min=1e-10)
     drawn = (torch.log_softmax(logits / heat, dim=-1) - noise.log()).argmax(dim=-1)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How text is sampled, and how much of it the measurement looks at."""
+    """The sampling and the amount of the measured text."""
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -51,13 +51,17 @@ class Engine:
         return ids
 
     def decode(self, ids: list[int]) -> bytes:
-        """Raw bytes of token ids. `Llama.detokenize` of llama-cpp-python drops tokens of more than 32 bytes, and deep
-        indentation is such a token, so this asks llama.cpp itself."""
+        """Return the raw bytes of token ids, from llama.cpp itself.
+
+        `Llama.detokenize` of llama-cpp-python drops tokens of more than 32 bytes, and deep
+        indentation is such a token.
+        """
         vocab = llama_cpp.llama_model_get_vocab(self.model.model)
         buffer = ctypes.create_string_buffer(256)
+        into = (buffer, len(buffer), 0, False)  # nothing is stripped, no special token is written
         out = b""
         for i in ids:
-            size = llama_cpp.llama_token_to_piece(vocab, i, buffer, len(buffer), 0, False)
+            size = llama_cpp.llama_token_to_piece(vocab, i, *into)
             out += buffer.raw[:size]
         return out
 
@@ -131,11 +135,16 @@ def agreement(drafter: Engine, prompt: list[int], text: list[int]) -> NDArray[np
 
 
 def windows(same: NDArray[np.bool_], drafts: int) -> tuple[int, int, int]:
-    """(accepted, verified, drafted) of greedy speculation with windows of `drafts` ids. A draft counts as verified when
-    everything before it in its window was accepted. Until the first mismatch a window's own context is the target's
-    text, so `same` says all there is to know; after a window the target's own id follows, as in speculative
-    decoding."""
-    at = accepted = verified = drafted = 0
+    """Return (accepted, verified, drafted) of greedy speculation with windows of `drafts` ids.
+
+    A draft is verified if all drafts before it in its window were accepted. Until the first
+    mismatch a window's context is the target's text, so `same` is enough. After a window the
+    target's own id follows, as in speculative decoding.
+    """
+    at = 0
+    accepted = 0
+    verified = 0
+    drafted = 0
     while at + drafts < len(same):
         window = same[at : at + drafts]
         good = drafts if window.all() else int(window.argmin())
@@ -156,7 +165,9 @@ def greedy_report(
     target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings
 ) -> dict[str, float]:
     """Greedy acceptance and variety over the prompts."""
-    agree, early, grams = [], [], []
+    agree: list[float] = []
+    early: list[float] = []
+    grams: list[float] = []
     totals = np.zeros(3)
     for prompt in prompts:
         text = greedy(target, prompt, settings.count)
@@ -190,9 +201,11 @@ def real_text_agreement(target: Engine, drafter: Engine, files: list[list[int]])
 def sampled_report(
     target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings
 ) -> dict[str, float]:
-    """Variety of sampled text, and the overlap of the two models' distributions along it. The overlap, the sum of
-    min(p, q), is the chance that a sampled draft is accepted under the best coupling (Leviathan et al. 2023,
-    arXiv:2211.17192)."""
+    """Return the variety of sampled text, and the overlap of both models' distributions along it.
+
+    The overlap, the sum of min(p, q), is the chance that a sampled draft is accepted under the best
+    coupling (Leviathan et al. 2023, arXiv:2211.17192).
+    """
     random = np.random.default_rng(settings.seed)
     grams, overlaps = [], []
     for prompt in prompts:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 Cache = list[tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
     """The sizes that fix one model."""
 
@@ -37,12 +37,12 @@ class Shape:
 
 def target_shape(vocab: int) -> Shape:
     """The verifier's model: about five million parameters."""
-    return Shape(vocab, layers=6, width=256, heads=4, hidden=640)
+    return Shape(vocab=vocab, layers=6, width=256, heads=4, hidden=640)
 
 
 def drafter_shape(vocab: int) -> Shape:
     """The drafter's model: just under a sixth of the target."""
-    return Shape(vocab, layers=3, width=128, heads=2, hidden=320)
+    return Shape(vocab=vocab, layers=3, width=128, heads=2, hidden=320)
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,9 @@ class Muon:
     """Muon over matrices grouped by shape, so that each group is one batched multiplication."""
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, decay: float) -> None:
-        self.lr, self.decay, self.momentum = lr, decay, 0.95
+        self.lr = lr
+        self.decay = decay
+        self.momentum = 0.95
         self.groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for matrix in matrices:
             self.groups.setdefault(tuple(matrix.shape), []).append(matrix)

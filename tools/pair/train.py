@@ -20,9 +20,9 @@ from pair.model import Llama, drafter_shape, target_shape
 from pair.optim import Optimiser
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long and how hard to train."""
+    """The settings of the training."""
 
     minutes: float = 60.0
     steps: int = 0
@@ -142,7 +142,9 @@ class Trainer:
         self, vocab: int, train: list[list[int]], held: list[list[int]], plan: Plan, out: Path
     ) -> None:
         torch.manual_seed(plan.seed)
-        self.plan, self.out, self.held = plan, out, held
+        self.plan = plan
+        self.out = out
+        self.held = held
         self.target = Llama(target_shape(vocab))
         self.drafter = Llama(drafter_shape(vocab))
         self.optimisers = [

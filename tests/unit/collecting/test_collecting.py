@@ -77,7 +77,7 @@ def served(monkeypatch, folder, source):
     script.chmod(0o755)
     monkeypatch.setattr(collect_tools, "installed", lambda _: folder)
     monkeypatch.setattr(collect_tools, "executable", lambda *_: script)
-    return Server("@a/server", "1")
+    return Server("@a/server@1")
 
 
 def test_all_pages_of_tools(monkeypatch, folder):
