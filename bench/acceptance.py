@@ -2,15 +2,15 @@
 
     python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N] [--tokens N] [--json]
 
-The bundled pair unless --target and --drafter name others; the target's own samples of N tokens for each prompt, pieces
-of held-out modules (bench/held_out.py). Both distributions are known at each position, so nothing is drawn: printed
-are means of probabilities, for one draft at a time. A block's later drafts stand more often than that.
+The bundled pair unless --target and --drafter name others; the target's own samples of N tokens
+for each prompt, pieces of held-out modules (bench/held_out.py). Both distributions are known at
+each position, so nothing is drawn: printed are means of probabilities, for one draft at a time. A
+block's later drafts stand more often than that.
 
 best:           1 less the total variation of the two distributions: more is not the target's own
-coupled:        both choose by the same noise, which is what `deterministic` does
-probabilistic:  the draft is sampled from the proposal that DRAFT_PROBS carries: cut, and rounded
-independent:    both choose by noise of their own
-likeliest:      the draft is the draft model's likeliest token
+coupled:        both choose by the same noise, which is what `deterministic` does probabilistic:
+the draft is sampled from the proposal that DRAFT_PROBS carries: cut, and rounded independent:
+both choose by noise of their own likeliest:      the draft is the draft model's likeliest token
 """
 
 import argparse

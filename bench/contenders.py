@@ -1,8 +1,9 @@
-"""What bench/padded.py compares: specmesh and llama-server, each asked for the same greedy text and timed alike.
+"""The contenders of bench/padded.py: specmesh and llama-server, with the same texts and clock.
 
-llama-server drafts with a model only where --spec-type says so: with --spec-draft-model alone it loads it and does not.
-The clock runs from the arrival of the first generated token at the client to that of the last: prompt processing is
-left out of both, and what a server says of itself is not used.
+llama-server drafts with a model only if --spec-type is given: with --spec-draft-model only, it
+loads the model and does not draft. The clock runs from the arrival of the first generated token at
+the client to the arrival of the last. Prompt processing is left out, and so are a server's own
+figures.
 """
 
 import http.client
@@ -23,19 +24,19 @@ CTX = 1024
 PORT = 7410
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One generation. seconds: from the first token's arrival to the last's, in which `timed` tokens came."""
+    """One generation."""
 
     ids: tuple[int, ...]
-    timed: int
-    seconds: float
+    timed: int  # tokens after the first arrival
+    seconds: float  # from the first arrival to the last
     drafted: int
     accepted: int
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
+        """Return tokens per second."""
         return self.timed / self.seconds
 
 
@@ -45,48 +46,65 @@ Contender = Callable[[list[int], int], Run]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything runs, and the models. Cores: the verifier's and the drafter's; llama-server has both."""
+    """The folder, the models, and the cores of verifier and drafter; llama-server has both."""
 
     folder: Path
     target: str
     drafter: str
-    verifier_core: int
-    drafter_core: int
+    cores: tuple[int, int]
 
 
 def timed(
     events: Iterable[tuple[list[int], dict[str, Any]]],
     counts: Callable[[dict[str, Any]], tuple[int, int]],
 ) -> Run:
-    """A run from its stream: per event the ids it brings and the rest; `counts`: (drafted, accepted) of its end."""
+    """Return a run from its stream.
+
+    events: ids and the rest of each event.
+    counts: returns (drafted, accepted) for the rest of the last event.
+    """
     ids: list[int] = []
-    first = last = 0.0
+    first = 0.0
+    last = 0.0
     at_first = 0
     rest: dict[str, Any] = {}
     for fresh, rest in events:  # noqa: B007 - the last one is read below
         if fresh:
             last = time.perf_counter()
             if not ids:
-                first, at_first = last, len(fresh)
+                first = last
+                at_first = len(fresh)
             ids += fresh
-    return Run(tuple(ids), len(ids) - at_first, last - first, *counts(rest))
+    drafted, accepted = counts(rest)
+    return Run(
+        ids=tuple(ids),
+        timed=len(ids) - at_first,
+        seconds=last - first,
+        drafted=drafted,
+        accepted=accepted,
+    )
 
 
 @contextmanager
 def specmesh(place: Place) -> Iterator[dict[str, Contender]]:
-    """Real daemons, one thread and one core each: the verifier alone, and with as many drafts as it thinks pay."""
-    common = ["--threads", "1", "--ctx", str(CTX), "--max-sessions", "2", "--gpu-layers", "0"]
-    verifier, drafter = ["--model", place.target, *common], ["--model", place.drafter, *common]
-    cores: tuple[Cores, Cores] = ({place.verifier_core}, {place.drafter_core})
-    with daemons(place.folder, verifier, ["--engine", "llama", *drafter], cores) as client:
+    """Run real daemons, one thread and one core each: the verifier alone, and adaptive."""
+    common = f"--threads 1 --ctx {CTX} --max-sessions 2 --gpu-layers 0 --model".split()
+    verifier = [*common, place.target]
+    drafter = [*common, place.drafter, "--engine", "llama"]
+    cores: tuple[Cores, Cores] = ({place.cores[0]}, {place.cores[1]})
+    with daemons(place.folder, verifier, drafter, cores) as client:
 
         def contender(draft_n: int | str) -> Contender:
             return lambda prompt, tokens: timed(
-                _specmesh_events(client, prompt, tokens, draft_n),
-                lambda rest: (int(rest["report"]["drafted"]), int(rest["report"]["accepted"])),
+                _specmesh_events(client, prompt, tokens, draft_n), _specmesh_counts
             )
 
         yield {"specmesh alone": contender(0), "specmesh auto": contender("auto")}
+
+
+def _specmesh_counts(rest: dict[str, Any]) -> tuple[int, int]:
+    report = rest["report"]
+    return int(report["drafted"]), int(report["accepted"])
 
 
 def _specmesh_events(
@@ -99,37 +117,28 @@ def _specmesh_events(
 
 
 def server_options(place: Place, n_max: int | str | None) -> list[str]:
-    """llama-server's options: None: no drafts; "default": its own number of them; else --spec-draft-n-max."""
-    options = [
-        "--model",
-        place.target,
-        "--threads",
-        "1",
-        "--threads-batch",
-        "1",
-        "--ctx-size",
-        str(CTX),
-    ]
-    options += ["--parallel", "1", "--gpu-layers", "0", "--host", "127.0.0.1"]
+    """Return llama-server's options.
+
+    n_max: None for no drafts, "default" for its own number, else --spec-draft-n-max.
+    """
+    threads = "--threads 1 --threads-batch 1 --parallel 1 --gpu-layers 0"
+    options = f"{threads} --host 127.0.0.1 --ctx-size {CTX} --model".split()
+    options.append(place.target)
     if n_max is None:
         return options
-    options += ["--spec-draft-model", place.drafter, "--spec-type", "draft-simple"]
-    options += [
-        "--spec-draft-threads",
-        "1",
-        "--spec-draft-threads-batch",
-        "1",
-        "--spec-draft-ngl",
-        "0",
-    ]
-    return options if n_max == "default" else [*options, "--spec-draft-n-max", str(n_max)]
+    drafting = "--spec-type draft-simple --spec-draft-threads 1 --spec-draft-threads-batch 1"
+    options += f"{drafting} --spec-draft-ngl 0 --spec-draft-model".split()
+    options.append(place.drafter)
+    if n_max != "default":
+        options += ["--spec-draft-n-max", str(n_max)]
+    return options
 
 
 @contextmanager
 def llama_servers(
     place: Place, program: Path, settings: list[int | str | None]
 ) -> Iterator[dict[str, Contender]]:
-    """One llama-server per setting, all up at once: those not asked wait on a socket, and share the mapped weights."""
+    """Run one llama-server per setting, all at once. Idle ones share the mapped weights."""
     with ExitStack() as stack:
         ports = {_named(setting): PORT + index for index, setting in enumerate(settings)}
         for setting in settings:
@@ -138,9 +147,11 @@ def llama_servers(
 
 
 def _named(setting: int | str | None) -> str:
-    return "llama-server " + (
-        "alone" if setting is None else "default" if setting == "default" else f"n={setting}"
-    )
+    if setting is None:
+        return "llama-server alone"
+    if setting == "default":
+        return "llama-server default"
+    return f"llama-server n={setting}"
 
 
 @contextmanager
@@ -149,7 +160,7 @@ def _llama_server(
 ) -> Iterator[None]:
     command = [str(program), *server_options(place, setting), "--port", str(port)]
     log = place.folder / f"llama-server-{port}.log"
-    process = start(command, {place.verifier_core, place.drafter_core}, log)
+    process = start(command, set(place.cores), log)
     try:
         until(lambda: _healthy(port) or process.poll() is not None, 300.0)
         if process.poll() is not None:
@@ -172,13 +183,12 @@ def _healthy(port: int) -> bool:
 
 
 def _server_contender(port: int) -> Contender:
-    return lambda prompt, tokens: timed(
-        _server_events(port, prompt, tokens),
-        lambda rest: (
-            int(rest["timings"].get("draft_n", 0)),
-            int(rest["timings"].get("draft_n_accepted", 0)),
-        ),
-    )
+    return lambda prompt, tokens: timed(_server_events(port, prompt, tokens), _server_counts)
+
+
+def _server_counts(rest: dict[str, Any]) -> tuple[int, int]:
+    timings = rest["timings"]
+    return int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
 
 
 def _server_events(

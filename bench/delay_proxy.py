@@ -1,8 +1,9 @@
 """A TCP proxy that delays each direction, as a process of its own: `python bench/delay_proxy.py PORT DELAY JITTER`.
 
-In the process of either end it would lie: a busy loop that reads its socket late would hide a part of the delay. It has
-threads that sleep, because an event loop's timers are rounded up to whole milliseconds. What its threads take to wake,
-half a millisecond and more in both directions, it measures first and sleeps so much less.
+In the process of either end it would lie: a busy loop that reads its socket late would hide a part
+of the delay. It has threads that sleep, because an event loop's timers are rounded up to whole
+milliseconds. What its threads take to wake, half a millisecond and more in both directions, it
+measures first and sleeps so much less.
 """
 
 import argparse

@@ -2,11 +2,12 @@
 
     python bench/engine_path.py [--model FILE] [--rounds N] [--busy] [--switch S] [--gpu-layers N]
 
-These take turns, step by step, in one process: `bare` calls llama_decode with a batch that is filled before; `engine`
-cuts as a session would and calls our engine's `decode`; `core` runs a VerifierCore's sessions on it; `guess` is a
-drafter's. The shapes: one row; eight rows of one sequence, as with drafts; eight sequences of a row each. `around` is a
-turn without llama_decode and llama_synchronize, which waits for a GPU, and without `choose`: a greedy argmax, or
-next_step and finish of a core. With --busy another thread computes in Python all the while.
+These take turns, step by step, in one process: `bare` calls llama_decode with a batch that is
+filled before; `engine` cuts as a session would and calls our engine's `decode`; `core` runs a
+VerifierCore's sessions on it; `guess` is a drafter's. The shapes: one row; eight rows of one
+sequence, as with drafts; eight sequences of a row each. `around` is a turn without llama_decode
+and llama_synchronize, which waits for a GPU, and without `choose`: a greedy argmax, or next_step
+and finish of a core. With --busy another thread computes in Python all the while.
 """
 
 import argparse

@@ -1,32 +1,43 @@
-"""How much other programs ran while a benchmark did: on a shared machine a number means little without it."""
+"""The work of other programs during a benchmark, without which its numbers mean little."""
 
 import os
 import resource
 import time
 from pathlib import Path
 
+WORKING = (0, 1, 2, 5, 6)
+"""Columns of /proc/stat: user, nice, system, interrupts and soft interrupts; not waiting."""
+
 
 def _busy() -> float:
-    """Seconds that all cores have worked since the start of the machine, waiting for disks left out."""
-    user, nice, system, _idle, _disk, interrupts, soft, *_ = (
-        Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    )
-    return sum(map(int, (user, nice, system, interrupts, soft))) / os.sysconf("SC_CLK_TCK")
+    """Return the seconds that all cores have worked since the start of the machine."""
+    total = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    ticks = sum(int(total[column]) for column in WORKING)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _own() -> float:
-    """Seconds that this process and its children that have ended have worked."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    """Return the seconds that this process and its ended children have worked."""
+    seconds = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(who)
+        seconds += used.ru_utime + used.ru_stime
+    return seconds
 
 
 class Foreign:
     """Counts from construction on."""
 
     def __init__(self) -> None:
-        self._begun, self._busy, self._own = time.monotonic(), _busy(), _own()
+        self._begun = time.monotonic()
+        self._busy = _busy()
+        self._own = _own()
 
     def cores(self) -> float:
-        """Cores that other programs kept busy on average, right once all processes started here have ended."""
-        others = _busy() - self._busy - (_own() - self._own)
-        return round(max(others, 0.0) / (time.monotonic() - self._begun), 2)
+        """Return the mean number of cores that other programs kept busy.
+
+        It is right once all processes that were started here have ended.
+        """
+        own = _own() - self._own
+        others = max(_busy() - self._busy - own, 0.0)
+        return round(others / (time.monotonic() - self._begun), 2)

@@ -2,12 +2,12 @@
 
     python bench/hostile.py [--step-ms MS] [--tokens N] [--repeats N] [--keys] [--json]
 
-A real verifier whose engine sleeps for MS per step, and one peer at a time, as a process of its own, that is always
-wrong, floods, or keeps just within the limits for ever. Each repeat has a text with nobody attached, then one beside
-each peer, in an order that rotates; a ratio is of two texts of one repeat. Printed are the medians, the lowest ratio,
-how much of a core the verifier's process used, and how many frames it dropped. The peer is polite to the processor
-(nice), because a remote one takes none of it. With --keys the wire is encrypted, and who was cut off stays out for a
-while.
+A real verifier whose engine sleeps for MS per step, and one peer at a time, as a process of its
+own, that is always wrong, floods, or keeps just within the limits for ever. Each repeat has a text
+with nobody attached, then one beside each peer, in an order that rotates; a ratio is of two texts
+of one repeat. Printed are the medians, the lowest ratio, how much of a core the verifier's process
+used, and how many frames it dropped. The peer is polite to the processor (nice), because a remote
+one takes none of it. With --keys the wire is encrypted, and who was cut off stays out for a while.
 """
 
 import argparse

@@ -2,11 +2,12 @@
 
     python bench/kills.py [--kills N] [--tokens N] [--seed S] [--models sim|bundled] [--json]
 
-Real daemons. For each kill one text is generated, at the drafter's socket or the verifier's, greedy or sampled, and in
-the middle of it the verifier, the drafter or both are killed and started again. Each text is compared with that of the
-verifier alone. At the end, and after the grace, neither daemon may hold a session. With the bundled pair a text may
-part at a near tie, because what was decoded in steps is prefilled in batches: the first two choices there, and close.
-The exit status is 1 for a text that differs otherwise, a generation that failed, or a session that is left.
+Real daemons. For each kill one text is generated, at the drafter's socket or the verifier's,
+greedy or sampled, and in the middle of it the verifier, the drafter or both are killed and started
+again. Each text is compared with that of the verifier alone. At the end, and after the grace,
+neither daemon may hold a session. With the bundled pair a text may differ at a near tie, because
+ids that were decoded in steps are prefilled in batches. The exit code is 1 for any other
+difference, a failed generation, or a session that is left.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from specmesh import logs
 from specmesh.client import Client
-from specmesh.core.fields import Json, number_at
+from specmesh.core.fields import Json, ids_at, number_at
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
@@ -36,6 +37,7 @@ from referee import near_tie, referee
 ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0
 RUN = [sys.executable, "-m", "specmesh"]
+OPTIONS = ["--threads", "1", "--ctx", "1024", "--max-sessions", "4"]
 SIM = {"verifier": ("sim", "step_ms=8"), "drafter": ("sim", "draft_ms=0.5,alpha=0.9")}
 BUNDLED = {
     "verifier": ("llama", bundled("target.gguf")),
@@ -53,35 +55,25 @@ class Pair:
     processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     def start(self, role: str) -> None:
-        """Start a daemon; its log goes on where that of the one before ended."""
+        """Start a daemon, which writes on in the log of the one before."""
         engine, model = self.models[role]
-        where = (
-            ["--bind", ADDRESS, "--grace", str(GRACE)]
-            if role == "verifier"
-            else ["--connect", ADDRESS]
-        )
-        shared = [
-            "--threads",
-            "1",
-            "--ctx",
-            "1024",
-            "--max-sessions",
-            "4",
-            "--socket",
-            str(self.socket(role)),
-        ]
+        command = [*RUN, role, *OPTIONS, "--engine", engine, "--model", model]
+        command += ["--socket", str(self.socket(role))]
+        if role == "verifier":
+            command += ["--bind", ADDRESS, "--grace", str(GRACE)]
+        else:
+            command += ["--connect", ADDRESS]
         with (self.folder / f"{role}.log").open("ab") as file:
-            words = [*RUN, role, "--engine", engine, "--model", model, *where, *shared]
-            self.processes[role] = subprocess.Popen(words, stdout=file, stderr=file)
+            self.processes[role] = subprocess.Popen(command, stdout=file, stderr=file)
 
     def kill(self, role: str) -> None:
-        """kill -9, and start it again at once."""
+        """Kill a daemon by SIGKILL, and start it again at once."""
         self.processes[role].send_signal(signal.SIGKILL)
         self.processes[role].wait()
         self.start(role)
 
     def socket(self, role: str) -> Path:
-        """Where its API listens."""
+        """Return the socket of a daemon's API."""
         return self.folder / f"{role}.sock"
 
     def ready(self) -> None:
@@ -90,7 +82,7 @@ class Pair:
         until(lambda: Client(self.socket("drafter")).get("/health").get("status") == "ok")
 
     def left(self) -> int:
-        """Sessions that either holds, for somebody or nobody."""
+        """Return the number of sessions that the daemons hold, with clients or without."""
         count = 0
         for role, names in (("verifier", ("live", "kept")), ("drafter", ("live", "interrupted"))):
             told = Client(self.socket(role)).get("/stats")
@@ -106,32 +98,23 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One generation: what was asked, where, and its seed where it is sampled."""
+    """One request: its prompt, its daemon, and its seed if it is sampled."""
 
     prompt: str
     at: str
     seed: int | None
 
     def command(self, pair: Pair, tokens: int, *more: str) -> list[str]:
-        """The command that generates it."""
-        sampled = (
-            []
-            if self.seed is None
-            else ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
-        )
-        words = [
-            "--socket",
-            str(pair.socket(self.at)),
-            "--max-tokens",
-            str(tokens),
-            *sampled,
-            *more,
-        ]
-        return [*RUN, "generate", self.prompt, *words]
+        """Return the command that generates it."""
+        command = [*RUN, "generate", self.prompt, "--socket", str(pair.socket(self.at))]
+        command += ["--max-tokens", str(tokens), *more]
+        if self.seed is not None:
+            command += ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
+        return command
 
 
 def alone(text: Text, pair: Pair, tokens: int) -> Json:
-    """The undisturbed text, by the verifier alone."""
+    """Return the undisturbed text, by the verifier alone."""
     words = Text(text.prompt, "verifier", text.seed).command(
         pair, tokens, "--draft-n", "0", "--json"
     )
@@ -139,61 +122,74 @@ def alone(text: Text, pair: Pair, tokens: int) -> Json:
     return told
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Disturbed:
-    """What became of a generation; `midway`: it had not ended when they were killed."""
+    """The outcome of a generation whose daemons were killed."""
 
     code: int
     text: str
     ids: list[int]
     err: str
-    midway: bool
+    midway: bool  # it had not ended when they were killed
 
 
 def disturbed(
     text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count: int, *, rounds: bool
 ) -> Disturbed:
-    """A generation in which these are killed after `count` characters, or rounds: with these its ids are known."""
-    words = text.command(pair, tokens, *(("--json", "--verbose") if rounds else ()))
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    """Generate a text, and kill these daemons after `count` characters.
+
+    rounds: kill them after as many rounds instead; the ids are then known.
+    """
+    more = ("--json", "--verbose") if rounds else ()
+    process = subprocess.Popen(
+        text.command(pair, tokens, *more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
-    sign = process.stdout.read(1) if not rounds else b""
-    while not rounds and len(sign) < count and (more := process.stdout.read(count - len(sign))):
-        sign += more
-    for _ in range(count if rounds else 0):
-        process.stderr.readline()
+    begin = b""
+    if rounds:
+        for _ in range(count):
+            process.stderr.readline()
+    else:
+        begin = process.stdout.read(1)
+        while len(begin) < count:
+            part = process.stdout.read(count - len(begin))
+            if not part:
+                break
+            begin += part
     midway = process.poll() is None
     for role in roles:
         pair.kill(role)
     out, err = process.communicate(timeout=120)
-    if not rounds:
-        return Disturbed(
-            process.returncode, (sign + out).decode().removesuffix("\n"), [], err.decode(), midway
-        )
-    told = json.loads(out or b"{}")
+    answer: Json = {"text": (begin + out).decode().removesuffix("\n")}
+    if rounds:
+        answer = json.loads(out or b"{}")
     return Disturbed(
-        process.returncode, told.get("text", ""), told.get("token_ids", []), err.decode(), midway
+        code=process.returncode,
+        text=str(answer.get("text", "")),
+        ids=ids_at(answer, "token_ids"),
+        err=err.decode(),
+        midway=midway,
     )
 
 
 def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | None) -> str:
-    """identical, near tie or different."""
+    """Return "identical", "near tie" or "different"."""
     if got.text == expected["text"]:
         return "identical"
-    alone, prompt = expected["token_ids"], expected["prompt_token_ids"]
-    assert isinstance(alone, list)
-    assert isinstance(prompt, list)
-    at = next((i for i, (a, b) in enumerate(zip(alone, got.ids, strict=False)) if a != b), None)
-    if target is None or at is None:
-        return "different"
     noise = None if text.seed is None else (TEMPERATURE, text.seed)
-    tie = near_tie(target, [*prompt, *alone[:at]], {alone[at], got.ids[at]}, noise)
-    return "near tie" if tie else "different"
+    prompt = ids_at(expected, "prompt_token_ids")
+    ids = ids_at(expected, "token_ids")
+    if target is not None and near_tie(target, prompt, ids, got.ids, noise):
+        return "near tie"
+    return "different"
 
 
 def main() -> None:
-    """Run, print, exit 1 where something differed."""
+    """Run and print; the exit code is 1 for a difference."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=150)
@@ -202,7 +198,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     logs.configure("error")
-    rng, real = random.Random(args.seed), args.models == "bundled"
+    rng = random.Random(args.seed)
+    real = args.models == "bundled"
     outcomes: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     midway = 0
@@ -215,24 +212,21 @@ def main() -> None:
         for number, prompt in enumerate(prompts(args.kills)):
             pair.ready()
             roles = rng.choice([("verifier",), ("drafter",), ("verifier", "drafter")])
-            text = Text(
-                prompt, rng.choice(["verifier", "drafter"]), number if number % 3 == 2 else None
-            )
+            seed = number if number % 3 == 2 else None
+            text = Text(prompt, rng.choice(["verifier", "drafter"]), seed)
             expected = alone(text, pair, args.tokens)
-            whole = (
-                args.tokens // 4 if real else len(str(expected["text"]))
-            )  # most rounds have up to 4 ids
-            got = disturbed(
-                text, pair, args.tokens, roles, 1 + int(rng.random() * whole * 0.95), rounds=real
-            )
+            whole = len(str(expected["text"]))
+            if real:
+                whole = args.tokens // 4  # rounds, most of which have up to 4 ids
+            count = 1 + int(rng.random() * whole * 0.95)
+            got = disturbed(text, pair, args.tokens, roles, count, rounds=real)
             outcome = f"exit code {got.code}" if got.code else same(text, expected, got, target)
-            midway += got.midway
+            midway += int(got.midway)
             outcomes[outcome] += 1
             killed["+".join(roles)] += 1
             if outcome not in ("identical", "near tie"):
-                print(
-                    f"text {number} at the {text.at}, {roles} killed: {outcome}\n{expected['text']!r}\n{got}"
-                )
+                print(f"text {number} at the {text.at}, {roles} killed: {outcome}")
+                print(f"{expected['text']!r}\n{got}")
         pair.ready()
         time.sleep(GRACE + 0.5)
         left = pair.left()

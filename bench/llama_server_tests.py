@@ -2,10 +2,11 @@
 
     python bench/llama_server_tests.py TESTS --python VENV/bin/python
 
-TESTS is vendor/llama.cpp/tools/server/tests of llama-cpp-python's sources; VENV has pytest, requests, openai, wget and
-filelock. The tests' model comes from a hub, and the bundled target takes its place: its texts and numbers of
-tokens are others, and are not compared (`--literally`: they are). Prints a table, with why a test did not pass; exit
-code 1 where one failed that is not expected to.
+TESTS is vendor/llama.cpp/tools/server/tests of llama-cpp-python's sources; VENV has pytest,
+requests, openai, wget and filelock. The tests' model comes from a hub, and the bundled target
+takes its place: its texts and numbers of tokens are others, and are not compared (`--literally`:
+they are). Prints a table, with why a test did not pass; exit code 1 where one failed that is not
+expected to.
 """
 
 import argparse

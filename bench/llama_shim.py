@@ -2,8 +2,8 @@
 
     python bench/llama_shim.py --port 8080 --ctx-size 512 --parallel 2
 
-What has no path of llama-server's own here is passed on as it came. bench/llama_server_tests.py runs the tests, and
-bench/README.md says what came of it.
+What has no path of llama-server's own here is passed on as it came. bench/llama_server_tests.py
+runs the tests, and bench/README.md says what came of it.
 """
 
 import argparse

@@ -4,16 +4,18 @@
                          [--tokens N] [--characters N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...]
                          [--json]
 
-All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
-contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.load)
-are the same; each of each turn has a prompt of its own (bench/held_out.py), so that nobody has read it before. Texts
-are greedy and all as long.
+All servers may use the same cores, with as many threads for the target each; those not asked wait
+on a socket. The contenders take turns at each count of clients: who begins moves on by one each
+time. The clients (specmesh.bench.load) are the same; each of each turn has a prompt of its own
+(bench/held_out.py), so that nobody has read it before. Texts are greedy and all as long.
 
-- specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread, or what it takes;
+- specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread, or
+  what it takes;
 - llama-server alone, llama-server drafts: without a draft model, and with it at its own settings.
 
-How busy other programs kept the machine is told with the numbers, and the clients' own work is part of all of them.
-bench/README.md says how to build llama-server; without one its rows are left out.
+How busy other programs kept the machine is told with the numbers, and the clients' own work is
+part of all of them. bench/README.md says how to build llama-server; without one its rows are left
+out.
 """
 
 import argparse

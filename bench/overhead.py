@@ -2,11 +2,12 @@
 
     python bench/overhead.py [--rounds N] [--repeats N] [--target SIM] [--drafter SIM] [--json]
 
-A round is: step, TRUTH to the drafter, four drafts, DRAFT to the verifier, next step. With engines that take no time,
-all the time between two steps is overhead: scheduling, sockets, threads, sampling, the client's stream. Printed are
-percentiles of that gap, as the verifier's own `stats` measures it, for draft_n 4 (each round waits for its drafts and
-cannot begin before they come: the full loop), draft_n auto, and draft_n 0 (the verifier's own loop). SIM are settings
-of a simulated engine: drafts are in hand when a step ends with
+A round is: step, TRUTH to the drafter, four drafts, DRAFT to the verifier, next step. With engines
+that take no time, all the time between two steps is overhead: scheduling, sockets, threads,
+sampling, the client's stream. Printed are percentiles of that gap, as the verifier's own `stats`
+measures it, for draft_n 4 (each round waits for its drafts and cannot begin before they come: the
+full loop), draft_n auto, and draft_n 0 (the verifier's own loop). SIM are settings of a simulated
+engine: drafts are in hand when a step ends with
 
     --target step_ms=3.09,row_ms=0.25,n_vocab=128000 --drafter alpha=1,n_vocab=128000
 """

@@ -1,20 +1,23 @@
-"""Real acceptance at a large model's cost: specmesh beside llama-server, on the same files and the same two cores.
+"""Real acceptance at a large model's cost: specmesh and llama-server on the same two cores.
 
-    python bench/padded.py [--types F32,F16,Q8_0,Q4_0] [--params 1e9] [--prompts N] [--tokens N] [--repeats N]
-                           [--llama-server PATH] [--sweep 1-8] [--cores 0,1] [--out DIR] [--json]
+    python bench/padded.py [--types F32,F16,Q8_0,Q4_0] [--params 1e9] [--prompts N]
+                           [--tokens N] [--repeats N] [--llama-server PATH] [--sweep 1-8]
+                           [--cores 0,1] [--out DIR] [--json]
 
-For each type bench/padded_model.py writes the bundled target anew, made expensive with that type and still the same
-function, so that the bundled drafter's drafts are accepted as ever. Then, prompt by prompt and in an order that
-rotates, every contender continues the same held-out source text greedily (bench/contenders.py has the exact options):
+For each type bench/padded_model.py writes the bundled target anew, made expensive with that type
+and still the same function, so that the bundled drafter's drafts are accepted as ever. Then,
+prompt by prompt and in an order that rotates, every contender continues the same held-out source
+text greedily (bench/contenders.py has the exact options):
 
-- specmesh alone and specmesh auto: one verifier of one thread on the first core, one drafter of one thread on the
-  second, with `draft_n` 0 and "auto";
-- llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the sweep: one thread for
-  the target and one for the drafter, free to use both cores. It drafts and verifies in turn, never both at once.
+- specmesh alone and specmesh auto: one verifier of one thread on the first core, one drafter of
+  one thread on the second, with `draft_n` 0 and "auto";
+- llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the
+  sweep: one thread for the target and one for the drafter, free to use both cores. It drafts and
+  verifies in turn, never both at once.
 
-The client runs on the second core. Needed are two otherwise idle cores: how busy other programs kept the machine is
-told with the numbers. A first round of all is run and not counted.
-bench/README.md says how to build llama-server; without one its rows are left out.
+The client runs on the second core. Two otherwise idle cores are needed: the work of other programs
+is printed with the numbers. A first round of all is not counted. bench/README.md has the commands
+that build llama-server; without it its rows are left out.
 """
 
 import argparse
@@ -43,7 +46,7 @@ Row = dict[str, object]
 def measure(
     contenders: dict[str, Contender], texts: list[list[int]], tokens: int, repeats: int
 ) -> Runs:
-    """Every contender on every text, `repeats` times; who begins moves on by one each turn."""
+    """Run every contender on every text, `repeats` times, in rotating order."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
     for name in names:
@@ -56,14 +59,15 @@ def measure(
 
 
 def ratio(runs: Runs, one: str, other: str) -> float:
-    """The median over turns of how many times as fast `one` was as `other` on the same text."""
+    """Return the median over turns of the speed of `one` over that of `other`, on the same text."""
     pairs = zip(runs[one], runs[other], strict=True)
     return round(statistics.median(ours.rate / theirs.rate for ours, theirs in pairs), 3)
 
 
 def row(runs: list[Run], alone: list[Run]) -> Row:
-    """What the table says of one contender. overall: all tokens over all seconds, where long waits weigh in."""
-    drafted, accepted = sum(run.drafted for run in runs), sum(run.accepted for run in runs)
+    """Return a contender's row. overall: all tokens over all seconds, in which long waits count."""
+    drafted = sum(run.drafted for run in runs)
+    accepted = sum(run.accepted for run in runs)
     return {
         "tokens_per_second": round(statistics.median(run.rate for run in runs), 2),
         "overall": round(sum(run.timed for run in runs) / sum(run.seconds for run in runs), 2),
@@ -76,7 +80,7 @@ def row(runs: list[Run], alone: list[Run]) -> Row:
 
 
 def summary(runs: Runs) -> dict[str, object]:
-    """The rows of all contenders and the ratios that are asked for."""
+    """Return the rows of all contenders, and their ratios."""
     rows = {name: row(found, runs["specmesh alone"]) for name, found in runs.items()}
     ratios: dict[str, object] = {"auto / alone": ratio(runs, "specmesh auto", "specmesh alone")}
     swept = [name for name in runs if name.startswith("llama-server n=")]
@@ -90,7 +94,7 @@ def summary(runs: Runs) -> dict[str, object]:
 
 
 def show(kind: str, found: dict[str, object]) -> None:
-    """The table of one type."""
+    """Print the table of one type."""
     rows, ratios = found["rows"], found["ratios"]
     assert isinstance(rows, dict)
     assert isinstance(ratios, dict)
@@ -110,7 +114,7 @@ def show(kind: str, found: dict[str, object]) -> None:
 
 
 def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Write the target, or take the one that --out has already, start everything, measure."""
+    """Write the target unless --out has it already, start everything, and measure."""
     layer = shape_for(args.params)
     target = folder / f"{Path(args.target).stem}-{kind}-{layer.width}x{layer.count}.gguf"
     if not target.is_file():
@@ -120,7 +124,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
     foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        place = Place(run_folder, str(target), args.drafter, *args.cores)
+        place = Place(run_folder, str(target), args.drafter, tuple(args.cores))
         contenders = dict(stack.enter_context(specmesh(place)))
         if args.llama_server:
             settings: list[int | str | None] = [None, "default", *args.sweep]
@@ -135,13 +139,11 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
 
 
 def _span(text: str) -> list[int]:
-    """1-8 or 2,3,5 as numbers."""
+    """Return the numbers of 1-8 or 2,3,5."""
     first, _, last = text.partition("-")
-    return (
-        list(range(int(first), int(last) + 1))
-        if last
-        else [int(part) for part in text.split(",") if part]
-    )
+    if last:
+        return list(range(int(first), int(last) + 1))
+    return [int(part) for part in text.split(",") if part]
 
 
 def _arguments() -> argparse.Namespace:
@@ -171,11 +173,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure type by type, and show each as soon as it is there: with --json on stderr, stdout is for the JSON."""
+    """Measure and show type by type; with --json the tables go to stderr."""
     args = _arguments()
     logs.configure("error")
     os.sched_setaffinity(0, {args.cores[1]})
-    results = {}
+    results: dict[str, dict[str, object]] = {}
     with ExitStack() as stack:
         folder = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

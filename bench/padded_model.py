@@ -4,15 +4,18 @@
 
 Two paddings, both of which leave the logits as they are but for rounding:
 
-- The residual stream is widened with channels that are always zero: matrices that read it get zero columns, those that
-  write it zero rows. RMSNorm divides by the mean over more channels than before, which its gain, times the root of
-  old / new width, and its epsilon, times old / new width, make good. Where new / old is a power of four, that root is a
-  power of two and nothing is rounded anew.
-- After the last layer come layers of a large model's shape with random weights of the wanted type. Their attn_output
-  and ffn_down, of the same type, are zero: they are read and multiplied as any others, and add nothing.
+- The residual stream is widened with channels that are always zero: matrices that read it get zero
+  columns, those that write it zero rows. RMSNorm divides by the mean over more channels than
+  before, which its gain, times the root of old / new width, and its epsilon, times old / new
+  width, make good. Where new / old is a power of four, that root is a power of two and nothing is
+  rounded anew.
+- After the last layer come layers of a large model's shape with random weights of the wanted type.
+  Their attn_output and ffn_down, of the same type, are zero: they are read and multiplied as any
+  others, and add nothing.
 
-The original layers keep their sizes, values and types. Sizes then differ between layers, which llama.cpp reads for the
-architecture `deci`, a Llama with per-layer sizes; for `llama` it takes the first layer's.
+The original layers keep their sizes, values and types. Sizes then differ between layers, which
+llama.cpp reads for the architecture `deci`, a Llama with per-layer sizes; for `llama` it takes the
+first layer's.
 """
 
 import argparse

@@ -2,12 +2,13 @@
 
     python bench/pool.py [--step-ms MS] [--tokens N] [--repeats N] [--liar wrong|echo] [--json]
 
-A real verifier whose engine sleeps for MS per step, and drafters that sleep too, as processes of their own. Each repeat
-has one text with the best drafter alone, and one with the pool: the best, one that is slower and less often right, and
-a liar. In the middle of the second text the best is killed, and started again; then the other one is. A ratio is of the
-two texts of one repeat. The liar is always wrong; with `echo` it also sends late drafts that are always right, as they
-are copied from the text that it is told. Printed are the medians, the lowest ratio, and whether every text is the
-target's own.
+A real verifier whose engine sleeps for MS per step, and drafters that sleep too, as processes of
+their own. Each repeat has one text with the best drafter alone, and one with the pool: the best,
+one that is slower and less often right, and a liar. In the middle of the second text the best is
+killed, and started again; then the other one is. A ratio is of the two texts of one repeat. The
+liar is always wrong; with `echo` it also sends late drafts that are always right, as they are
+copied from the text that it is told. Printed are the medians, the lowest ratio, and whether every
+text is the target's own.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The target once more, in the benchmark's own process: it encodes prompts, and judges where texts part."""
+"""The target in the benchmark's own process: it encodes prompts, and judges differences of texts."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from specmesh.core.sampling.noise import gumbel
 from specmesh.engines.llama import LlamaVerifier
 
 MARGIN = 0.05
-"""Logits by which kernels of different row widths were seen to differ."""
+"""Largest observed difference of logits between kernels of different row widths."""
 
 
 @contextmanager
 def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
-    """The model of this file on one thread."""
+    """Load the model of this file on one thread."""
     engine = LlamaVerifier(
         ModelSettings("llama", path, ctx=n_ctx, max_sessions=1, threads=1), n_batch=n_ctx
     )
@@ -28,20 +28,32 @@ def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
 
 def near_tie(
     target: LlamaVerifier,
-    prefix: Sequence[int],
-    ids: set[int],
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    others: Sequence[int],
     noise: tuple[float, int] | None = None,
 ) -> bool:
-    """Whether these ids are the target's first two choices after `prefix`, decoded anew in one row, and lie closer than
-    MARGIN; sampled with this (temperature, seed), with the noise of that position."""
+    """Return True if two different texts after a prompt part at a near tie.
+
+    There both ids are the target's first two choices, decoded anew in one row, and closer than
+    MARGIN. noise: (temperature, seed) of sampled texts, whose noise at that position counts.
+    """
+    at = 0
+    while at < min(len(ids), len(others)) and ids[at] == others[at]:
+        at += 1
+    if at == min(len(ids), len(others)):
+        return False
+    prefix = (*prompt, *ids[:at])
     target.trim(0, 0)
-    target.decode([Span(0, 0, tuple(prefix[:-1]), logits=False)])
-    row = target.decode([Span(0, len(prefix) - 1, (prefix[-1],), logits=True)])[0]
+    target.decode([Span(0, 0, prefix[:-1], logits=False)])
+    row = target.decode([Span(0, len(prefix) - 1, prefix[-1:], logits=True)])[0]
     assert row is not None
-    scores, margin = row[0].astype(np.float64), MARGIN
+    scores = row[0].astype(np.float64)
+    margin = MARGIN
     if noise is not None:
         temperature, seed = noise
         scores = scores / temperature + gumbel(np.uint64(seed), len(prefix), np.arange(len(scores)))
         margin = MARGIN / temperature
     second, first = np.argsort(scores)[-2:].tolist()
-    return {first, second} == ids and bool(scores[first] - scores[second] < margin)
+    close = bool(scores[first] - scores[second] < margin)
+    return close and {first, second} == {ids[at], others[at]}

@@ -2,9 +2,9 @@
 
     python bench/reproducible.py [MODEL.gguf ...] [--steps N] [--threads N]
 
-Without a model the bundled target is taken. Each model is loaded twice, as it is and reproducible; after a prompt of
-200 ids both take single ids in turn. A plain step is what the verifier alone costs otherwise; a step of the width is
-what each step costs now, with drafts or without.
+Without a model the bundled target is taken. Each model is loaded twice, as it is and reproducible;
+after a prompt of 200 ids both take single ids in turn. A plain step is what the verifier alone
+costs otherwise; a step of the width is what each step costs now, with drafts or without.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python bench/sampling.py [--vocab N] [--rows N] [--seconds S] [--json]
 
-Logits are random and peaked as a language model's are. Each way's steps are interleaved with the others'; the table has
-the median and the 90th percentile in milliseconds per step.
+Logits are random and peaked as a language model's are. Each way's steps are interleaved with the
+others'; the table has the median and the 90th percentile in milliseconds per step.
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--round-trip-ms MS]
                         [--jitter-ms MS] [--steps-file FILE] [--tokens N] [--lockstep N[,N...]] [--repeats N] [--json]
 
-A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many drafts while the drafter
-works ahead, a little better than lock-step. Ideal: the same rule and text in virtual time, where nothing but models and
-distance takes any. Oracle: that too, told the acceptance instead of learning it.
+A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many
+drafts while the drafter works ahead, a little better than lock-step. Ideal: the same rule and text
+in virtual time, where nothing but models and distance takes any. Oracle: that too, told the
+acceptance instead of learning it.
 """
 
 import argparse

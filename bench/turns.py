@@ -1,14 +1,16 @@
-"""What a turn of a chat costs: its time to the first token, with what earlier turns left in memory and without.
+"""Measure the time to the first token of a chat's turns, with the prefix cache and without.
 
-    python bench/turns.py [--model FILE] [--drafter FILE] [--turns N] [--words N] [--tokens N] [--repeats N]
-                          [--reproducible] [--chats N] [--json]
+    python bench/turns.py [--model FILE] [--drafter FILE] [--turns N] [--words N] [--tokens N]
+                          [--repeats N] [--reproducible] [--chats N] [--json]
 
-A real verifier and its drafter, one thread each. A chat is a text that grows by a question of --words words and an
-answer of --tokens tokens at each turn. Each turn is asked warm and cold (`cache_prompt` off), one after the other, the
-first of them alternating; the chat goes on with the cold answer. Where the two answers differ, the target says whether
-they part at a near tie, as steps of other widths may (--reproducible: none may). The time is from the request until its
-first text is here, the median of the repeats, each with words of its own. With --chats so many are taken in turn, so
-that others come between the turns of each. Nothing else should run meanwhile: the load is printed.
+A real verifier and its drafter, one thread each. A chat is a text that grows by a question of
+--words words and an answer of --tokens tokens at each turn. Each turn is asked warm and cold
+(`cache_prompt` off), one after the other, the first of them alternating; the chat goes on with the
+cold answer. Where the two answers differ, the target says whether they part at a near tie, as
+steps of other widths may (--reproducible: none may). The time is from the request until its first
+text is here, the median of the repeats, each with words of its own. With --chats so many are taken
+in turn, so that others come between the turns of each. Nothing else should run meanwhile: the load
+is printed.
 """
 
 import argparse
@@ -19,11 +21,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
 from specmesh.engines.llama import LlamaVerifier
@@ -34,68 +38,74 @@ from live import daemons
 from referee import near_tie, referee
 
 WORDS = (
-    "the of a file line when reads each name from list value with state open step data tree node list key set row "
-    "print return class index table write path text order count test model graph queue token batch"
+    "the of a file line when reads each name from list value with state open step data tree node "
+    "list key set row print return class index table write path text order count test model graph "
+    "queue token batch"
 )
 SYSTEM = "You are a careful assistant. Answer in one line.\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """One turn, asked once: milliseconds to its first text, its prompt's tokens, those found in memory, and its ids."""
+    """One request of a turn."""
 
-    ms: float
-    prompt: int
-    cached: int
+    ms: float  # to its first token
+    prompt: int  # tokens
+    cached: int  # tokens that were in memory
     ids: tuple[int, ...]
     text: str
     asked: str
 
 
 def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
-    """Have a text written after the prompt."""
+    """Generate a text after the prompt."""
     body: Json = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "cache_prompt": cached}
-    began, first, text, ids, report = time.perf_counter(), None, "", list[int](), Json()
+    text = ""
+    ids: list[int] = []
+    report: Json = {}
+    began = time.perf_counter()
+    first: float | None = None
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
-            told = object_at(chunk, "specmesh")
-            if told.get("token_ids") and first is None:
+            extension = object_at(chunk, "specmesh")
+            if extension.get("token_ids") and first is None:
                 first = time.perf_counter()
-            ids += ids_at(told, "token_ids")
+            ids += ids_at(extension, "token_ids")
             text += str(objects_at(chunk, "choices")[0]["text"])
-            report = object_at(told, "report") or report
-    ms = 1e3 * ((first or time.perf_counter()) - began)
-    prompt_tokens, cached_tokens = (
-        int(number_at(report, f"{one}_tokens")) for one in ("prompt", "cached")
+            report = object_at(extension, "report") or report
+    return Turn(
+        ms=1e3 * ((first or time.perf_counter()) - began),
+        prompt=int(number_at(report, "prompt_tokens")),
+        cached=int(number_at(report, "cached_tokens")),
+        ids=tuple(ids),
+        text=text,
+        asked=prompt,
     )
-    return Turn(ms, prompt_tokens, cached_tokens, tuple(ids), text, prompt)
 
 
 def outcome(warm: Turn, cold: Turn, target: LlamaVerifier) -> str:
-    """same, near tie or different."""
+    """Return "same", "near tie" or "different"."""
     if warm.ids == cold.ids:
         return "same"
-    at = next((i for i, (a, b) in enumerate(zip(warm.ids, cold.ids, strict=False)) if a != b), None)
-    if at is None:
-        return "different"
-    prefix = [*target.tokenizer.encode(cold.asked), *cold.ids[:at]]
-    return "near tie" if near_tie(target, prefix, {warm.ids[at], cold.ids[at]}) else "different"
+    prompt = target.tokenizer.encode(cold.asked)
+    if near_tie(target, prompt, cold.ids, warm.ids):
+        return "near tie"
+    return "different"
 
 
 def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[tuple[Turn, Turn]]]:
-    """Chats taken in turn; by chat and turn how it went warm and cold."""
-    luck, words = random.Random(repeat), WORDS.split()
+    """Return (warm, cold) of each turn for each chat. The chats take turns."""
+    luck = random.Random(repeat)
     texts = [SYSTEM] * options.chats
     found: list[list[tuple[Turn, Turn]]] = [[] for _ in texts]
     for number in range(options.turns):
+        warm_first = bool((repeat + number) % 2)
         for index, turns in enumerate(found):
-            texts[index] += (
-                "\nUser: " + " ".join(luck.choices(words, k=options.words)) + "?\nAssistant:"
-            )
-            ways = (True, False) if (repeat + number) % 2 else (False, True)
-            asked = {
-                cached: ask(client, texts[index], options.tokens, cached=cached) for cached in ways
-            }
+            question = " ".join(luck.choices(WORDS.split(), k=options.words))
+            texts[index] += f"\nUser: {question}?\nAssistant:"
+            asked: dict[bool, Turn] = {}
+            for cached in (warm_first, not warm_first):
+                asked[cached] = ask(client, texts[index], options.tokens, cached=cached)
             turns.append((asked[True], asked[False]))
             texts[index] += asked[False].text
     return found
@@ -115,26 +125,25 @@ def main() -> None:
     parser.add_argument("--reproducible", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    logs.configure("error")
     common = ["--threads", "1", "--ctx", str(options.ctx), "--max-sessions", "4"]
-    verifier = [
-        "--model",
-        options.model,
-        *common,
-        *(["--reproducible"] if options.reproducible else []),
-    ]
+    verifier = ["--model", options.model, *common]
+    if options.reproducible:
+        verifier.append("--reproducible")
     drafter = ["--model", options.drafter, *common]
     with (
         tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder,
         daemons(Path(folder), verifier, drafter) as client,
     ):
         ask(client, SYSTEM, 8, cached=False)
-        chats = [one for repeat in range(options.repeats) for one in chat(client, options, repeat)]
+        chats: list[list[tuple[Turn, Turn]]] = []
+        for repeat in range(options.repeats):
+            chats += chat(client, options, repeat)
         prefix_cache = client.get("/stats")["prefix_cache"]
     with referee(options.model, options.ctx) as target:
-        rows = [
-            row(number + 1, [one[number] for one in chats], target)
-            for number in range(options.turns)
-        ]
+        rows: list[Json] = []
+        for number, asked in enumerate(zip(*chats, strict=True), 1):
+            rows.append(row(number, asked, target))
     record = {
         "turns": rows,
         "prefix_cache": prefix_cache,
@@ -144,8 +153,8 @@ def main() -> None:
     print(json.dumps(record) if options.json else table(record))
 
 
-def row(number: int, asked: list[tuple[Turn, Turn]], target: LlamaVerifier) -> Json:
-    """What came of a turn in all chats."""
+def row(number: int, asked: Sequence[tuple[Turn, Turn]], target: LlamaVerifier) -> Json:
+    """Return the row of a turn in all chats."""
     texts = Counter(outcome(warm, cold, target) for warm, cold in asked)
     return {
         "turn": number,
@@ -160,18 +169,15 @@ def row(number: int, asked: list[tuple[Turn, Turn]], target: LlamaVerifier) -> J
 
 
 def table(record: Json) -> str:
-    """The same for people."""
+    """Return the record as a table."""
     names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "near_tie", "of")
     rows = objects_at(record, "turns")
-    lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
-    lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"load {record['load']:.1f} of {record['cores']} cores; {record['prefix_cache']}",
-        ]
-    )
+    lines = [f"| {' | '.join(names)} |", "|" + "---:|" * len(names)]
+    for one in rows:
+        cells = [f"{one[name]:g}" for name in names]
+        lines.append(f"| {' | '.join(cells)} |")
+    load = f"load {record['load']:.1f} of {record['cores']} cores"
+    return "\n".join([*lines, "", f"{load}; {record['prefix_cache']}"])
 
 
 if __name__ == "__main__":
