@@ -1,16 +1,18 @@
-"""How often drafts stand by each strategy, computed from both models' distributions over sampled texts.
+"""Compute the acceptance of each strategy from both models' distributions over sampled texts.
 
-    python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N] [--tokens N] [--json]
+    python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N]
+                               [--tokens N] [--json]
 
-The bundled pair unless --target and --drafter name others; the target's own samples of N tokens
-for each prompt, pieces of held-out modules (bench/held_out.py). Both distributions are known at
-each position, so nothing is drawn: printed are means of probabilities, for one draft at a time. A
-block's later drafts stand more often than that.
+The models are the bundled pair unless --target and --drafter name others. The texts are the
+target's own samples of N tokens for each prompt, pieces of held-out modules (bench/held_out.py).
+Both distributions are known at each position, so nothing is drawn. Printed are means of
+probabilities, for one draft at a time; later drafts of a block are accepted more often.
 
-best:           1 less the total variation of the two distributions: more is not the target's own
-coupled:        both choose by the same noise, which is what `deterministic` does probabilistic:
-the draft is sampled from the proposal that DRAFT_PROBS carries: cut, and rounded independent:
-both choose by noise of their own likeliest:      the draft is the draft model's likeliest token
+- best: 1 less the total variation of the two distributions, the most that is possible.
+- coupled: both choose by the same noise, as `deterministic` does.
+- probabilistic: the draft is sampled from the proposal of DRAFT_PROBS, which is cut and rounded.
+- independent: both choose by noise of their own.
+- likeliest: the draft is the draft model's likeliest token.
 """
 
 import argparse
@@ -38,9 +40,12 @@ Probs = NDArray[np.float64]
 
 
 def coupled(p: Probs, q: Probs) -> float:
-    """How likely both distributions have the same largest of log probability and noise, the noise being the same. The
-    sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco and Suresh (2408.07978); of
-    tokens in the order of q / p those up to i have the first, the others the second."""
+    """Return the probability that both distributions choose the same token by the same noise.
+
+    It is the sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco
+    and Suresh (arXiv:2408.07978). In the order of q / p, tokens up to i have the first ratio, the
+    others the second.
+    """
     both = np.flatnonzero((p > 0) & (q > 0))
     ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
     order = np.argsort(ratio, kind="stable")
@@ -52,7 +57,7 @@ def coupled(p: Probs, q: Probs) -> float:
 
 
 def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32]:
-    """Logits after the ids beyond `held`, the last of them."""
+    """Return the logits after the last id. `held` ids are in memory already."""
     for at in range(held, len(ids), 16):
         part = tuple(ids[at : min(at + 16, len(ids))])
         logits = engine.decode([Span(0, at, part, logits=True)])[0]
@@ -64,8 +69,9 @@ def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32
 def distributions(
     target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler
 ) -> Iterator[tuple[Probs, Probs, NDArray[np.int64], Probs]]:
-    """Of each position of a text: the target's distribution, the draft model's, and the head of that."""
-    ids, held = target.tokenizer.encode(prompt), 0
+    """Yield both models' distributions at each position, and the head of the drafter's."""
+    ids = target.tokenizer.encode(prompt)
+    held = 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
         yield (
@@ -80,7 +86,7 @@ def distributions(
 
 
 def measure(args: argparse.Namespace) -> dict[str, float]:
-    """The means."""
+    """Return the means."""
     found: dict[str, list[float]] = {}
     target, drafter = (
         LlamaVerifier(
@@ -131,8 +137,11 @@ def main() -> None:
         return
     print(f"temperature {args.temperature:g}, top-k {args.top_k}, top-p {args.top_p:g}")
     for name, value in means.items():
-        print(f"{name.replace('_', ' '):<22}{value:>9.4f}{value / means['best']:>8.3f} of the best" if value <= 1 else
-              f"{name.replace('_', ' '):<22}{value:>9.1f}")  # fmt: skip
+        label = f"{name.replace('_', ' '):<22}"
+        if value <= 1:
+            print(f"{label}{value:>9.4f}{value / means['best']:>8.3f} of the best")
+        else:
+            print(f"{label}{value:>9.1f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bodies of 2 MiB that ask for much: what `bodies.py` sends."""
+"""Bodies of 2 MiB that ask for much, which `bodies.py` sends."""
 
 import json
 from collections.abc import Callable
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 SIZE = 2 * 1024 * 1024
 """Bytes that the API takes at most."""
 
-COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 NUMBER = "@" * 8
-"""What stands for a number in a body that is never sent twice."""
+"""Stands for a number in a body that is never sent twice."""
 
 Json = dict[str, object]
 
@@ -39,7 +41,9 @@ def filled(before: bytes, unit: bytes, after: bytes, size: int, comma: bytes = b
 
 def numbered(before: bytes, unit: Callable[[int], str], after: bytes, size: int) -> bytes:
     """Return as many different units as fit into `size` bytes, with commas between."""
-    parts, room, number = list[bytes](), size - len(before) - len(after), 0
+    parts: list[bytes] = []
+    room = size - len(before) - len(after)
+    number = 0
     while True:
         part = unit(number).encode()
         room -= len(part) + 1

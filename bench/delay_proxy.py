@@ -1,4 +1,6 @@
-"""A TCP proxy that delays each direction, as a process of its own: `python bench/delay_proxy.py PORT DELAY JITTER`.
+"""A TCP proxy that delays each direction, as a process of its own.
+
+    python bench/delay_proxy.py PORT DELAY JITTER
 
 In the process of either end it would lie: a busy loop that reads its socket late would hide a part
 of the delay. It has threads that sleep, because an event loop's timers are rounded up to whole
@@ -19,8 +21,10 @@ CHUNK, TRIALS = 65536, 20
 
 
 def serve(target: int, delay: float, jitter: float) -> None:
-    """Print a port and forward what connects there to `target`, in order; each way takes `delay` to `delay + jitter`
-    seconds."""
+    """Print a port, and forward its connections to `target` in order.
+
+    Each way takes `delay` to `delay + jitter` seconds.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         delay = max(delay - _late(delay) / 2, 0.0)
         print(server.getsockname()[1], flush=True)

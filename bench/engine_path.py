@@ -1,4 +1,4 @@
-"""What our engine and core add to llama_decode, on a model made for it with 128,000 ids and next to no weights.
+"""Measure the time that our engine and core add to llama_decode, on a model of 128,000 ids.
 
     python bench/engine_path.py [--model FILE] [--rounds N] [--busy] [--switch S] [--gpu-layers N]
 
@@ -40,7 +40,9 @@ from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.tiny_gguf import TinyModel, write
 
-N_VOCAB, N_CTX, N_SEQ = 128_000, 1024, 8
+N_VOCAB = 128_000
+N_CTX = 1024
+N_SEQ = 8
 FULL = N_CTX - 64
 SHAPES = {"1 row": (1, 1), "8 rows": (1, 8), "8 sequences": (8, 1)}  # sequences, rows of each
 
@@ -52,7 +54,7 @@ inside = 0.0
 
 
 def timed(call: Any) -> Any:
-    """A function of llama.cpp with what it takes added to `inside`."""
+    """Return a function of llama.cpp that adds its time to `inside`."""
 
     def measuring(*arguments: Any) -> Any:
         global inside  # noqa: PLW0603
@@ -68,14 +70,14 @@ class Bare:
     """The same context and batch with nothing around them."""
 
     def __init__(self, model: Any, sequences: int, rows: int) -> None:
-        self._sequences, self._rows, self._held = sequences, rows, 0
+        self._sequences = sequences
+        self._rows = rows
+        self._held = 0
         params = lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = (
-            N_CTX * N_SEQ,
-            N_SEQ,
-            512,
-            512,
-        )
+        params.n_ctx = N_CTX * N_SEQ
+        params.n_seq_max = N_SEQ
+        params.n_batch = 512
+        params.n_ubatch = 512
         params.n_threads = params.n_threads_batch = 1
         params.kv_unified = params.swa_full = params.no_perf = True
         self._context = lib.llama_init_from_model(model, params)
@@ -83,7 +85,9 @@ class Bare:
         self._batch = batch = lib.llama_batch_init(512, 0, 1)
         batch.n_tokens = sequences * rows
         for row in range(batch.n_tokens):
-            batch.n_seq_id[row], batch.seq_id[row][0], batch.logits[row] = 1, row // rows, 1
+            batch.n_seq_id[row] = 1
+            batch.seq_id[row][0] = row // rows
+            batch.logits[row] = 1
             batch.token[row] = 40 + row
 
     def prepare(self) -> None:
@@ -238,11 +242,9 @@ def main() -> None:
         )
         for name in ("llama_decode", "llama_synchronize"):
             setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
-        engine, second, drafter = (
-            LlamaVerifier(settings),
-            LlamaVerifier(settings),
-            LlamaDrafter(settings),
-        )
+        engine = LlamaVerifier(settings)
+        second = LlamaVerifier(settings)
+        drafter = LlamaDrafter(settings)
         params = lib.llama_model_default_params()
         params.n_gpu_layers = args.gpu_layers
         model = lib.llama_model_load_from_file(bytes(path), params)

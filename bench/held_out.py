@@ -1,4 +1,4 @@
-"""Prompts for the bundled pair that it was not trained on: pieces of modules of the standard library.
+"""Print prompts on which the bundled pair was not trained: pieces of the standard library.
 
 python bench/held_out.py [N] > prompts.jsonl
 """
@@ -24,9 +24,10 @@ HELD_OUT = (
 
 
 def prompts(count: int) -> Iterator[str]:
-    """`count` pieces of source text of about 300 characters, from as many places."""
+    """Yield `count` pieces of source text of about 300 characters, from as many places."""
     library = Path(sysconfig.get_path("stdlib"))
-    texts = [path.read_text() for name in HELD_OUT if (path := library / f"{name}.py").is_file()]
+    paths = [library / f"{name}.py" for name in HELD_OUT]
+    texts = [path.read_text() for path in paths if path.is_file()]
     for index in range(count):
         text = texts[index % len(texts)]
         at = (index // len(texts) * 1777 + 900) % max(len(text) - 400, 1)

@@ -1,4 +1,4 @@
-"""What a hostile drafter can take from a verifier: its speed beside each kind of peer, over its speed alone.
+"""Measure a verifier's speed beside each kind of hostile drafter, over its speed by itself.
 
     python bench/hostile.py [--step-ms MS] [--tokens N] [--repeats N] [--keys] [--json]
 
@@ -35,7 +35,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from live import ADDRESS, start, until
 
 HELLO = m.Hello(
-    drafter="hostile", engine="none", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=8192
+    drafter="hostile",
+    engine="none",
+    model="none",
+    vocab_fingerprint="",
+    n_vocab=0,
+    n_ctx=8192,
 )
 IDS = tuple(range(65, 97))
 FLOODS: dict[str, list[m.Message]] = {
@@ -52,8 +57,10 @@ FLOODS: dict[str, list[m.Message]] = {
         )
     ],
 }
-"""Frames sent as fast as the connection takes them; a session's number is filled in. What OPEN asks for cannot be: to
-be served is no flood."""
+"""Frames that are sent as fast as the connection takes them; a session's number is filled in.
+
+The request of OPEN cannot be served: a served client is no flood.
+"""
 
 WITHIN = {"drafts": 990, "nacks": 99}
 """Frames per second of a peer that is never cut off."""
@@ -260,15 +267,13 @@ def main() -> None:
         print(json.dumps(told))
         return
     alone = told["alone"]
-    print(
-        f"alone {alone['tokens_per_second']} tokens/s with {alone['cores']} cores of {os.cpu_count()}"
-    )
+    cores = f"{alone['cores']} cores of {os.cpu_count()}"
+    print(f"alone {alone['tokens_per_second']} tokens/s with {cores}")
     for kind in KINDS:
         row = told[kind]
+        speed = f"{row['ratio']:7.3f} lowest {row['lowest']:6.3f}"
         drops = f"frames dropped {row['frames_dropped']}"
-        print(
-            f"{kind:22} {row['ratio']:7.3f} lowest {row['lowest']:6.3f} with {row['cores']:.3f} cores, {drops}"
-        )
+        print(f"{kind:22} {speed} with {row['cores']:.3f} cores, {drops}")
 
 
 if __name__ == "__main__":

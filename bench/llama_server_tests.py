@@ -1,12 +1,11 @@
-"""Which of llama.cpp's own tests of its server does specmesh pass, through bench/llama_shim.py?
+"""Run llama.cpp's own tests of its server with specmesh, through bench/llama_shim.py.
 
     python bench/llama_server_tests.py TESTS --python VENV/bin/python
 
 TESTS is vendor/llama.cpp/tools/server/tests of llama-cpp-python's sources; VENV has pytest,
 requests, openai, wget and filelock. The tests' model comes from a hub, and the bundled target
-takes its place: its texts and numbers of tokens are others, and are not compared (`--literally`:
-they are). Prints a table, with why a test did not pass; exit code 1 where one failed that is not
-expected to.
+takes its place: its texts and numbers of tokens differ, and are compared with `--literally` only.
+Prints a table with the reason of each failure; exit code 1 for an unexpected one.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 FILES = tuple(
@@ -36,22 +36,27 @@ COMPARED = (
 """Tests whose texts a grammar made, so that every model writes them."""
 SLOW = ("test_completion_without_tool_call_slow",)
 """Tests marked as slow that take the same small model."""
+SHIM = "a form of /completion, the shim's own"
+NUMBERS = "numbers of tokens of their model, written into the test"
+NAMED_TEMPLATE = "a template of llama.cpp's own by its name: `--chat-template` takes a file"
+JOINED = "text parts are joined as they are, without an empty line"
+TIMES = "`timings_per_token`: times are in `specmesh.report`"
 EXPECTED = {
-    "test_completion_response_fields[I believe the meaning of life is-32": "a form of /completion, the shim's own",
+    "test_completion_response_fields[I believe the meaning of life is-32": SHIM,
     "test_n_probs_post": "`post_sampling_probs`: probabilities are told before samplers only",
     "test_logit_bias[False": "`logit_bias` by text: ids only, as OpenAI's; refused by name",
-    "test_completion_prompt_cache[": "numbers of tokens of their model, written into the test",
-    "test_chat_completion_cached_tokens[": "numbers of tokens of their model, written into the test",
-    "test_chat_template[": "a template of llama.cpp's own by its name: `--chat-template` takes a file",
-    "test_apply_chat_template[": "a template of llama.cpp's own by its name: `--chat-template` takes a file",
-    "test_chat_template_assistant_prefill[prefill1": "text parts are joined as they are, without an empty line",
-    "test_chat_completion_with_timings_per_token[": "`timings_per_token`: times are in `specmesh.report`",
+    "test_completion_prompt_cache[": NUMBERS,
+    "test_chat_completion_cached_tokens[": NUMBERS,
+    "test_chat_template[": NAMED_TEMPLATE,
+    "test_apply_chat_template[": NAMED_TEMPLATE,
+    "test_chat_template_assistant_prefill[prefill1": JOINED,
+    "test_chat_completion_with_timings_per_token[": TIMES,
     "test_return_progress[": "`return_progress`: a prompt's progress is not told",
-    "test_responses_stream_with_llama_telemetry[": "`timings_per_token`: times are in `specmesh.report`",
-    "test_tokenize_with_bos[": "an id of their model: the bundled target begins its texts with no token",
-    "test_date_inside_prompt[fireworks": "its template adds `functions` to a text, which nobody gives: refused",
+    "test_responses_stream_with_llama_telemetry[": TIMES,
+    "test_tokenize_with_bos[": "their model's id: the bundled target begins texts with no token",
+    "test_date_inside_prompt[fireworks": "its template needs `functions`: refused",
 }
-"""Tests that do not pass, by what their names and a bracket begin with, and why."""
+"""Reasons of expected failures, by the beginning of a test's name and bracket."""
 _results: dict[str, tuple[str, str]] = {}
 
 
@@ -66,7 +71,8 @@ class _Number(int):
 
 def pytest_configure() -> None:
     """As a plugin of the tests: load no presets, compare no texts."""
-    import utils  # type: ignore[import-not-found]  # noqa: PLC0415  (llama.cpp's, found where its tests run)
+    # The module is llama.cpp's, in the folder of its tests.
+    import utils  # type: ignore[import-not-found]  # noqa: PLC0415
 
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     if "LITERALLY" not in os.environ:
@@ -153,21 +159,26 @@ def main() -> None:
 
 
 def show(found: dict[str, tuple[str, str]]) -> int:
-    """Print the table; 1 where something failed that is not expected to."""
+    """Print the table. Return 1 for an unexpected failure, else 0."""
     print("| test | result | why |\n|---|---|---|")
     unknown = 0
     for name, (outcome, why) in found.items():
-        reason = next(
-            (reason for beginning, reason in EXPECTED.items() if f"{name}[".startswith(beginning)),
-            None,
-        )
-        unknown += outcome == "failed" and reason is None
-        print(f"| `{name}` | {outcome} | {reason or why if outcome != 'passed' else ''} |")
-    count = [outcome for outcome, _ in found.values()]
-    print(
-        f"\n{count.count('passed')} of {len(count)} passed, {count.count('failed')} failed ({unknown} without a reason)"
-    )
-    return 1 if unknown else 0
+        reason = _expected(name)
+        if outcome == "failed" and reason is None:
+            unknown += 1
+        shown = "" if outcome == "passed" else reason or why
+        print(f"| `{name}` | {outcome} | {shown} |")
+    count = Counter(outcome for outcome, _ in found.values())
+    failed = f"{count['failed']} failed ({unknown} without a reason)"
+    print(f"\n{count['passed']} of {count.total()} passed, {failed}")
+    return int(unknown > 0)
+
+
+def _expected(name: str) -> str | None:
+    for beginning, reason in EXPECTED.items():
+        if f"{name}[".startswith(beginning):
+            return reason
+    return None
 
 
 if __name__ == "__main__":

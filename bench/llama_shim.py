@@ -1,9 +1,9 @@
-"""llama-server's options and paths over `specmesh verifier`, so that llama.cpp's tests of its server can start it.
+"""llama-server's options and paths over `specmesh verifier`, for llama.cpp's tests of its server.
 
     python bench/llama_shim.py --port 8080 --ctx-size 512 --parallel 2
 
-What has no path of llama-server's own here is passed on as it came. bench/llama_server_tests.py
-runs the tests, and bench/README.md says what came of it.
+Requests to other paths are passed on unchanged. bench/llama_server_tests.py runs the tests, and
+bench/README.md has the results.
 """
 
 import argparse
@@ -42,7 +42,7 @@ ENDS = {"length": "limit", "stop": "eos"}
 
 
 def options() -> argparse.Namespace:
-    """Those of llama-server's that a verifier has, too; the others are taken and mean nothing."""
+    """Return the options that a verifier has, too; others are accepted without effect."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name, default in (
         ("port", 8080),
@@ -67,7 +67,7 @@ def options() -> argparse.Namespace:
 
 
 def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[bytes]":
-    """A verifier with these options, its socket in `folder`."""
+    """Start a verifier with these options, its socket in `folder`."""
     model, template = folder / f"{chosen.alias}.gguf", folder / "template.jinja"
     model.symlink_to(MODEL)
     template.write_text(CHATML if chosen.chat_template == "chatml" else chosen.chat_template)
@@ -111,7 +111,7 @@ class Upstream(http.client.HTTPConnection):
         self.path = path
 
     def connect(self) -> None:
-        """Over the Unix socket."""
+        """Connect to the Unix socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(os.fspath(self.path))
 
@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
     verifier: Path
 
     def do_GET(self) -> None:
-        """As it came, but /slots, which is told from /stats; 503 where the verifier does not listen yet."""
+        """Pass the request on, /slots from /stats; 503 if the verifier does not listen yet."""
         try:
             if self.path != "/slots":
                 return self.forward(None)
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.tell({"error": {"message": "starting"}}, 503)
 
     def do_POST(self) -> None:
-        """llama-server's own paths, or as it came."""
+        """Answer llama-server's own paths, and pass on the others."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         body = {"seed": self.chosen.seed, "temperature": float(self.chosen.temp)} | SAMPLING | body
         body = {"chat_template_kwargs": {"enable_thinking": self.chosen.reasoning != "off"}} | body
@@ -158,28 +158,28 @@ class Handler(BaseHTTPRequestHandler):
             self.upstream.close()
 
     def limit(self) -> dict[str, int]:
-        """--n-predict as a field of /v1, if it was given."""
+        """Return --n-predict as a field of /v1, if it was given."""
         return {"max_tokens": self.chosen.n_predict} if self.chosen.n_predict > 0 else {}
 
     def ask(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
-        """The verifier's answer, of any status."""
+        """Return the verifier's answer, of any status."""
         self.upstream = Upstream(self.verifier)
         self.upstream.request(method, path, None if body is None else json.dumps(body))
         return self.upstream.getresponse()
 
     def asked(self, path: str, body: object) -> http.client.HTTPResponse:
-        """Its answer; raises Refused."""
+        """Return its answer. Raise Refused for another status than 200."""
         answer = self.ask("POST", path, body)
         if answer.status != 200:
             raise Refused(answer.status, json.loads(answer.read()))
         return answer
 
     def read(self, path: str, body: object) -> Any:
-        """Its whole answer; raises Refused."""
+        """Return its whole answer. Raise Refused for another status than 200."""
         return json.loads(self.asked(path, body).read())
 
     def forward(self, body: object) -> None:
-        """Pass a request on, and its answer as it comes, in llama-server's spelling."""
+        """Pass a request on, and its answer line by line, in llama-server's spelling."""
         path = f"/v1{self.path}" if self.path in UNVERSIONED else self.path
         answer = self.ask(self.command, path, body)
         self.send_response(answer.status)
@@ -200,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(value).encode())
 
     def prompt(self, prompt: object) -> object:
-        """A prompt as /v1 takes it: texts in objects come out of them, and one of ids and texts is all ids."""
+        """Return a prompt for /v1: the text of an object, and ids instead of ids and texts."""
         match prompt:
             case {"prompt_string": text, **others} if not others:
                 return text
@@ -211,12 +211,10 @@ class Handler(BaseHTTPRequestHandler):
         return prompt
 
     def completion(self, body: dict[str, Any]) -> None:
-        """llama-server's own completion, told from a stream of /v1's, so that a client that leaves is noticed."""
-        wanted, stream, prompt = (
-            body.get("n_predict", self.chosen.n_predict),
-            body.get("stream"),
-            body["prompt"],
-        )
+        """Answer llama-server's own completion from a stream of /v1, to notice a lost client."""
+        wanted = body.get("n_predict", self.chosen.n_predict)
+        stream = body.get("stream")
+        prompt = body["prompt"]
         several = isinstance(prompt, list) and int not in map(type, prompt)
         asked = {name: value for name, value in body.items() if name not in OWN} | {"stream": True}
         asked |= {"prompt": self.prompt(prompt), "max_tokens": wanted}
@@ -240,7 +238,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def spelled(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer of /v1 as llama-server spells it where that is not OpenAI's: three places."""
+    """Return an answer of /v1 in llama-server's spelling: it differs in three places."""
     error = answer.get("error") or {}
     if error.get("code") == "context_length_exceeded":
         n_ctx, n_prompt = map(int, re.findall(r"(\d+) tokens", error["message"]))
@@ -254,7 +252,7 @@ def spelled(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Chunks of /v1 as llama-server's own: each with one token where probabilities are told, and an end."""
+    """Yield chunks of /v1 as llama-server's: with probabilities one per token, and an end."""
     for chunk in told:
         extra = chunk["specmesh"]
         for choice in chunk["choices"]:
@@ -283,7 +281,7 @@ def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, 
 
 
 def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
-    """The events of one answer in one."""
+    """Return the events of one answer as one."""
     content = "".join(event["content"] for event in events)
     told = {
         "completion_probabilities": [

@@ -1,21 +1,20 @@
-"""Many clients at once: specmesh beside llama-server's parallel slots, on the same files, slots and cores.
+"""Measure many clients at specmesh and at llama-server, on the same files, slots and cores.
 
-    python bench/load.py --llama-server PATH [--target FILE] [--drafter FILE] [--sessions 1,4,16] [--slots 16]
-                         [--tokens N] [--characters N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...]
-                         [--json]
+    python bench/load.py --llama-server PATH [--target FILE] [--drafter FILE] [--sessions 1,4,16]
+                         [--slots 16] [--tokens N] [--characters N] [--repeats N] [--threads N]
+                         [--cores 0,1] [--only NAME,...] [--json]
 
-All servers may use the same cores, with as many threads for the target each; those not asked wait
-on a socket. The contenders take turns at each count of clients: who begins moves on by one each
-time. The clients (specmesh.bench.load) are the same; each of each turn has a prompt of its own
-(bench/held_out.py), so that nobody has read it before. Texts are greedy and all as long.
+All servers may use the same cores, with as many threads for the target each; idle ones wait on a
+socket. The contenders take turns at each count of clients, in rotating order. The clients
+(specmesh.bench.load) are the same. Each has a new prompt in each turn (bench/held_out.py), so that
+no cache helps. Texts are greedy and equally long.
 
 - specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread, or
-  what it takes;
+  its default;
 - llama-server alone, llama-server drafts: without a draft model, and with it at its own settings.
 
-How busy other programs kept the machine is told with the numbers, and the clients' own work is
-part of all of them. bench/README.md says how to build llama-server; without one its rows are left
-out.
+The work of other programs is printed with the numbers, and the clients' own work is part of all of
+them. bench/README.md has the commands that build llama-server; without it its rows are left out.
 """
 
 import argparse
@@ -47,10 +46,9 @@ from specmesh.paths import bundled
 
 CTX = 1024
 PORT = 7450
-DRAFTS = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
 
 Runs = dict[str, list[Texts]]
-"""What each contender was measured with: the texts for each count of clients and turn."""
+"""The texts of each contender, for each count of clients and turn."""
 
 
 class Server(Client):
@@ -62,25 +60,32 @@ class Server(Client):
         self._port = port
 
     def model(self) -> str:
-        """Return the name of the first that it serves."""
-        told: Any = self.get("/v1/models")
-        return str(told["data"][0]["id"])
+        """Return the name of its first model."""
+        models: Any = self.get("/v1/models")
+        return str(models["data"][0]["id"])
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """Yield chunks as ours are. One with text counts as a token until `usage` has their number; `timings` has
-        llama-server's drafts."""
+        """Yield chunks in the form of ours.
+
+        A chunk with text counts as a token until `usage` has the number of all.
+        """
         known = 0
         for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
             text = "".join(str(choice["text"]) for choice in objects_at(chunk, "choices"))
-            count = max(
-                int(number_at(chunk, "usage.completion_tokens", 0)) - known, int(bool(text))
-            )
+            count = int(number_at(chunk, "usage.completion_tokens", 0)) - known
+            if text:
+                count = max(count, 1)
+            count = max(count, 0)
             known += count
-            drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
-            report = {"report": drafts} if "timings" in chunk else {}
-            yield {"choices": [{"text": text}], "specmesh": {"token_ids": [0] * count, **report}}
+            extension: Json = {"token_ids": [0] * count}
+            if "timings" in chunk:
+                extension["report"] = {
+                    "drafted": at(chunk, "timings.draft_n"),
+                    "accepted": at(chunk, "timings.draft_n_accepted"),
+                }
+            yield {"choices": [{"text": text}], "specmesh": extension}
 
-    def _connect(self, *, waits: bool) -> http.client.HTTPConnection:  # noqa: ARG002  (there is only one)
+    def _connect(self, *, waits: bool) -> http.client.HTTPConnection:  # noqa: ARG002
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         try:
             connection.connect()
@@ -91,7 +96,7 @@ class Server(Client):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A server, and what it is asked for."""
+    """A server, and the fields of its requests."""
 
     source: Client
     body: Json
@@ -99,17 +104,17 @@ class Contender:
 
 @contextmanager
 def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dict[str, Contender]]:
-    """One pair: with as many drafts as it thinks pay, and without."""
-    common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
-    ours, theirs = (
-        (["--threads", str(args.threads)], ["--threads", "1"]) if args.threads else ([], [])
-    )
-    verifier = ["--model", args.target, "--max-queue", "64", *ours, *common]
-    drafter = ["--model", args.drafter, "--engine", "llama", *theirs, *common]
+    """Run one pair, asked with adaptive drafts and without drafts."""
+    common = f"--ctx {CTX} --max-sessions {args.slots} --gpu-layers 0".split()
+    verifier = ["--model", args.target, "--max-queue", "64", *common]
+    drafter = ["--model", args.drafter, "--engine", "llama", *common]
+    if args.threads:
+        verifier += ["--threads", str(args.threads)]
+        drafter += ["--threads", "1"]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
         yield {
-            f"specmesh {name}": Contender(client, body | {"draft_n": draft_n})
-            for name, draft_n in (("auto", "auto"), ("alone", 0))
+            "specmesh auto": Contender(client, body | {"draft_n": "auto"}),
+            "specmesh alone": Contender(client, body | {"draft_n": 0}),
         }
 
 
@@ -117,28 +122,15 @@ def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dic
 def llama_server(
     args: argparse.Namespace, folder: Path, body: Json, drafts: bool
 ) -> Iterator[dict[str, Contender]]:
-    """One llama-server with as many slots."""
-    port = PORT + drafts
-    threads = str(args.threads or len(args.cores))
-    options = ["--model", args.target, "--threads", threads, "--threads-batch", threads]
-    options += [
-        "--ctx-size",
-        str(CTX * args.slots),
-        "--parallel",
-        str(args.slots),
-        "--gpu-layers",
-        "0",
-    ]
+    """Run one llama-server with as many slots."""
+    port = PORT + int(drafts)
+    threads = args.threads or len(args.cores)
+    options = f"--host 127.0.0.1 --port {port} --threads {threads} --threads-batch {threads}"
+    slots = f"--ctx-size {CTX * args.slots} --parallel {args.slots} --gpu-layers 0"
+    command = [str(args.llama_server), *options.split(), *slots.split(), "--model", args.target]
     if drafts:
-        options += [
-            "--spec-draft-model",
-            args.drafter,
-            "--spec-type",
-            "draft-simple",
-            "--spec-draft-ngl",
-            "0",
-        ]
-    command = [str(args.llama_server), *options, "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--spec-draft-model", args.drafter]
+        command += ["--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
     log = folder / f"llama-server-{port}.log"
     server = Server(port)
     process = start(command, args.cores, log)
@@ -163,8 +155,10 @@ def _up(server: Server) -> bool:
 def measure(
     contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int, characters: int
 ) -> Runs:
-    """Every contender at every count, `repeats` times, after a text of each that is not counted. characters: of each
-    prompt."""
+    """Run every contender at every count `repeats` times, after an uncounted text of each.
+
+    characters: of each prompt.
+    """
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
     fresh = prompts(10**6)
@@ -181,43 +175,41 @@ def measure(
         for name in names[first:] + names[:first]:
             runs[name].append(texts(name, count))
             found = level(runs[name][-1])
-            said = f"{name:20} {count:3} sessions {found['tokens_per_second']:8.1f} tokens/s, {found['fairness']:.2f}"
-            print(said, file=sys.stderr, flush=True)
+            speed = f"{found['tokens_per_second']:8.1f} tokens/s, {found['fairness']:.2f}"
+            print(f"{name:20} {count:3} sessions {speed}", file=sys.stderr, flush=True)
     return runs
 
 
 def ratios(runs: Runs) -> list[dict[str, object]]:
-    """By count: tokens per second, means over its turns; specmesh over the better of llama-server's; fairness, the
-    lowest."""
-    told: list[dict[str, object]] = []
-    for count in dict.fromkeys(len(one) for run in runs.values() for one in run):
-        of_count = {
-            name: [level(one) for one in run if len(one) == count] for name, run in runs.items()
-        }
-        speeds = {
-            name: fmean(number_at(one, "tokens_per_second") for one in found)
-            for name, found in of_count.items()
-        }
-        theirs = max(
-            (speed for name, speed in speeds.items() if name.startswith("llama-server")),
-            default=None,
-        )
-        told.append(
+    """Return a row for each count of clients.
+
+    It has the mean tokens per second, specmesh's over the better llama-server's, and the lowest
+    fairness.
+    """
+    rows: list[dict[str, object]] = []
+    for count in dict.fromkeys(len(texts) for run in runs.values() for texts in run):
+        speeds: dict[str, float] = {}
+        fairness: dict[str, float] = {}
+        for name, run in runs.items():
+            levels = [level(texts) for texts in run if len(texts) == count]
+            speeds[name] = round(fmean(number_at(one, "tokens_per_second") for one in levels), 2)
+            fairness[name] = min(number_at(one, "fairness") for one in levels)
+        theirs = [speed for name, speed in speeds.items() if name.startswith("llama-server")]
+        rows.append(
             {
                 "sessions": count,
-                "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
-                "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
-                "fairness": {
-                    name: min(number_at(one, "fairness") for one in found)
-                    for name, found in of_count.items()
-                },
+                "tokens_per_second": speeds,
+                "over_llama_server": _over(speeds.get("specmesh auto"), max(theirs, default=None)),
+                "fairness": fairness,
             }
         )
-    return told
+    return rows
 
 
 def _over(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else round(ours / theirs, 3)
+    if ours is None or theirs is None:
+        return None
+    return round(ours / theirs, 3)
 
 
 def _arguments() -> argparse.Namespace:
@@ -246,11 +238,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def main() -> None:
-    """Start everything, measure, tell."""
+    """Start everything, measure, and print."""
     args = _arguments()
     logs.configure("error")
     body: Json = {"max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
-    foreign, before = Foreign(), os.getloadavg()[0]
+    foreign = Foreign()
+    before = os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contenders = dict(stack.enter_context(specmesh(args, folder, body)))

@@ -91,7 +91,7 @@ def servers(only: str) -> Iterator[Tools]:
         yield Tools(path.stem, [function_of(tool) for tool in found["tools"]])
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True, slots=True)
 class Count:
     """Counts of the requests of one form."""
 

@@ -28,7 +28,7 @@ from live import daemons, until
 
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
-    """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
+    """Return the engine's idle milliseconds between two steps, over more than 1,024 rounds."""
     text = generate(
         client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}
     )

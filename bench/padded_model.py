@@ -1,6 +1,7 @@
-"""Writes a copy of a small Llama GGUF that costs as much as a large model and computes the same function.
+"""Write a copy of a small Llama GGUF with a large model's cost and the same function.
 
-    python bench/padded_model.py OUT.gguf [--type F32|F16|Q8_0|Q4_0] [--params 1e9] [--width N] [--target FILE]
+    python bench/padded_model.py OUT.gguf [--type F32|F16|Q8_0|Q4_0] [--params 1e9] [--width N]
+                                 [--target FILE]
 
 Two paddings, both of which leave the logits as they are but for rounding:
 
@@ -20,7 +21,7 @@ first layer's.
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from specmesh.paths import bundled
 Array = NDArray[Any]
 TYPES = ("F32", "F16", "Q8_0", "Q4_0")
 _FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0", "Q4_0": "MOSTLY_Q4_0"}
+WIDTHS = {0.5e9: 1024, 2e9: 2048, 5e9: 3072}
+"""Widths of models with fewer parameters than these."""
+LARGEST_WIDTH = 4096
 _ZERO = ("attn_output", "ffn_down")
 _SIZES = (
     "block_count",
@@ -44,23 +48,36 @@ _SIZES = (
     "rms_epsilon",
 )
 _ROWS_AT_ONCE = 2048
-"""Rows quantised in one go: gguf's quantisation makes several float copies of what it is given."""
+"""Rows quantised in one go: gguf's quantisation makes several float copies of its input."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """The shape of a padding layer, and how many there are."""
+    """The shape and the number of padding layers."""
 
     width: int
-    hidden: int
-    heads: int
-    heads_kv: int
     count: int
     head: int = 64
 
+    @property
+    def hidden(self) -> int:
+        """Return the width of the feed-forward part."""
+        return 4 * self.width
+
+    @property
+    def heads(self) -> int:
+        """Return the number of query heads."""
+        return self.width // self.head
+
+    @property
+    def heads_kv(self) -> int:
+        """Return the number of key and value heads."""
+        return max(self.width // 256, 1)
+
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Name to (rows, columns) of the matrices of one layer."""
-        queries, keys = self.heads * self.head, self.heads_kv * self.head
+        """Return (rows, columns) of the matrices of one layer, by name."""
+        queries = self.heads * self.head
+        keys = self.heads_kv * self.head
         return {
             "attn_q": (queries, self.width),
             "attn_k": (keys, self.width),
@@ -72,21 +89,27 @@ class Layer:
         }
 
     def params(self) -> int:
-        """Weights of one layer, its two gains left out."""
+        """Return the number of weights of one layer without its two gains."""
         return sum(rows * columns for rows, columns in self.matrices().values())
 
 
 def shape_for(params: float, width: int | None = None) -> Layer:
-    """Padding layers with `params` weights in all, in the proportions of Llama models of that size."""
+    """Return padding layers with `params` weights, in the proportions of such Llama models."""
     if width is None:
-        width = 1024 if params < 0.5e9 else 2048 if params < 2e9 else 3072 if params < 5e9 else 4096
-    one = Layer(width, hidden=4 * width, heads=width // 64, heads_kv=max(width // 256, 1), count=1)
-    count = max(round(params / one.params()), 1)
-    return Layer(one.width, one.hidden, one.heads, one.heads_kv, count)
+        width = _width_for(params)
+    layer = Layer(width=width, count=1)
+    return replace(layer, count=max(round(params / layer.params()), 1))
+
+
+def _width_for(params: float) -> int:
+    for limit, width in WIDTHS.items():
+        if params < limit:
+            return width
+    return LARGEST_WIDTH
 
 
 def widen(name: str, values: Array, width: int, old: int) -> Array:
-    """An original tensor in a residual stream of `width` channels instead of `old`."""
+    """Return an original tensor for a residual stream of `width` channels instead of `old`."""
     kind = name.split(".")[-2]
     if kind.endswith("_norm"):
         gain = np.zeros(width, values.dtype)
@@ -100,16 +123,19 @@ def widen(name: str, values: Array, width: int, old: int) -> Array:
 
 
 def quantised(values: Array, kind: str) -> Array:
-    """A float32 matrix in the type of that name, as the bytes GGUF stores where it is a quantised one."""
+    """Return a float32 matrix in the type of that name; a quantised one as GGUF's bytes."""
     target = gguf.GGMLQuantizationType[kind]
     rows = range(0, len(values), _ROWS_AT_ONCE)
     return np.concatenate([quantize(values[row : row + _ROWS_AT_ONCE], target) for row in rows])
 
 
 def padding(layer: Layer, kind: str, seed: int = 0) -> dict[str, Array]:
-    """The matrices of one padding layer, stored in type `kind`: random, those that write the residual stream zero."""
+    """Return the matrices of one padding layer, stored in type `kind`.
+
+    They are random; those that write the residual stream are zero.
+    """
     rng = np.random.default_rng(seed)
-    out = {}
+    out: dict[str, Array] = {}
     for name, (rows, columns) in layer.matrices().items():
         if name in _ZERO:
             values = np.zeros((rows, columns), np.float32)
@@ -189,7 +215,7 @@ def write(out: Path, layer: Layer, kind: str, source: Path) -> Path:
 
 
 def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -> None:
-    """All padding layers from number `first` on. They hold the same values: what they cost does not depend on them."""
+    """Add all padding layers from number `first` on. Their values do not matter for the cost."""
     matrices = padding(layer, kind)
     gain = np.ones(layer.width, np.float32)
     raw = None if kind in {"F32", "F16"} else gguf.GGMLQuantizationType[kind]
@@ -201,7 +227,7 @@ def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -
 
 
 def main() -> None:
-    """Write one file and say what it is."""
+    """Write one file and print its properties."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", choices=TYPES, default="Q8_0")
@@ -213,9 +239,8 @@ def main() -> None:
     args = parser.parse_args()
     layer = shape_for(args.params, args.width)
     write(args.out, layer, args.type, args.target)
-    print(
-        f"{args.out}: {layer.params() * layer.count / 1e6:.0f} M padding weights of type {args.type}, {layer}"
-    )
+    weights = layer.params() * layer.count / 1e6
+    print(f"{args.out}: {weights:.0f} M padding weights of type {args.type}, {layer}")
 
 
 if __name__ == "__main__":

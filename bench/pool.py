@@ -1,4 +1,4 @@
-"""A pool of three drafters, two of which die while the third lies: its speed beside the best of them alone.
+"""Measure a pool of three drafters, of which two die and one lies, beside the best by itself.
 
     python bench/pool.py [--step-ms MS] [--tokens N] [--repeats N] [--liar wrong|echo] [--json]
 
@@ -34,7 +34,9 @@ from specmesh.wire.codec import decode, encode
 sys.path.insert(0, str(Path(__file__).parent))
 from live import start, until
 
-BEST, OTHER, WRONG = "draft_ms=2,alpha=0.8", "draft_ms=3,alpha=0.75", "draft_ms=1,alpha=0"
+BEST = "draft_ms=2,alpha=0.8"
+OTHER = "draft_ms=3,alpha=0.75"
+WRONG = "draft_ms=1,alpha=0"
 RUN = [sys.executable, "-m", "specmesh"]
 PROMPT = "a pool of drafters"
 
@@ -43,18 +45,15 @@ def echo(address: str) -> None:
     """Be a drafter whose drafts are wrong, but for late ones that are copied, until killed."""
     dealer = Route(zmq.Context(), address).open()
     dealer.poll(10_000, zmq.POLLOUT)
-    dealer.send(
-        encode(
-            m.Hello(
-                drafter="liar",
-                engine="none",
-                model="none",
-                vocab_fingerprint="",
-                n_vocab=0,
-                n_ctx=8192,
-            )
-        )
+    hello = m.Hello(
+        drafter="liar",
+        engine="none",
+        model="none",
+        vocab_fingerprint="",
+        n_vocab=0,
+        n_ctx=8192,
     )
+    dealer.send(encode(hello))
     texts: dict[int, Prefix] = {}
     while True:
         message = decode(dealer.recv())
@@ -145,7 +144,7 @@ class Pool:
         self.process.wait(15)
 
     def text(self, tokens: int, when: dict[int, Callable[[], None]]) -> tuple[float, list[int]]:
-        """Tokens per second of one text, and its ids; `when` says what is done as so many tokens are here."""
+        """Return tokens per second of one text, and its ids. when: actions by number of tokens."""
         ids: list[int] = []
         waiting = sorted(when.items())
         body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
@@ -163,7 +162,9 @@ class Pool:
 
 def measure(pool: Pool, tokens: int, repeats: int) -> dict[str, object]:
     """The numbers."""
-    ratios, speeds, texts = list[float](), list[float](), list[list[int]]()
+    ratios: list[float] = []
+    speeds: list[float] = []
+    texts: list[list[int]] = []
     for _ in range(repeats):
         pool.alone(BEST)
         best, ids = pool.text(tokens, {})

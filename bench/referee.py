@@ -1,4 +1,4 @@
-"""The target in the benchmark's own process: it encodes prompts, and judges differences of texts."""
+"""The target in the benchmark's own process: it encodes prompts, and judges texts that differ."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What does --reproducible cost? Steps of one row, and steps of the constant width, in turn.
+"""Measure the cost of --reproducible: steps of one row, and of the constant width, in turn.
 
     python bench/reproducible.py [MODEL.gguf ...] [--steps N] [--threads N]
 
@@ -22,7 +22,7 @@ PROMPT = 200
 
 
 def seconds(engine: LlamaVerifier, position: int, rows: int) -> float:
-    """Seconds of a step of so many rows, of which one stays."""
+    """Return the seconds of a step of so many rows, of which one stays."""
     started = time.perf_counter()
     engine.decode([Span(0, position, (5,) * rows, logits=True)])
     taken = time.perf_counter() - started
@@ -38,9 +38,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     logs.configure("error")
-    print(
-        f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}   {'plain step of as many rows':>9}"
-    )
+    head = f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}"
+    print(f"{head}   plain step of as many rows")
     for path in args.models:
         settings = [
             ModelSettings(

@@ -1,12 +1,14 @@
-"""Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
+"""Measure drafting at a verifier of this speed, at this distance, with models that only sleep.
 
-    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--round-trip-ms MS]
-                        [--jitter-ms MS] [--steps-file FILE] [--tokens N] [--lockstep N[,N...]] [--repeats N] [--json]
+    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]]
+                        [--round-trip-ms MS] [--jitter-ms MS] [--steps-file FILE] [--tokens N]
+                        [--lockstep N[,N...]] [--repeats N] [--json]
 
-A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many
-drafts while the drafter works ahead, a little better than lock-step. Ideal: the same rule and text
-in virtual time, where nothing but models and distance takes any. Oracle: that too, told the
-acceptance instead of learning it.
+The daemons are real, and a proxy delays each frame.
+
+- lockstep: a fixed draft_n; the drafter works ahead, a little better than in lock-step.
+- ideal: the same rule and text in virtual time, in which only models and distance take any.
+- oracle: the ideal that knows the acceptance instead of learning it.
 """
 
 import argparse
@@ -36,19 +38,18 @@ from live import until
 
 PROMPT = "a simulated text"
 MIN_PROXY_RTT_S = 0.5e-3
-"""Seconds of round trip below which no proxy is put in between: loopback and the daemons take about as long."""
+"""Minimum round trip for a proxy in between: loopback and the daemons take about as long."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter. alphas: probability that a
-    draft is accepted, each for PERIOD tokens in turn."""
+    """A simulated pair; times are in seconds."""
 
-    steps: tuple[float, ...]
+    steps: tuple[float, ...]  # with 0, 1, ... drafts
     draft: float
     round_trip: float
     jitter: float
-    alphas: tuple[float, ...]
+    alphas: tuple[float, ...]  # acceptance of a draft, each for PERIOD tokens in turn
 
     def alpha(self, position: int) -> float:
         """The probability for the token at `position`, prompt included."""
@@ -104,7 +105,7 @@ def lines(found: Json) -> list[str]:
 
 
 def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
-    """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
+    """Return tokens per second of the daemons' text in virtual time, without the prompt."""
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
     site = Deployment(
         costs=costs, draft=pair.draft, round_trip=pair.round_trip + pair.jitter, solving=0.0
@@ -154,7 +155,7 @@ def guesses(settings: SimSettings, tokens: int) -> list[bool]:
 
 @contextmanager
 def daemons(pair: Pair) -> Iterator[Client]:
-    """A verifier and a drafter with sleeping engines, and the distance between them; the verifier's client."""
+    """Run a simulated pair at its distance; yield the verifier's client."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-")))
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -241,7 +242,13 @@ def main() -> None:
         for drafts in range(MAX_DRAFTS + 1)
     )
     alphas = tuple(map(float, args.alpha.split("/")))
-    pair = Pair(steps, args.draft_ms / 1e3, args.round_trip_ms / 1e3, args.jitter_ms / 1e3, alphas)
+    pair = Pair(
+        steps=steps,
+        draft=args.draft_ms / 1e3,
+        round_trip=args.round_trip_ms / 1e3,
+        jitter=args.jitter_ms / 1e3,
+        alphas=alphas,
+    )
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # by an exception, so that no daemon is left behind

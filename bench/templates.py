@@ -268,7 +268,7 @@ def plainly_rendered(source: str, body: Json) -> str | None:
 
 
 def with_objects(message: Message) -> None:
-    """Make the arguments of a message's calls objects, as most templates expect them, where they are."""
+    """Make the arguments of a message's calls objects, as most templates expect them."""
     for one in message.get("tool_calls", ()):
         arguments = object_of(one["function"]["arguments"])
         if arguments is not None:

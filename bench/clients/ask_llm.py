@@ -46,13 +46,13 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
             command = [str(Path(sys.executable).with_name("llm")), "-o", "max_tokens", "16", *words]
             return output(command, {"LLM_USER_PATH": folder})
 
-        yield "chat", run("-m", "chat", "--no-stream", "-s", "Be brief.", QUESTION)
+        brief = ("-s", "Be brief.")
+        yield "chat", run("-m", "chat", "--no-stream", *brief, QUESTION)
         yield "chat stream", run("-m", "chat", QUESTION)
         yield "chat continued", run("-c", "And three?")
         for way, told in (("tools", ("--no-stream",)), ("tools stream", ())):
-            said = run(
-                "-m", "caller", *told, "--functions", LLM_TOOL, *LLM_OPTIONS, "<tool_call>\n" * 30
-            )
+            caller = ["-m", "caller", *told, "--functions", LLM_TOOL, *LLM_OPTIONS]
+            said = run(*caller, "<tool_call>\n" * 30)
             CALLED.extend(re.findall("called [123] [CF]", said))
             called(1)
             yield way, said
