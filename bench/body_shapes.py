@@ -1,7 +1,10 @@
-"""Bodies of 2 MiB that ask for much, which `bodies.py` sends."""
+"""Bodies of 2 MiB that ask for much, which `bodies.py` sends.
+
+A template has the part of a body that is repeated between « and »: `[«1,»]` becomes `[1,1,1]`. A
+comma at its end stands between two repetitions only; # is the number of a repetition.
+"""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 
 SIZE = 2 * 1024 * 1024
@@ -15,11 +18,112 @@ NUMBER = "@" * 8
 
 Json = dict[str, object]
 
-_PROMPT = b'{"max_tokens":1,"prompt":'
-_CHAT = b'{"max_tokens":1,"messages":'
-_RESPONSE = b'{"max_output_tokens":1,"input":'
 _ASKED = {"prompt": "x", "max_tokens": 1}
-_SPOKEN = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+_DEEP = "[" * 400 + "]" * 400
+_LONG_NUMBER = "1" * 4000
+_ID = "cmpl-" + "0" * 32
+_COMPLETIONS = {
+    "a text of one letter": '{"max_tokens":1,"prompt":"«x»"}',
+    "a text of blanks": '{"max_tokens":1,"prompt":"« »"}',
+    "a text of words": '{"max_tokens":1,"prompt":"«to be or »"}',
+    "a text of escapes": r'{"max_tokens":1,"prompt":"«\u00e9\n»"}',
+    "a text of emojis": '{"max_tokens":1,"prompt":"«\N{GRINNING FACE}»"}',
+    "a prompt of ids": '{"max_tokens":1,"prompt":[«1,»]}',
+    "prompts without end": '{"max_tokens":1,"prompt":[«"",»]}',
+    "empty lists as prompts": '{"max_tokens":1,"prompt":[«[],»]}',
+    "prompts of one id": '{"max_tokens":1,"prompt":[«[1],»]}',
+    "a wrong id at the end": '{"max_tokens":1,"prompt":[«1,»,"x"]}',
+    "stops": '{"prompt":"x","max_tokens":1,"stop":[«"a",»]}',
+    "logit_bias as pairs": '{"prompt":"x","max_tokens":1,"logit_bias":[«[1,1],»]}',
+    "logit_bias by id": '{"prompt":"x","max_tokens":1,"logit_bias":{«"#":1,»}}',
+    "a resumed text": '{"resume":{"id":"' + _ID + '","prompt_token_ids":[1],"token_ids":[«1,»]}}',
+    "unknown fields": '{"prompt":"x","max_tokens":1,«"u#":1,»}',
+    "an unknown field of empty lists": '{"prompt":"x","max_tokens":1,"u":[«[],»]}',
+    "an unknown field of floats": '{"prompt":"x","max_tokens":1,"u":[«1.5,»]}',
+    "an unknown field of long numbers": '{"prompt":"x","u":[«' + _LONG_NUMBER + ",»]}",
+    "an unknown field of objects": '{"prompt":"x","max_tokens":1,"u":[«{"a":1},»]}',
+    "deep lists side by side": '{"prompt":"x","max_tokens":1,"u":[«' + _DEEP + ",»]}",
+    "the same field again": '{«"prompt":"x",»}',
+    "a long grammar": '{"prompt":"x","max_tokens":1,"grammar":"root ::= «[a] »"}',
+    "a schema of many properties": '{"prompt":"x","max_tokens":1,'
+    '"json_schema":{"type":"object","properties":{«"p#":{},»}}}',
+    "stream options": '{"prompt":"x","max_tokens":1,"stream_options":{«"u#":1,»}}',
+    "brackets that never close": '{"max_tokens":1,"prompt":«[»',
+    "no JSON at its end": '{"max_tokens":1,"prompt":[«1,»]',
+    "no JSON": "«x»",
+}
+_CHATS = {
+    "tool messages": '{"max_tokens":1,"messages":['
+    '«{"role":"tool","tool_call_id":"c","content":"x"},»]}',
+    "turns": '{"max_tokens":1,"messages":[«{"role":"user","content":"x"},'
+    '{"role":"assistant","content":"x"},»]}',
+    "system messages": '{"max_tokens":1,"messages":[«{"role":"system","content":""},»]}',
+    "empty messages": '{"max_tokens":1,"messages":[«{"role":"a","content":""},»]}',
+    "messages that are none": '{"max_tokens":1,"messages":[«1,»]}',
+    "one long message": '{"max_tokens":1,"messages":[{"role":"user","content":"«word »"}]}',
+    "content parts": '{"max_tokens":1,"messages":[{"role":"user","content":['
+    '«{"type":"text","text":"x"},»]}]}',
+    "calls in one message": '{"max_tokens":1,"messages":[{"role":"assistant","tool_calls":['
+    '«{"id":"c#","type":"function","function":{"name":"f","arguments":"{}"}},»]}]}',
+    "a call with a text of long arguments": '{"max_tokens":1,"messages":[{"role":"assistant",'
+    r'"tool_calls":[{"function":{"name":"f","arguments":"{\"a\":[«1,»]}"}}]}]}',
+    "a call with long arguments": '{"max_tokens":1,"messages":[{"role":"assistant",'
+    '"tool_calls":[{"function":{"name":"f","arguments":{"a":[«[],»]}}}]}]}',
+    "unknown fields of a message": '{"max_tokens":1,"messages":['
+    '{"role":"user","content":"x","u":{«"u#":1,»}}]}',
+    "tools": '{"messages":[{"role":"user","content":"x"}],"max_tokens":1,"tools":['
+    '«{"type":"function","function":{"name":"f"}},»]}',
+    "tools that are not to be called": '{"messages":[{"role":"user","content":"x"}],'
+    '"max_tokens":1,"tool_choice":"none","tools":[«{"type":"function","function":{"name":"f"}},»]}',
+    "tools of other kinds": '{"messages":[{"role":"user","content":"x"}],"max_tokens":1,'
+    '"tools":[«{"type":"web_search"},»]}',
+    "template variables": '{"messages":[{"role":"user","content":"x"}],"max_tokens":1,'
+    '"chat_template_kwargs":{«"u#":1,»}}',
+    "a template variable of lists": '{"messages":[{"role":"user","content":"x"}],"max_tokens":1,'
+    '"chat_template_kwargs":{"u":[«[],»]}}',
+    "eight answers to a long chat": '{"n":8,"max_tokens":1,"messages":['
+    '«{"role":"user","content":"x"},{"role":"assistant","content":"x"},»]}',
+    "a schema as response_format": '{"messages":[{"role":"user","content":"x"}],"max_tokens":1,'
+    '"response_format":{"type":"json_schema","json_schema":{"schema":{"properties":{'
+    '«"p#":{},»}}}}}',
+}
+_RESPONSES = {
+    "function calls": '{"max_output_tokens":1,"input":['
+    '«{"type":"function_call","call_id":"c#","name":"f","arguments":"{}"},»]}',
+    "outputs of calls": '{"max_output_tokens":1,"input":['
+    '«{"type":"function_call_output","call_id":"c","output":"x"},»]}',
+    "thoughts": '{"max_output_tokens":1,"input":['
+    '«{"type":"reasoning","summary":[{"type":"summary_text","text":"x"}]},»]}',
+    "items": '{"max_output_tokens":1,"input":['
+    '«{"role":"user","content":"x"},{"role":"assistant","content":"x"},»]}',
+    "developer items": '{"max_output_tokens":1,"input":[«{"role":"developer","content":"x"},»]}',
+    "items of other tools": '{"max_output_tokens":1,"input":['
+    '«{"type":"web_search_call","status":"completed"},»]}',
+    "parts of an item": '{"max_output_tokens":1,"input":[{"role":"user","content":['
+    '«{"type":"input_text","text":"x"},»]}]}',
+    "metadata": '{"input":"x","max_output_tokens":1,"metadata":{«"m#":"",»}}',
+    "metadata of lists": '{"input":"x","max_output_tokens":1,"metadata":{"m":[«[],»]}}',
+    "unknown fields of a text": '{"input":"x","max_output_tokens":1,"text":{«"u#":1,»}}',
+    "a list to include": '{"input":"x","max_output_tokens":1,"include":[«"a",»]}',
+    "tools of a response": '{"input":"x","max_output_tokens":1,"tool_choice":"none","tools":['
+    '«{"type":"function","name":"f"},»]}',
+    "long instructions": '{"input":"x","max_output_tokens":1,"instructions":"«word »"}',
+}
+_OTHERS = {
+    "/tokenize": '{"content":"«word »"}',
+    "/tokenize of parts": '{"content":[«"x",»]}',
+    "/tokenize of ids": '{"content":[«1,»]}',
+    "/tokenize with pieces": '{"with_pieces":true,"content":[«1,»]}',
+    "/detokenize": '{"tokens":[«1,»]}',
+    "/apply-template": '{"messages":[«{"role":"tool","content":"x"},»]}',
+}
+_RESUMED_WITH_GRAMMAR = (
+    '{"grammar":"root ::= .*","resume":{"id":"'
+    + _ID
+    + '","prompt_token_ids":[1],"token_ids":[«66,»]}}'
+)
+_MOST_RESUMED = 24_000
+"""Bytes of that body which a common context can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,247 +136,68 @@ class Shape:
     chunk: int = 0
 
 
-def filled(before: bytes, unit: bytes, after: bytes, size: int, comma: bytes = b",") -> bytes:
-    """Return as many of `unit` as fit into `size` bytes, with commas between, after one and before
-    another part."""
-    room = size - len(before) - len(after) - len(unit)
-    return before + (unit + comma) * (room // len(unit + comma)) + unit + after
-
-
-def numbered(before: bytes, unit: Callable[[int], str], after: bytes, size: int) -> bytes:
-    """Return as many different units as fit into `size` bytes, with commas between."""
+def body_of(template: str, size: int) -> bytes:
+    """Return a template's body with as many repetitions as fit into `size` bytes."""
+    before, _, rest = template.partition("«")
+    unit, _, after = rest.partition("»")
+    comma = b""
+    if unit.endswith(","):
+        unit = unit[:-1]
+        comma = b","
+    room = size - len(before.encode()) - len(after.encode())
     parts: list[bytes] = []
-    room = size - len(before) - len(after)
-    number = 0
-    while True:
-        part = unit(number).encode()
-        room -= len(part) + 1
+    if "#" not in unit:
+        part = unit.encode()
+        parts = [part] * max((room + len(comma)) // len(part + comma), 1)
+    while "#" in unit:
+        part = unit.replace("#", str(len(parts))).encode()
+        room -= len(part + comma)
         if room < 0:
-            return before + b",".join(parts) + after
+            break
         parts.append(part)
-        number += 1
+    return before.encode() + comma.join(parts) + after.encode()
 
 
-def _object(value: object) -> bytes:
-    return json.dumps(value).encode()
-
-
-def _with(fields: object, name: str) -> bytes:
-    """Return an object up to the value of another field of it."""
-    return _object(fields)[:-1] + f',"{name}":'.encode()
-
-
-def _call(number: int) -> str:
-    return f'{{"type":"function_call","call_id":"c{number}","name":"f","arguments":"{{}}"}}'
-
-
-def _called(number: int) -> str:
-    return f'{{"id":"c{number}","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}'
-
-
-def _said(number: int) -> str:
-    return f'{{"role":"{"assistant" if number % 2 else "user"}","content":"x"}}'
-
-
-_TOOL = b'{"type":"function","function":{"name":"f"}}'
-_DEEP = b"[" * 400 + b"]" * 400
+def shapes_of(templates: dict[str, str], path: str, size: int) -> list[Shape]:
+    """Return the shapes of templates."""
+    return [Shape(name, path, body_of(text, size)) for name, text in templates.items()]
 
 
 def completions(size: int = SIZE) -> list[Shape]:
     """Return shapes of a completion's body."""
-    shapes = {
-        "a text of one letter": filled(_PROMPT + b'"', b"x", b'"}', size, comma=b""),
-        "a text of blanks": filled(_PROMPT + b'"', b" ", b'"}', size, comma=b""),
-        "a text of words": filled(_PROMPT + b'"', b"to be or ", b'"}', size, comma=b""),
-        "a text of escapes": filled(_PROMPT + b'"', b"\\u00e9\\n", b'"}', size, comma=b""),
-        "a text of emojis": filled(
-            _PROMPT + b'"', "\N{GRINNING FACE}".encode(), b'"}', size, comma=b""
-        ),
-        "a prompt of ids": filled(_PROMPT + b"[", b"1", b"]}", size),
-        "128 prompts": filled(_PROMPT + b"[", b'"%s"' % (b"word " * (size // 655)), b"]}", size),
-        "prompts without end": filled(_PROMPT + b"[", b'""', b"]}", size),
-        "empty lists as prompts": filled(_PROMPT + b"[", b"[]", b"]}", size),
-        "prompts of one id": filled(_PROMPT + b"[", b"[1]", b"]}", size),
-        "a wrong id at the end": filled(_PROMPT + b"[", b"1", b',"x"]}', size),
-        "stops": filled(_with(_ASKED, "stop") + b"[", b'"a"', b"]}", size),
-        "logit_bias as pairs": filled(_with(_ASKED, "logit_bias") + b"[", b"[1,1]", b"]}", size),
-        "logit_bias by id": numbered(
-            _with(_ASKED, "logit_bias") + b"{", lambda number: f'"{number}":1', b"}}", size
-        ),
-        "a resumed text": filled(
-            b'{"resume":{"id":"cmpl-' + b"0" * 32 + b'","prompt_token_ids":[1],"token_ids":[',
-            b"1",
-            b"]}}",
-            size,
-        ),
-        "a resumed text with a grammar": filled(
-            b'{"grammar":"root ::= .*","resume":{"id":"cmpl-'
-            + b"0" * 32
-            + b'","prompt_token_ids":[1],"token_ids":[',
-            b"66",
-            b"]}}",
-            min(size, 24_000),  # or it could not fit into a common context
-        ),
-        "unknown fields": numbered(
-            _object(_ASKED)[:-1] + b",", lambda number: f'"u{number}":1', b"}", size
-        ),
-        "an unknown field of empty lists": filled(_with(_ASKED, "u") + b"[", b"[]", b"]}", size),
-        "an unknown field of floats": filled(_with(_ASKED, "u") + b"[", b"1.5", b"]}", size),
-        "an unknown field of long numbers": filled(
-            _with(_ASKED, "u") + b"[", b"1" * 4000, b"]}", size
-        ),
-        "an unknown field of objects": filled(_with(_ASKED, "u") + b"[", b'{"a":1}', b"]}", size),
-        "deep lists side by side": filled(_with(_ASKED, "u") + b"[", _DEEP, b"]}", size),
-        "the same field again": filled(b"{", b'"prompt":"x"', b"}", size),
-        "a long grammar": filled(
-            _with(_ASKED, "grammar") + b'"root ::= ', b"[a] ", b'"}', size, comma=b""
-        ),
-        "a schema of many properties": numbered(
-            _with(_ASKED, "json_schema") + b'{"type":"object","properties":{',
-            lambda number: f'"p{number}":{{}}',
-            b"}}}",
-            size,
-        ),
-        "stream options": numbered(
-            _with(_ASKED, "stream_options") + b"{", lambda number: f'"u{number}":1', b"}}", size
-        ),
-        "brackets that never close": filled(_PROMPT, b"[", b"", size, comma=b""),
-        "no JSON at its end": filled(_PROMPT + b"[", b"1", b"]", size),
-        "no JSON": filled(b"", b"x", b"", size, comma=b""),
-    }
-    return [Shape(name, COMPLETIONS, body) for name, body in shapes.items()]
+    prompts = '{"max_tokens":1,"prompt":[«"' + "word " * (size // 655) + '",»]}'
+    resumed = body_of(_RESUMED_WITH_GRAMMAR, min(size, _MOST_RESUMED))
+    return [
+        *shapes_of(_COMPLETIONS, COMPLETIONS, size),
+        Shape("128 prompts", COMPLETIONS, body_of(prompts, size)),
+        Shape("a resumed text with a grammar", COMPLETIONS, resumed),
+    ]
 
 
 def chats(size: int = SIZE) -> list[Shape]:
     """Return shapes of a chat's body."""
-    tool = b'{"role":"tool","tool_call_id":"c","content":"x"}'
-    message = b'{"role":"user","content":"x","u":'
-    shapes = {
-        "tool messages": filled(_CHAT + b"[", tool, b"]}", size),
-        "turns": numbered(_CHAT + b"[", _said, b"]}", size),
-        "system messages": filled(_CHAT + b"[", b'{"role":"system","content":""}', b"]}", size),
-        "empty messages": filled(_CHAT + b"[", b'{"role":"a","content":""}', b"]}", size),
-        "messages that are none": filled(_CHAT + b"[", b"1", b"]}", size),
-        "one long message": filled(
-            _CHAT + b'[{"role":"user","content":"', b"word ", b'"}]}', size, comma=b""
-        ),
-        "content parts": filled(
-            _CHAT + b'[{"role":"user","content":[', b'{"type":"text","text":"x"}', b"]}]}", size
-        ),
-        "calls in one message": numbered(
-            _CHAT + b'[{"role":"assistant","tool_calls":[', _called, b"]}]}", size
-        ),
-        "a call with a text of long arguments": filled(
-            _CHAT
-            + b'[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\\"a\\":[',
-            b"1",
-            b']}"}}]}]}',
-            size,
-        ),
-        "a call with long arguments": filled(
-            _CHAT
-            + b'[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"a":[',
-            b"[]",
-            b"]}}}]}]}",
-            size,
-        ),
-        "unknown fields of a message": numbered(
-            _CHAT + b"[" + message + b"{", lambda number: f'"u{number}":1', b"}}]}", size
-        ),
-        "tools": filled(_with(_SPOKEN, "tools") + b"[", _TOOL, b"]}", size),
-        "tools that are not to be called": filled(
-            _with(_SPOKEN | {"tool_choice": "none"}, "tools") + b"[", _TOOL, b"]}", size
-        ),
-        "tools of other kinds": filled(
-            _with(_SPOKEN, "tools") + b"[", b'{"type":"web_search"}', b"]}", size
-        ),
-        "template variables": numbered(
-            _with(_SPOKEN, "chat_template_kwargs") + b"{",
-            lambda number: f'"u{number}":1',
-            b"}}",
-            size,
-        ),
-        "a template variable of lists": filled(
-            _with(_SPOKEN, "chat_template_kwargs") + b'{"u":[', b"[]", b"]}}", size
-        ),
-        "eight answers to a long chat": numbered(
-            _object({"n": 8, "max_tokens": 1})[:-1] + b',"messages":[', _said, b"]}", size
-        ),
-        "a schema as response_format": numbered(
-            _with(_SPOKEN, "response_format")
-            + b'{"type":"json_schema","json_schema":{"schema":{"properties":{',
-            lambda number: f'"p{number}":{{}}',
-            b"}}}}}",
-            size,
-        ),
-    }
-    return [Shape(name, CHAT, body) for name, body in shapes.items()]
+    return shapes_of(_CHATS, CHAT, size)
 
 
 def responses(size: int = SIZE) -> list[Shape]:
     """Return shapes of the body of a response."""
-    output = b'{"type":"function_call_output","call_id":"c","output":"x"}'
-    thought = b'{"type":"reasoning","summary":[{"type":"summary_text","text":"x"}]}'
-    asked = {"input": "x", "max_output_tokens": 1}
-    shapes = {
-        "function calls": numbered(_RESPONSE + b"[", _call, b"]}", size),
-        "outputs of calls": filled(_RESPONSE + b"[", output, b"]}", size),
-        "thoughts": filled(_RESPONSE + b"[", thought, b"]}", size),
-        "items": numbered(_RESPONSE + b"[", _said, b"]}", size),
-        "developer items": filled(
-            _RESPONSE + b"[", b'{"role":"developer","content":"x"}', b"]}", size
-        ),
-        "items of other tools": filled(
-            _RESPONSE + b"[", b'{"type":"web_search_call","status":"completed"}', b"]}", size
-        ),
-        "parts of an item": filled(
-            _RESPONSE + b'[{"role":"user","content":[',
-            b'{"type":"input_text","text":"x"}',
-            b"]}]}",
-            size,
-        ),
-        "metadata": numbered(
-            _with(asked, "metadata") + b"{", lambda number: f'"m{number}":""', b"}}", size
-        ),
-        "metadata of lists": filled(_with(asked, "metadata") + b'{"m":[', b"[]", b"]}}", size),
-        "what else a text has": numbered(
-            _with(asked, "text") + b"{", lambda number: f'"u{number}":1', b"}}", size
-        ),
-        "what to include": filled(_with(asked, "include") + b"[", b'"a"', b"]}", size),
-        "tools of a response": filled(
-            _with(asked | {"tool_choice": "none"}, "tools") + b"[",
-            b'{"type":"function","name":"f"}',
-            b"]}",
-            size,
-        ),
-        "long instructions": filled(
-            _with(asked, "instructions") + b'"', b"word ", b'"}', size, comma=b""
-        ),
-    }
-    return [Shape(name, RESPONSES, body) for name, body in shapes.items()]
+    return shapes_of(_RESPONSES, RESPONSES, size)
 
 
 def others(size: int = SIZE) -> list[Shape]:
     """Return shapes of other resources' bodies, and ways to send one."""
     short = _object(_ASKED)
-    return [
-        Shape("/tokenize", "/tokenize", filled(b'{"content":"', b"word ", b'"}', size, comma=b"")),
-        Shape("/tokenize of parts", "/tokenize", filled(b'{"content":[', b'"x"', b"]}", size)),
-        Shape("/tokenize of ids", "/tokenize", filled(b'{"content":[', b"1", b"]}", size)),
-        Shape(
-            "/tokenize with pieces",
-            "/tokenize",
-            filled(b'{"with_pieces":true,"content":[', b"1", b"]}", size),
-        ),
-        Shape("/detokenize", "/detokenize", filled(b'{"tokens":[', b"1", b"]}", size)),
-        Shape(
-            "/apply-template",
-            "/apply-template",
-            filled(b'{"messages":[', b'{"role":"tool","content":"x"}', b"]}", size),
-        ),
+    shapes = [
         Shape("a body byte by byte", COMPLETIONS, short[:-1] + b" " * (size // 10) + b"}", 1),
         Shape("a body in small parts", COMPLETIONS, short[:-1] + b" " * (size - 99) + b"}", 16),
     ]
+    for name, text in _OTHERS.items():
+        shapes.append(Shape(name, name.split()[0], body_of(text, size)))
+    return shapes
+
+
+def _object(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
 def shared() -> list[Shape]:

@@ -178,7 +178,7 @@ class LlamaEngine:
 
 
 def _on_cpu(threads: int) -> str:
-    return f"CPU, {threads} threads"
+    return "CPU, 1 thread" if threads == 1 else f"CPU, {threads} threads"
 
 
 def _context_size(settings: ModelSettings, trained: int) -> int:
