@@ -26,6 +26,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
@@ -66,17 +67,28 @@ def ratio(runs: Runs, one: str, other: str) -> float:
 
 def row(runs: list[Run], alone: list[Run]) -> Row:
     """Return a contender's row. overall: all tokens over all seconds, in which long waits count."""
-    drafted = sum(run.drafted for run in runs)
-    accepted = sum(run.accepted for run in runs)
+    total: Counter[str] = Counter()
+    seconds = 0.0
+    for run, reference in zip(runs, alone, strict=True):
+        total["drafted"] += run.drafted
+        total["accepted"] += run.accepted
+        total["timed"] += run.timed
+        total["tokens"] += len(run.ids)
+        total["same"] += int(run.ids == reference.ids)
+        seconds += run.seconds
+    drafted = total["drafted"]
     return {
-        "tokens_per_second": round(statistics.median(run.rate for run in runs), 2),
-        "overall": round(sum(run.timed for run in runs) / sum(run.seconds for run in runs), 2),
-        "acceptance": round(accepted / drafted, 3) if drafted else None,
-        "drafts_per_token": round(drafted / sum(len(run.ids) for run in runs), 2),
-        "same_text": sum(
-            run.ids == reference.ids for run, reference in zip(runs, alone, strict=True)
-        ),
+        "tokens_per_second": round(median_rate(runs), 2),
+        "overall": round(total["timed"] / seconds, 2),
+        "acceptance": round(total["accepted"] / drafted, 3) if drafted else None,
+        "drafts_per_token": round(drafted / total["tokens"], 2),
+        "same_text": total["same"],
     }
+
+
+def median_rate(runs: list[Run]) -> float:
+    """Return the median of tokens per second."""
+    return statistics.median(run.rate for run in runs)
 
 
 def summary(runs: Runs) -> dict[str, object]:
@@ -87,7 +99,7 @@ def summary(runs: Runs) -> dict[str, object]:
     if "llama-server default" in runs:
         ratios["auto / llama-server default"] = ratio(runs, "specmesh auto", "llama-server default")
     if swept:
-        best = max(swept, key=lambda name: statistics.median(run.rate for run in runs[name]))
+        best = max(swept, key=lambda name: median_rate(runs[name]))
         ratios["auto / llama-server best"] = ratio(runs, "specmesh auto", best)
         ratios["best"] = best.removeprefix("llama-server ")
     return {"turns": len(runs["specmesh alone"]), "rows": rows, "ratios": ratios}

@@ -59,7 +59,7 @@ def call(name: str, arguments: str, call_id: str) -> Message:
 
 
 def result(content: object, call_id: str) -> Message:
-    """Return what a tool has answered."""
+    """Return the answer of a tool."""
     return said("tool", content, tool_call_id=call_id)
 
 
@@ -209,7 +209,7 @@ class TemplateTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a shape. kind: one of the module's list; why: a reason, or the lost words."""
+    """The outcome of a shape. kind: one of KINDS; why: a reason, or the lost words."""
 
     kind: str
     why: str = ""
@@ -247,24 +247,22 @@ def missing_words(sent: str, prompt: str, words: re.Pattern[str]) -> list[str]:
 
 
 def plainly_rendered(source: str, body: Json) -> str | None:
-    """Return the template's own text of the messages as they stand; None where it refuses them."""
+    """Return the template's own text of unchanged messages, None if it refuses them."""
     messages: Any = json.loads(json.dumps(body["messages"]))
     for message in messages:
         if isinstance(message["content"], list):
             message["content"] = "".join(part["text"] for part in message["content"])
         message["content"] = message["content"] or ""
         with_objects(message)
-    answer = chat_template.answer(
-        {
-            "template": source,
-            "bos": BOS,
-            "eos": EOS,
-            "messages": messages,
-            "continued": False,
-            "variables": {"tools": body.get("tools")},
-        }
-    )
-    return str(answer["text"]) if "text" in answer else None
+    return template_text(source, body | {"messages": messages})
+
+
+def template_text(source: str, body: Json) -> str | None:
+    """Return the template's own text of a body, None if it refuses the body."""
+    request = {"template": source, "bos": BOS, "eos": EOS, "continued": False}
+    request |= {"messages": body["messages"], "variables": {"tools": body.get("tools")}}
+    text = chat_template.answer(request).get("text")
+    return None if text is None else str(text)
 
 
 def with_objects(message: Message) -> None:
@@ -276,8 +274,7 @@ def with_objects(message: Message) -> None:
 
 
 def shows_thoughts(source: str, body: Json) -> bool:
-    """Return True where the template shows an earlier thought under one of the names that templates
-    have for it."""
+    """Return True if the template shows an earlier thought under one of its usual names."""
     for name in ("reasoning_content", "reasoning", "thinking", "parts"):
         changed = json.loads(json.dumps(body))
         for message in changed["messages"]:
@@ -294,22 +291,11 @@ def shows_thoughts(source: str, body: Json) -> bool:
 
 
 def shown_in(source: str, body: Json) -> bool:
-    """Return True where the template shows a thought of these messages."""
-    answer = chat_template.answer(
-        {
-            "template": source,
-            "bos": BOS,
-            "eos": EOS,
-            "messages": body["messages"],
-            "continued": False,
-            "variables": {"tools": body.get("tools")},
-        }
-    )
-    text = str(answer.get("text", ""))
-    written_out = (
-        "'type'" in text or '"type": "thinking"' in text
-    )  # a list of parts, as Python has it
-    return THOUGHT.search(text) is not None and not written_out
+    """Return True if the template shows a thought of these messages."""
+    text = template_text(source, body) or ""
+    # Some templates print a list of parts as Python has it.
+    printed = "'type'" in text or '"type": "thinking"' in text
+    return THOUGHT.search(text) is not None and not printed
 
 
 def collected(only: str) -> Iterator[tuple[str, str]]:
@@ -325,7 +311,7 @@ def collected(only: str) -> Iterator[tuple[str, str]]:
 
 
 def outcomes(source: str) -> dict[str, Outcome]:
-    """Return what becomes of each shape."""
+    """Return the outcome of each shape."""
     try:
         tokenizer = TemplateTokenizer(source)
     except ConfigError as error:
@@ -349,18 +335,29 @@ def show_template(name: str, found: Mapping[str, Outcome]) -> None:
 
 def show_totals(every: Mapping[str, Mapping[str, Outcome]]) -> None:
     """Print the totals of each shape, and for each reason how often it was given."""
-    print(f"\n{'shape':<22}" + "".join(f"{kind:>10}" for kind in KINDS))
+    kinds = "".join(f"{kind:>10}" for kind in KINDS)
+    print(f"\n{'shape':<22}{kinds}")
+    total: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     for shape in SHAPES:
-        counts = Counter(found[shape].kind for found in every.values())
-        print(f"{shape:<22}" + "".join(f"{counts[kind]:>10}" for kind in KINDS))
-    total = Counter(one.kind for found in every.values() for one in found.values())
-    print(f"{'all':<22}" + "".join(f"{total[kind]:>10}" for kind in KINDS))
-    reasons = Counter(
-        f"{one.kind}: {one.why}" for found in every.values() for one in found.values() if one.why
-    )
+        counts: Counter[str] = Counter()
+        for found in every.values():
+            one = found[shape]
+            counts[one.kind] += 1
+            if one.why:
+                reasons[f"{one.kind}: {one.why}"] += 1
+        show_counts(shape, counts)
+        total += counts
+    show_counts("all", total)
     print()
     for reason, count in reasons.most_common():
         print(f"{count:>6}  {reason[:150]}")
+
+
+def show_counts(name: str, counts: Counter[str]) -> None:
+    """Print a row of the totals."""
+    numbers = "".join(f"{counts[kind]:>10}" for kind in KINDS)
+    print(f"{name:<22}{numbers}")
 
 
 def main() -> None:

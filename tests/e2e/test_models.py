@@ -226,7 +226,7 @@ def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[
 def threads(daemon: Daemon) -> int:
     model: Json = daemon.stats()["model"]
     kind, count, unit = str(model["backend"]).replace(",", "").split()
-    assert (kind, unit) == ("CPU", "threads")
+    assert (kind, unit) == ("CPU", "thread" if count == "1" else "threads")
     return int(count)
 
 
