@@ -44,59 +44,41 @@ ENDS = {"length": "limit", "stop": "eos"}
 def options() -> argparse.Namespace:
     """Return the options that a verifier has, too; others are accepted without effect."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name, default in (
-        ("port", 8080),
-        ("ctx-size", 4096),
-        ("parallel", 4),
-        ("n-predict", -1),
-        ("seed", -1),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    texts = {
-        "temp": "0.8",
-        "alias": "target",
-        "chat-template": CHATML,
-        "chat-template-file": "",
-        "reasoning": "auto",
-    }
-    for name, text in texts.items():
-        parser.add_argument(f"--{name}", default=text)
-    for name in ("kv-unified", "verbose"):
-        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--ctx-size", type=int, default=4096)
+    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--n-predict", type=int, default=-1)
+    parser.add_argument("--seed", type=int, default=-1)
+    parser.add_argument("--temp", default="0.8")
+    parser.add_argument("--alias", default="target")
+    parser.add_argument("--chat-template", default=CHATML)
+    parser.add_argument("--chat-template-file", default="")
+    parser.add_argument("--reasoning", default="auto")
+    parser.add_argument("--kv-unified", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
     return parser.parse_known_args()[0]
 
 
 def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[bytes]":
     """Start a verifier with these options, its socket in `folder`."""
-    model, template = folder / f"{chosen.alias}.gguf", folder / "template.jinja"
+    model = folder / f"{chosen.alias}.gguf"
     model.symlink_to(MODEL)
+    template = folder / "template.jinja"
     template.write_text(CHATML if chosen.chat_template == "chatml" else chosen.chat_template)
     with socket.create_server(("127.0.0.1", 0)) as free:
         bind = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    ctx = chosen.ctx_size if chosen.kv_unified else chosen.ctx_size // chosen.parallel
-    words = [
-        "--model",
-        model,
-        "--chat-template",
-        chosen.chat_template_file or template,
-        "--bind",
-        bind,
-    ]
-    words += [
-        "--socket",
-        folder / "s",
-        "--ctx",
-        ctx,
-        "--max-sessions",
-        chosen.parallel,
-        "--threads",
-        1,
-    ]
+    ctx = chosen.ctx_size
+    if not chosen.kv_unified:
+        ctx //= chosen.parallel
+    command = [sys.executable, "-m", "specmesh", "verifier", "--threads", "1"]
+    command += ["--model", str(model), "--bind", bind, "--socket", str(folder / "s")]
+    command += ["--chat-template", str(chosen.chat_template_file or template)]
+    command += ["--ctx", str(ctx), "--max-sessions", str(chosen.parallel)]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")
     }
-    command = [sys.executable, "-m", "specmesh", "verifier", *map(str, words)]
-    return subprocess.Popen(command, env=environment | {"XDG_CONFIG_HOME": os.devnull})
+    environment["XDG_CONFIG_HOME"] = os.devnull
+    return subprocess.Popen(command, env=environment)
 
 
 class Refused(Exception):
@@ -159,7 +141,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def limit(self) -> dict[str, int]:
         """Return --n-predict as a field of /v1, if it was given."""
-        return {"max_tokens": self.chosen.n_predict} if self.chosen.n_predict > 0 else {}
+        if self.chosen.n_predict <= 0:
+            return {}
+        return {"max_tokens": self.chosen.n_predict}
 
     def ask(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
         """Return the verifier's answer, of any status."""
@@ -186,12 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for line in answer:
             begins, brace, rest = line.partition(b"{")
-            known = brace and begins in (b"", b"data: ")
-            self.wfile.write(
-                begins + json.dumps(spelled(json.loads(brace + rest))).encode() + b"\n"
-                if known
-                else line
-            )
+            if brace and begins in (b"", b"data: "):
+                answered = json.dumps(spelled(json.loads(brace + rest)))
+                self.wfile.write(begins + answered.encode() + b"\n")
+            else:
+                self.wfile.write(line)
 
     def tell(self, value: object, status: int = 200) -> None:
         """Answer with JSON."""
@@ -282,18 +265,20 @@ def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, 
 
 def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
     """Return the events of one answer as one."""
-    content = "".join(event["content"] for event in events)
-    told = {
-        "completion_probabilities": [
-            one for event in events for one in event.get("completion_probabilities", [])
-        ]
+    content = ""
+    probabilities: list[Any] = []
+    ids: list[int] = []
+    for event in events:
+        content += event["content"]
+        probabilities += event.get("completion_probabilities", [])
+        if body.get("return_tokens"):
+            ids += event["tokens"]
+    return events[-1] | {
+        "completion_probabilities": probabilities,
+        "content": content,
+        "tokens": ids,
+        "has_new_line": "\n" in content,
     }
-    ids = (
-        [token for event in events for token in event["tokens"]]
-        if body.get("return_tokens")
-        else []
-    )
-    return events[-1] | told | {"content": content, "tokens": ids, "has_new_line": "\n" in content}
 
 
 def main() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import platform
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +16,11 @@ import torch
 from pair import data, measure, train
 from pair.model import Llama
 
+NAMES = ("target", "drafter")
+
 
 def halved(model: Llama) -> Llama:
-    """The model with its matrices rounded to half precision, as they are exported."""
+    """Return the model with its matrices rounded to half precision, as they are exported."""
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 2:
@@ -31,7 +36,7 @@ def _loss(model: Llama, held: list[list[int]], size: int) -> dict[str, float]:
 
 
 def fidelity(model: Llama, engine: measure.Engine, ids: list[int]) -> dict[str, float]:
-    """How far llama.cpp's logits of the exported file lie from torch's."""
+    """Compare llama.cpp's logits of the exported file with torch's."""
     engine.reset()
     theirs = engine.feed(ids)
     with torch.no_grad():
@@ -58,37 +63,46 @@ def _rounded(report: dict[str, float]) -> dict[str, float]:
 
 
 def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle: Path) -> None:
-    """Measures the bundle and writes `card.json` beside it."""
+    """Measure the bundle and write `card.json` into it."""
     settings = measure.Settings()
-    size = sum(len(text.encode()) for text in data.held_out_files().values())
-    names = ("target", "drafter")
-    pair = {name: halved(model) for name, model in zip(names, models, strict=True)}
-    engines = {name: measure.Engine(bundle / f"{name}.gguf") for name in names}
+    record = _facts(work, bundle)
+    engines: list[measure.Engine] = []
     prompts = measure.spots(held, settings.prompt)
-    probe = [i for ids in held[:3] for i in ids][:1000]
-    files = measure.bundle_bytes(bundle)
-    ours = {name: n for name, n in files.items() if name not in ("card.json", "README.md")}
-    record = {
-        "python": platform.python_version(),
-        "training_files": len(data.training_files()),
-        "training_bytes": sum(len(t.encode()) for t in data.training_files().values()),
-        "held_out": list(data.HELD_OUT),
-        "recipe": _recipe(work),
-        "parameters": {n: measure.parameters(bundle / f"{n}.gguf") for n in names},
-        "bytes": ours,
-        "held_out_loss": {n: _loss(pair[n], held, size) for n in names},
-        "fidelity": {n: fidelity(pair[n], engines[n], probe) for n in names},
-        "settings": measure.settings_record(settings),
-        "greedy": _rounded(
-            measure.greedy_report(engines["target"], engines["drafter"], prompts, settings)
-        ),
-        "agreement_on_held_out_text": round(
-            measure.real_text_agreement(engines["target"], engines["drafter"], held), 4
-        ),
-        "sampled": _rounded(
-            measure.sampled_report(engines["target"], engines["drafter"], prompts, settings)
-        ),
-    }
+    probe = list(chain.from_iterable(held[:3]))[:1000]
+    size = _bytes(data.held_out_files())
+    for name, model in zip(NAMES, map(halved, models), strict=True):
+        engine = measure.Engine(bundle / f"{name}.gguf")
+        engines.append(engine)
+        record["held_out_loss"][name] = _loss(model, held, size)
+        record["fidelity"][name] = fidelity(model, engine, probe)
+    target, drafter = engines
+    record["settings"] = measure.settings_record(settings)
+    record["greedy"] = _rounded(measure.greedy_report(target, drafter, prompts, settings))
+    agreement = measure.real_text_agreement(target, drafter, held)
+    record["agreement_on_held_out_text"] = round(agreement, 4)
+    record["sampled"] = _rounded(measure.sampled_report(target, drafter, prompts, settings))
     text = json.dumps(record, indent=2) + "\n"
     (bundle / "card.json").write_text(text, encoding="utf-8")
     train.say(text)
+
+
+def _facts(work: Path, bundle: Path) -> dict[str, Any]:
+    """Return the card without its measurements."""
+    files = measure.bundle_bytes(bundle)
+    for name in ("card.json", "README.md"):
+        files.pop(name, None)
+    return {
+        "python": platform.python_version(),
+        "training_files": len(data.training_files()),
+        "training_bytes": _bytes(data.training_files()),
+        "held_out": list(data.HELD_OUT),
+        "recipe": _recipe(work),
+        "parameters": {name: measure.parameters(bundle / f"{name}.gguf") for name in NAMES},
+        "bytes": files,
+        "held_out_loss": {},
+        "fidelity": {},
+    }
+
+
+def _bytes(files: Mapping[str, str]) -> int:
+    return sum(len(text.encode()) for text in files.values())
