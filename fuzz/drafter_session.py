@@ -73,16 +73,18 @@ class _World:
             case 13 if not self.honest:
                 self.hear(self.tape.take(self.tape.byte()))
             case 14:
-                known = self.session.known
-                base = self.tape.byte() % (len(known) + 2)
-                crc = (
-                    known.crc_at(min(base, len(known)))
-                    if self.tape.byte() & 1
-                    else self.tape.number(4)
-                )
-                self.handle(m.Nack(SESSION, base, crc))
+                self.refuse()
             case _:
                 self.session.set_round_trip(self.tape.choice(ROUND_TRIPS))
+
+    def refuse(self) -> None:
+        """Send a NACK with the right checksum, or another."""
+        known = self.session.known
+        base = self.tape.byte() % (len(known) + 2)
+        if self.tape.byte() & 1:
+            self.handle(m.Nack(SESSION, base, known.crc_at(min(base, len(known)))))
+        else:
+            self.handle(m.Nack(SESSION, base, self.tape.number(4)))
 
     def tell(self) -> None:
         """Send a stretch of the verifier's text, new or old."""
@@ -92,11 +94,10 @@ class _World:
         self.heard = base + len(ids)
         draft_n = tape.choice((4, 0, 1, 16, 255))
         place = SESSION, base, self.truth.crc_at(base)
-        self.handle(
-            m.Sync(*place, ids, draft_n)
-            if tape.byte() & 1
-            else m.Truth(*place, ids, draft_n, accepted=len(ids) // 2)
-        )
+        if tape.byte() & 1:
+            self.handle(m.Sync(*place, ids, draft_n))
+        else:
+            self.handle(m.Truth(*place, ids, draft_n, accepted=len(ids) // 2))
 
     def hear(self, frame: bytes) -> None:
         """Take a frame from the verifier, as the drafter's loop does."""
@@ -113,29 +114,36 @@ class _World:
             return
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
-        assert list(plan.ids) == self.session.known[held : held + len(plan.ids)], (
-            "not where the memory ends"
-        )
+        known = self.session.known[held : held + len(plan.ids)]
+        assert list(plan.ids) == known, "not where the memory ends"
         self.memory.append(plan.ids)
         began = self.now
         guesses: list[int] = []
-        while (
-            plan.sampler is not None
-            and len(guesses) < plan.draft_n
-            and (guess := self.guess()) is not None
-        ):
-            self.memory.append(guesses[-1:])
-            guesses.append(guess)
-        sampler = ProposalSampler(Sampler(SamplingParams()), 0)
-        sampler.proposal = self.proposal(guesses[0]) if self.samples and len(guesses) == 1 else None
+        sampler: ProposalSampler | None = None
+        if plan.sampler is not None:
+            guesses = self.guesses(plan.draft_n)
+            sampler = ProposalSampler(Sampler(SamplingParams()), 0)
+            if self.samples and len(guesses) == 1:
+                sampler.proposal = self.proposal(guesses[0])
         self.memory.trim(held)
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
             self.tell()
         if len(self.memory.held) == held:  # a cut of the meantime is made after the step
             self.memory.append((*plan.ids, *guesses[:-1]))
-        row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.sampler is not None else None)
+        row = ev.DraftRow(0, 0, held, plan.ids, sampler)
         self.did(self.session.predicted(row, guesses, began, self.now))
+
+    def guesses(self, most: int) -> list[int]:
+        """Return the model's next ids, at most so many, each after the others."""
+        found: list[int] = []
+        while len(found) < most:
+            guess = self.guess()
+            if guess is None:
+                break
+            self.memory.append(found[-1:])
+            found.append(guess)
+        return found
 
     def guess(self) -> int | None:
         luck = self.tape.byte()
@@ -167,9 +175,8 @@ class _World:
             session.cut_to(len(self.memory.held))
         assert len(session.known) - session.n_truth <= MAX_LEAD
         assert 0 <= session.draft_n <= MAX_LEAD
-        assert (
-            self.memory.held[0 : len(self.memory.held)] == session.known[0 : len(self.memory.held)]
-        )
+        held = len(self.memory.held)
+        assert self.memory.held[0:held] == session.known[0:held]
         if self.honest:
             assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), (
                 "not the verifier's text"

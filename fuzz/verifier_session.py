@@ -101,9 +101,8 @@ class _World:
             case 14:
                 self.decide()
             case _:
-                self.perform(
-                    self.session.cancel(m.FinishReason.CANCELLED)
-                ) if self.tape.byte() == 0 else None
+                if self.tape.byte() == 0:
+                    self.perform(self.session.cancel(m.FinishReason.CANCELLED))
 
     def attach(self) -> None:
         drafter = DrafterEstimates()
@@ -120,15 +119,16 @@ class _World:
 
     def decide(self) -> None:
         """Set another policy: one of a few, or once the solution of the session's estimates."""
-        inputs = (
-            self.session.draft_length.unsolved(self.now) if self.session.finished is None else None
-        )
-        if inputs is not None and not self.solved:
-            self.solved = True
-            self.session.draft_length.policy = solve(inputs, self.session.draft_length.policy)
-            self.seen["solved"] += 1
-        else:
-            self.session.draft_length.policy = _policy(self.tape.byte() % 3, self.most)
+        draft_length = self.session.draft_length
+        inputs = None
+        if self.session.finished is None and not self.solved:
+            inputs = draft_length.unsolved(self.now)
+        if inputs is None:
+            draft_length.policy = _policy(self.tape.byte() % 3, self.most)
+            return
+        self.solved = True
+        draft_length.policy = solve(inputs, draft_length.policy)
+        self.seen["solved"] += 1
 
     def work(self) -> None:
         """Begin or end a step, take in a part of the prompt, or wait."""
@@ -212,12 +212,14 @@ class _World:
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):
             if self.reason is not None:
                 break
-            self.now = self.now if self.until is None else self.until
+            if self.until is not None:
+                self.now = self.until
             self.work()
-        assert tuple(self.shown) == (
-            self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall
-        )
+        shown = tuple(self.shown)
+        assert self.shall[: len(shown)] == shown
         assert self.reason in (self.ends, "cancelled"), f"ended with {self.reason}"
+        if self.reason != "cancelled":
+            assert shown == self.shall
 
 
 @cache

@@ -7,8 +7,8 @@ statement, comprehensions, ternaries, packed assignments, positional arguments a
 docstrings. The limits come from measurements of h11, websockets, structlog, starlette, mini-sglang
 and mlx-lm.
 
-The exit code is 1 if a package exceeds one of them, unless it is in NOT_YET and no package was named;
-and if a package of NOT_YET exceeds none of them.
+The exit code is 1 if a package exceeds one of them, unless it is in NOT_YET and no package was
+named; and if a package of NOT_YET exceeds none of them.
 """
 
 import ast
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("specmesh", "wire", "daemons", "tests", "fuzz", "soak", "bench", "tools")
-NOT_YET = ("specmesh", "daemons", "tests", "fuzz", "soak", "bench", "tools")
+NOT_YET = ("specmesh", "daemons", "tests", "fuzz", "bench", "tools")
 """Packages that are still being rewritten. This list only shrinks."""
 
 COLUMNS = 100
