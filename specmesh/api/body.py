@@ -273,8 +273,8 @@ def _thought_in(part: object) -> str | None:
     match part:
         case {"type": "thinking", "thinking": str(thought)}:
             return thought
-        case {"type": "thinking", "thinking": [*_]}:
-            texts = [at(one, "text") for one in as_list(at(part, "thinking"))]
+        case {"type": "thinking"} if is_list(parts := at(part, "thinking")):
+            texts = [at(one, "text") for one in parts]
             return "".join(text for text in texts if isinstance(text, str))
         case {"type": "reasoning", "text": str(thought)}:
             return thought
