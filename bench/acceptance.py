@@ -30,7 +30,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))

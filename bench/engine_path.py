@@ -35,7 +35,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.events import Opening
 from specmesh.engines.base import Ask
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.tiny_gguf import TinyModel, write

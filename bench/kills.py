@@ -26,7 +26,7 @@ from pathlib import Path
 from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))

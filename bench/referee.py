@@ -8,7 +8,7 @@ import numpy as np
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.noise import gumbel
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 
 MARGIN = 0.05
 """Largest observed difference of logits between kernels of different row widths."""

@@ -15,7 +15,7 @@ from statistics import median
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
 PROMPT = 200
@@ -54,7 +54,7 @@ def main() -> None:
             for constant in (False, True)
         ]
         plain, constant = (LlamaVerifier(one) for one in settings)
-        width = constant.info.width or 0
+        width = constant.info.capabilities.width or 0
         for engine in (plain, constant):
             engine.decode([Span(0, 0, (7,) * PROMPT, logits=False)])
         runs = [

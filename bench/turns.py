@@ -30,7 +30,7 @@ from statistics import median
 from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))

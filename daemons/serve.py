@@ -27,9 +27,10 @@ from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
-from specmesh.engines.load import calibrate, check_there, load_drafter, load_verifier
+from specmesh.engines.load import check_there, load_drafter, load_verifier
+from specmesh.engines.steps import calibrate
 from specmesh.errors import NotThereYet, SpecmeshError, Starting
-from specmesh.models import parts
+from specmesh.models.files import parts
 from specmesh.security import bracketed, check_bind, endpoint
 from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
@@ -206,7 +207,7 @@ class Serving:
         backend.loop = loop
         info, port = engine.info, settings.port
         facts = address | {"socket": str(settings.socket), "backend": info.backend}
-        facts["trimming"] = info.trimming
+        facts["trimming"] = info.capabilities.trimming
         http = {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys)}
         log.info(
             "ready", role=self._role, encrypted=keys is not None, model=info.model, **facts, **http

@@ -17,7 +17,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.fields import number_at
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 

@@ -29,7 +29,8 @@ from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
-from specmesh.engines.base import DraftEngine, OffloadEngine, run_draft_step
+from specmesh.engines.base import DraftEngine
+from specmesh.engines.steps import run_draft_step
 from specmesh.errors import NotOffered, WentAway
 
 DraftOrder = ClientOrder | list[ev.CoreEffect] | LookedUp | BaseException
@@ -54,13 +55,19 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
-        room = info.n_ctx * (info.max_sessions if info.reuse == "copied" else 1)
-        # With several verifiers nothing is kept: the same ids may mean other tokens.
-        room, offloads = room if len(routes) == 1 else 0, isinstance(engine, OffloadEngine)
+        capabilities = info.capabilities
+        room = info.n_ctx
+        if capabilities.reuse == "copied":
+            room *= info.max_sessions
+        if len(routes) > 1:
+            room = 0  # verifiers may mean other tokens by the same ids
         slots = KVSlots(
-            info.max_sessions, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads
+            info.max_sessions,
+            "whole" if capabilities.reuse == "whole" else "cut",
+            room,
+            offloads=capabilities.offloads,
         )
-        core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
+        core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, capabilities.batches), slots)
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
         self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())

@@ -10,7 +10,7 @@ from specmesh.core.vocabulary.exchange import VocabularyExchange, VocabularyStat
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import DraftEngine
-from specmesh.engines.load import RemappedDrafter
+from specmesh.engines.remapped import RemappedDrafter
 from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")

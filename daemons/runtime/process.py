@@ -23,14 +23,8 @@ from specmesh.core.fields import Json
 from specmesh.core.statistics.daemon import DaemonFacts
 from specmesh.daemons.runtime.notifier import Notifier
 from specmesh.daemons.runtime.patience import Patience
-from specmesh.engines.base import (
-    CpuEngine,
-    DraftEngine,
-    VerifyEngine,
-    host_id,
-    offloaded_by,
-    physical_cores,
-)
+from specmesh.engines.base import DraftEngine, VerifyEngine
+from specmesh.host import host_id, physical_cores
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -109,7 +103,7 @@ def facts(
         model=model,
         address=address,
         encrypted=encrypted,
-        offloaded_bytes=offloaded_by(engine),
+        offloaded_bytes=engine.offloaded_bytes,
     )
 
 
@@ -197,12 +191,14 @@ class DaemonProcess:
 def thread_share(
     engine: VerifyEngine | DraftEngine, *, drafter: bool, explicit: bool
 ) -> ThreadShare:
-    """Return what this process's engine takes of its host's cores; 0 off the CPU. `explicit` threads stay, and a
-    reproducible target's, since some kernels' sums depend on them."""
+    """Return the share of the host's cores that this process's engine uses; 0 off the CPU.
+
+    Threads do not follow the load if they are `explicit`, or if the target is reproducible: the
+    sums of some kernels depend on them.
+    """
     info = engine.info
-    follows = (
-        isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
-    )
+    reproducible = info.capabilities.width is not None
+    follows = info.threads > 0 and not explicit and not reproducible
     return ThreadShare(info.threads, physical_cores(), host_id(), drafter=drafter, follows=follows)
 
 

@@ -42,8 +42,9 @@ from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.engines.base import OffloadEngine, VerifyEngine, limits_of, run_step
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.grammar import Grammars
+from specmesh.engines.steps import limits_of, run_step
 from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
 
@@ -196,7 +197,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
         model = info.named() | {
-            "reproducible": info.width is not None,
+            "reproducible": info.capabilities.width is not None,
             "model_hash": self._model_hash or None,
         }
         return self.stats.snapshot(
@@ -296,14 +297,15 @@ def core_of(
     engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float
 ) -> VerifierCore:
     info = engine.info
-    room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
-    part = PREFILL_ROWS if info.width is not None else None
+    capabilities = info.capabilities
+    room = info.n_ctx * (1 if capabilities.reuse == "whole" else info.max_sessions)
+    part = PREFILL_ROWS if capabilities.width is not None else None
     slots = KVSlots(
         info.max_sessions,
-        info.reuse,
+        capabilities.reuse,
         room,
         part,
-        offloads=isinstance(engine, OffloadEngine),
+        offloads=capabilities.offloads,
         guests=info.guests,
         n_ctx=info.n_ctx,
     )

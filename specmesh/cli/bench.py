@@ -41,7 +41,7 @@ from specmesh.cli.options import (
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
-from specmesh.models import resolve
+from specmesh.models.files import resolve
 from specmesh.paths import bundled, models_dir
 
 if TYPE_CHECKING:
@@ -441,7 +441,8 @@ def _measured(path: Path) -> "StepTimes":
     """Load a target and measure its steps, as a verifier does at its start."""
     from specmesh.bench.recommend import StepTimes
     from specmesh.core.draft_length.step_costs import StepCosts
-    from specmesh.engines.load import calibrate, load_verifier
+    from specmesh.engines.load import load_verifier
+    from specmesh.engines.steps import calibrate
 
     costs = StepCosts()
     settings = ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)

@@ -32,7 +32,7 @@ from specmesh.config import (
 from specmesh.core.fields import Json
 from specmesh.core.text.tool_formats import FORMATS
 from specmesh.machines import STEPS_MS
-from specmesh.models import located
+from specmesh.models.files import located
 from specmesh.security import check_bind, check_present, check_rpc, host_of, listen
 from specmesh.security.keys import find_keys
 
@@ -334,8 +334,8 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -
     from specmesh import logs
     from specmesh.daemons.runtime.notifier import Notifier
     from specmesh.daemons.runtime.patience import Patience
-    from specmesh.engines.base import physical_cores
     from specmesh.engines.llama.library import serve_rpc
+    from specmesh.host import physical_cores
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)
     logs.configure("info")

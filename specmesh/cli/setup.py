@@ -14,7 +14,7 @@ from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, flag, json_option, option, print_result, table
 from specmesh.core.fields import Json
 from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode
-from specmesh.models import entries
+from specmesh.models.files import entries
 from specmesh.paths import models_dir
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, parse_key

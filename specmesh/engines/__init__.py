@@ -1,1 +1,1 @@
-"""Engines: the adapters to what runs models. Each wraps one library and is imported only when chosen."""
+"""Adapters to the libraries that run models. Each is imported only if it is chosen."""

@@ -1,27 +1,33 @@
 """A drafter without a model: prompt lookup.
 
-Text repeats itself: where the last few ids occurred before, what followed them then is a good draft now
-(Saxena, "Prompt Lookup Decoding", 2023). Costs tens of microseconds, and helps where answers quote their prompt.
+Text repeats itself. If the last few ids occurred before, the id that followed them then is a good
+draft now (Saxena, "Prompt Lookup Decoding", 2023). A draft costs tens of microseconds. It helps
+with answers that quote their prompt.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specmesh.engines.base import ANY_ID, Ask, EngineInfo, Sequences
+from specmesh.engines.base import ANY_ID, Ask, Capabilities, EngineInfo, Sequences, Unthreaded
 
 _SIZES = (4, 3, 2)  # lengths of the suffixes that are tried
 
 
-class NgramDrafter:
-    """Drafts the id that followed the most recent earlier occurrence of the longest known suffix."""
+class NgramDrafter(Unthreaded):
+    """Drafts the id that followed the most recent earlier occurrence of the longest suffix."""
 
     vocabulary = None
 
     def __init__(self, n_ctx: int, max_sessions: int) -> None:
-        name, backend = f"ngram-{_SIZES[0]}", "prompt lookup"
         self.info = EngineInfo(
-            name, n_ctx, n_ctx, max_sessions, trimming="removal", backend=backend, reuse="cut"
+            model=f"ngram-{_SIZES[0]}",
+            n_ctx=n_ctx,
+            n_batch=n_ctx,
+            max_sessions=max_sessions,
+            backend="prompt lookup",
+            capabilities=Capabilities(reuse="cut"),
         )
         self._sequences = Sequences(max_sessions, n_ctx, ANY_ID, n_ctx)
         self._ids = np.zeros((max_sessions, n_ctx), np.int32)
@@ -31,23 +37,32 @@ class NgramDrafter:
 
     def _draft(self, ask: Ask) -> int | None:
         held = self._sequences.check_append(ask.seq, ask.ids)
-        self._sequences.lengths[ask.seq] = end = held + len(ask.ids)
+        end = held + len(ask.ids)
+        self._sequences.lengths[ask.seq] = end
         self._ids[ask.seq, held:end] = ask.ids
         if ask.sampler is None:
             return None
         ids = self._ids[ask.seq, :end]
         for size in _SIZES:
-            before = max(end - size, 0)  # so many places where an earlier occurrence may begin
-            same = np.ones(before, np.bool_)
-            for index in range(size if before else 0):
-                same &= ids[index : before + index] == ids[before + index]
-            if (begins := np.flatnonzero(same)).size:
-                return int(ids[begins[-1] + size])
+            if size < end:
+                begins = _earlier_begins(ids, size)
+                if begins.size:
+                    return int(ids[begins[-1] + size])
         return None
 
     def trim(self, seq: int, length: int) -> int:
-        self._sequences.lengths[seq] = kept = self._sequences.check_trim(seq, length)
+        kept = self._sequences.check_trim(seq, length)
+        self._sequences.lengths[seq] = kept
         return kept
 
     def close(self) -> None:
         pass
+
+
+def _earlier_begins(ids: NDArray[np.int32], size: int) -> NDArray[np.intp]:
+    """Return the positions at which the last `size` of these ids begin earlier too."""
+    before = len(ids) - size
+    same = np.ones(before, np.bool_)
+    for index in range(size):
+        same &= ids[index : before + index] == ids[before + index]
+    return np.flatnonzero(same)

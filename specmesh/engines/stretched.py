@@ -1,4 +1,4 @@
-"""llama.cpp whose steps last as long as on another machine: what is left of the time is waited for."""
+"""llama.cpp with the step times of another machine: the rest of each step's time is waited for."""
 
 import time
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.engines.base import Ask, Progress
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaEngine, LlamaVerifier
-from specmesh.engines.sim import wait_until
+from specmesh.engines.sim import rows_of, wait_until
 from specmesh.machines import DRAFT_MS, step_ms
 
 
 class _Stretched(LlamaEngine):
-    """All that name the model, statistics too, say that its speed is not this machine's."""
+    """An engine whose name, in statistics too, shows that its speed is not this machine's."""
 
     def __init__(self, settings: ModelSettings, progress: Progress, guests: int = 0) -> None:
         super().__init__(settings, progress, guests=guests)
@@ -27,14 +27,15 @@ class _Stretched(LlamaEngine):
 class StretchedVerifier(_Stretched, LlamaVerifier):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
-        rows = super().decode(spans)
-        wait_until(started + step_ms(self.machine, sum(len(span.ids) for span in spans)) / 1e3)
-        return rows
+        logits = super().decode(spans)
+        seconds = step_ms(self.machine, rows_of(spans)) / 1000
+        wait_until(started + seconds)
+        return logits
 
 
 class StretchedDrafter(_Stretched, LlamaDrafter):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()
-        tokens = super().predict(asks)
-        wait_until(started + DRAFT_MS / 1e3)
-        return tokens
+        drafts = super().predict(asks)
+        wait_until(started + DRAFT_MS / 1000)
+        return drafts

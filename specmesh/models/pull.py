@@ -26,7 +26,7 @@ from huggingface_hub.utils import build_hf_headers, logging  # pyright: ignore[r
 from rich.filesize import decimal
 
 from specmesh.errors import Busy, ConfigError, PullError, RequestError
-from specmesh.models import is_gguf, parts
+from specmesh.models.files import is_gguf, parts
 
 _TIMEOUT = 30.0
 _COMPANIONS = ("mmproj", "imatrix")

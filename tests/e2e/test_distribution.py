@@ -21,7 +21,7 @@ from processes import Daemon, Mesh, complete, until
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 
 pytestmark = pytest.mark.models
 

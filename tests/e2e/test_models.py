@@ -14,7 +14,7 @@ from harness.ports import free_port
 from meshes import running
 from processes import Daemon, Json, Mesh, Running, body, command, complete, drafted, generate, until
 
-from specmesh.engines.base import physical_cores
+from specmesh.host import physical_cores
 
 pytestmark = pytest.mark.models
 

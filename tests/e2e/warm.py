@@ -16,7 +16,9 @@ from pathlib import Path
 from specmesh.cli import main
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["specmesh.cli", "specmesh.daemons.serve", "specmesh.engines.llama"])
+FORKS.set_forkserver_preload(
+    ["specmesh.cli", "specmesh.daemons.serve", "specmesh.engines.llama.engine"]
+)
 
 
 class Forked:

@@ -13,7 +13,7 @@ from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
-from specmesh.engines.mlx import MlxDrafter
+from specmesh.engines.mlx.drafter import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
 N_CTX, N_SEQ, N_BATCH = 96, 3, 32

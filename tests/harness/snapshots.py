@@ -14,11 +14,18 @@ from specmesh.core.statistics.snapshot import LoadingSnapshot, PrefixCacheSectio
 from specmesh.core.verifier import events as vev
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
-from specmesh.engines.base import EngineInfo
+from specmesh.engines.base import Capabilities, EngineInfo
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.wire.messages import Hello
 
-INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
+INFO = EngineInfo(
+    model="big.gguf",
+    n_ctx=4096,
+    n_batch=512,
+    max_sessions=32,
+    backend="CPU, 1 thread",
+    capabilities=Capabilities(),
+)
 ENGINE = SimVerifier(SimSettings())
 PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
 ADDRESS = "tcp://127.0.0.1:7071"

@@ -1,5 +1,1 @@
-"""llama.cpp as verifier and as drafter."""
-
-from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
-
-__all__ = ["LlamaDrafter", "LlamaVerifier"]
+"""GGUF models by llama.cpp."""

@@ -21,64 +21,85 @@ _INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
 SavedState = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    n_ctx: int  # tokens per sequence
+    """The sizes of a cache.
+
+    n_ctx: tokens per sequence.
+    rows: most rows of one decode.
+    outputs: most rows of one decode that have logits.
+    width: rows that steps are filled up to, in cells of each sequence's own, so that a token's
+        cell does not depend on other sequences. None: steps are not filled up, and all sequences
+        share the cells.
+    guests: further sequences, of GUEST_IDS tokens.
+    """
+
+    n_ctx: int
     max_sessions: int
-    rows: int  # most of one decode
-    outputs: int  # most of those with logits
+    rows: int
+    outputs: int
     threads: int
-    # Rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend on other
-    # sequences. None: no filling, and all sequences share the cells.
     width: int | None = None
-    guests: int = 0  # sequences more, of GUEST_IDS tokens
+    guests: int = 0
 
 
 class LlamaCache:
-    """A llama_context: the memory of several sequences. Callers check spans (`Sequences`). This one takes rows back by
-    removing them from memory; `rollback.Restore` is for models that do not allow it. Other Python threads run during
-    llama_decode, and while a GPU is waited for. The other calls are too short for that: to get the GIL back from a busy
-    thread takes longer than they do."""
+    """A llama_context: the memory of several sequences. Callers check spans (`Sequences`).
+
+    This class takes rows back by removing them from memory; `rollback.Restore` is for models that
+    do not allow it. Other Python threads run during llama_decode, and while a GPU is waited for.
+    The other calls are too short for that: getting the GIL back from a busy thread takes longer.
+    """
 
     trimming: Trimming = "removal"
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        self.lib = lib = model.lib
+        lib = model.lib
+        self.lib = lib
         self._state_flags = 0
         self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
         self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
         self._seq_cp = keeping_gil(lib, "llama_memory_seq_cp")
-        self._shape = sizes.outputs, model.n_vocab
+        self._shape = (sizes.outputs, model.n_vocab)
         self._address: int = 0
         self._logits = np.empty((0, model.n_vocab), np.float32)
         self._on_gpu = model.on_gpu
         self._handle = _create(model, sizes)
         self._memory = lib.llama_get_memory(self._handle)
-        self._rows, self._width = sizes.rows, sizes.width or 0
+        self._rows = sizes.rows
+        self._width = sizes.width or 0
         self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:
             self.close()
-            raise ConfigError(
-                f"{model.name} keeps no context", "choose a model that generates text"
-            )
+            reason = f"{model.name} keeps no context"
+            raise ConfigError(reason, "choose a model that generates text")
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        """Run one step; return the `outputs` wanted rows in order, valid until the next. Raises EngineError."""
+        """Run one step; return the `outputs` wanted rows in order, valid until the next step.
+
+        Raises EngineError.
+        """
         self.decode(spans)
         return self.logits(outputs)
 
     def trim(self, seq: int, length: int) -> bool:
-        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach. This may
-        only note the length; then the next step, within its time, brings the memory up to date."""
+        """Keep `length` tokens, 0 < length < held; return False if that is out of reach.
+
+        Nothing has changed then. This may only note the length: the next step then brings the
+        memory up to date, within its time.
+        """
         return self.remove(seq, length)
 
     def clear(self, seq: int) -> None:
-        """Empty a sequence and free what was kept for it: possible for every model."""
+        """Empty a sequence and free its saved states: possible for every model."""
         self._seq_rm(self._memory, seq, -1, -1)
 
     def share(self, seq: int, source: int, length: int) -> None:
-        """Let the empty `seq` share the cells of the first `length` tokens of `source`. Only for attention in shared
-        cells: llama.cpp copies whole sequences otherwise, or ends the process."""
+        """Let the empty `seq` share the cells of the first `length` tokens of `source`.
+
+        Only for attention in shared cells: llama.cpp copies whole sequences otherwise, or ends the
+        process.
+        """
         self._seq_cp(self._memory, source, seq, 0, length)
 
     def use_threads(self, threads: int) -> None:
@@ -87,32 +108,35 @@ class LlamaCache:
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
+        handle = self._handle
+        self._handle = None
         if handle is not None:
             self.lib.llama_free(handle)
 
     # --- llama.cpp's own calls
 
     def decode(self, spans: Sequence[Span]) -> None:
-        """One llama_decode over all spans; after an EngineError any number of the rows are held."""
+        """Call llama_decode for all spans; after an EngineError any number of rows are held."""
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans))
-        if code != 0:
-            rows = sum(len(span.ids) for span in spans)
-            if code == _NO_SLOT:
-                raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
-            raise EngineError(
-                f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})"
-            )
+        if code == 0:
+            return
+        rows = sum(len(span.ids) for span in spans)
+        if code == _NO_SLOT:
+            raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
+        reason = f"code {code}: {quoted_errors()}"
+        raise EngineError(f"llama.cpp failed in a step of {rows} rows ({reason})")
 
     def read(self, span: Span) -> None:
         """Decode a span without logits in parts. Raises EngineError."""
-        for at in range(0, len(span.ids), self._rows):
-            self.decode(
-                [Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)]
-            )
+        for start in range(0, len(span.ids), self._rows):
+            ids = span.ids[start : start + self._rows]
+            self.decode([Span(span.seq, span.position + start, ids, logits=False)])
 
     def logits(self, rows: int) -> NDArray[np.float32]:
-        """Return the wanted logits of the last decode: llama.cpp's own memory, valid until the next."""
+        """Return the wanted logits of the last decode, valid until the next.
+
+        They are llama.cpp's own memory.
+        """
         if self._on_gpu or rows == 0:  # callers time steps, also those without logits
             self.lib.llama_synchronize(self._handle)
         if rows == 0:
@@ -122,27 +146,38 @@ class LlamaCache:
             raise EngineError("llama.cpp returned no logits")
         if address != self._address:
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-            self._address, self._logits = address, np.ctypeslib.as_array(pointer, self._shape)
+            self._logits = np.ctypeslib.as_array(pointer, self._shape)
+            self._address = address
         return self._logits[:rows]
 
     def remove(self, seq: int, length: int) -> bool:
-        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
+        """Keep the first `length` tokens of a sequence; return False if the model cannot.
+
+        Nothing has changed then.
+        """
         return bool(self._seq_rm(self._memory, seq, length, -1))
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
-        """Copy a sequence's state; into `reuse` where it fits. Raises EngineError."""
+        """Copy a sequence's state, into `reuse` if it fits. Raises EngineError."""
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._state_flags)
-        state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
-        get = self.lib.llama_state_seq_get_data_ext
-        if size == 0 or get(self._handle, _pointer(state), size, seq, self._state_flags) != size:
-            raise EngineError(
-                f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})"
+        state = reuse
+        if state is None or len(state) != size:
+            state = np.empty(size, np.uint8)
+        written = 0
+        if size:
+            written = self.lib.llama_state_seq_get_data_ext(
+                self._handle, _pointer(state), size, seq, self._state_flags
             )
+        if size == 0 or written != size:
+            reason = quoted_errors()
+            raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({reason})")
         return state
 
     def load(self, seq: int, length: int, state: SavedState | None) -> None:
-        """Restore the `length` tokens that a sequence held when `state` was saved (None: nothing). After an EngineError
-        its state is unknown."""
+        """Restore the `length` tokens that a sequence held when `state` was saved.
+
+        A state of None: no tokens. After an EngineError the sequence's state is unknown.
+        """
         if state is None:
             self._seq_rm(self._memory, seq, -1, -1)
             return
@@ -150,17 +185,14 @@ class LlamaCache:
             self._handle, _pointer(state), len(state), seq, self._state_flags
         )
         if not done or not self.remove(seq, length):
-            raise EngineError(
-                f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})"
-            )
+            reason = quoted_errors()
+            raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({reason})")
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    params.n_ctx = (
-        sizes.n_ctx + (sizes.width or 0)
-    ) * sizes.max_sessions  # rows that fill a step up take cells too
-    params.n_ctx += GUEST_IDS * sizes.guests
+    ids = sizes.n_ctx + (sizes.width or 0)  # rows that fill a step up take cells too
+    params.n_ctx = ids * sizes.max_sessions + GUEST_IDS * sizes.guests
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.max_sessions + sizes.guests
     params.n_outputs_max = sizes.outputs
@@ -172,8 +204,9 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
-        what = f"no context of {sizes.n_ctx} ids x {sizes.max_sessions} sequences for {model.name} ({quoted_errors()})"
-        raise ConfigError(what, "choose a smaller context or fewer sequences")
+        size = f"{sizes.n_ctx} ids x {sizes.max_sessions} sequences"
+        reason = f"no context of {size} for {model.name} ({quoted_errors()})"
+        raise ConfigError(reason, "choose a smaller context or fewer sequences")
     return handle
 
 
@@ -182,28 +215,35 @@ def _pointer(state: SavedState) -> Any:
 
 
 class _Batch:
-    """A llama_batch of `capacity` rows, each in one sequence; refilled for every step. ctypes arrays take a few items
-    in less time than numpy's."""
+    """A llama_batch of `capacity` rows, each in one sequence; refilled for every step.
+
+    ctypes arrays take a few items in less time than numpy's.
+    """
 
     def __init__(self, lib: Any, capacity: int) -> None:
         int32s: Any = ctypes.c_int32 * capacity
-        self._ids, self._positions, self._seqs = int32s(), int32s(), int32s()
+        self._ids = int32s()
+        self._positions = int32s()
+        self._seqs = int32s()
         self._wanted: Any = (ctypes.c_int8 * capacity)()
-        cells = range(ctypes.addressof(self._seqs), ctypes.addressof(self._seqs) + 4 * capacity, 4)
-        seqs = (_INT32_POINTER * capacity)(*(ctypes.cast(cell, _INT32_POINTER) for cell in cells))
+        seqs = (_INT32_POINTER * capacity)()
+        first = ctypes.addressof(self._seqs)
+        for row in range(capacity):
+            seqs[row] = ctypes.cast(first + 4 * row, _INT32_POINTER)
         counts = int32s(*(1,) * capacity)
-        self._batch = lib.llama_batch(
-            0, self._ids, None, self._positions, counts, seqs, self._wanted
-        )
+        columns = (self._ids, None, self._positions, counts, seqs, self._wanted)
+        self._batch = lib.llama_batch(0, *columns)
 
     def fill(self, spans: Sequence[Span]) -> Any:
+        """Write the rows of a step, and return the llama_batch."""
         end = 0
         for span in spans:
             count = len(span.ids)
-            row, end = end, end + count
-            self._ids[row:end] = span.ids
-            self._positions[row:end] = range(span.position, span.position + count)
-            self._seqs[row:end] = (span.seq,) * count
-            self._wanted[row:end] = (span.logits,) * count
+            start = end
+            end += count
+            self._ids[start:end] = span.ids
+            self._positions[start:end] = range(span.position, span.position + count)
+            self._seqs[start:end] = (span.seq,) * count
+            self._wanted[start:end] = (span.logits,) * count
         self._batch.n_tokens = end
         return self._batch

@@ -1,7 +1,8 @@
-"""Memories that do more than `LlamaCache`: steps of one width, and models whose rows cannot be removed.
+"""Memories that do more than `LlamaCache`.
 
-Attention forgets rows one by one. A recurrent layer keeps one state, so that of an earlier position must have been
-saved before (`Restore`).
+FixedWidth runs steps of one width. Restore is for models whose rows cannot be removed: attention
+forgets rows one by one, but a recurrent layer keeps one state, so that of an earlier position must
+have been saved before.
 """
 
 from collections.abc import Sequence
@@ -17,54 +18,76 @@ from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 CARRY = 8
-"""Most tokens that are decoded again within the next step. More are decoded on their own, and saved after."""
+"""Most tokens that are decoded again within the next step.
+
+More are decoded on their own, and the state is saved after them.
+"""
 
 SAVE_EVERY = 32
-"""Tokens after which a drafter saves again: as far as it drafts ahead, so the save before reaches behind the chain."""
+"""Tokens after which a drafter saves again.
+
+It drafts as far ahead at most, so the save before reaches behind all drafts.
+"""
 
 NOISE = 0.05
-"""Share of the logits' spread by which kernels of different width may differ; a wrong state differs by all of it."""
+"""Share of the logits' spread by which kernels of different width may differ.
+
+A wrong state differs by all of it.
+"""
 
 
 class FixedWidth(LlamaCache):
-    """Steps of one constant width, whose logits depend on nothing but the tokens before them. Kernels are chosen by the
-    number of rows of a decode, and round differently; and attention sums over cells wherever there was room. So each
-    sequence is decoded on its own, in cells of its own, and rows with logits are filled up to `width` by rows after
-    them, to which no row attends and which are removed."""
+    """Steps of one constant width, whose logits depend on nothing but the tokens before them.
+
+    Kernels are chosen by the number of rows of a decode, and round differently. Attention sums over
+    cells in whatever places there was room. So each sequence is decoded on its own, in cells of its
+    own. Rows with logits are filled up to `width` by rows after them, to which no row attends and
+    which are removed.
+    """
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
+        """Run a step as LlamaCache.run.
+
+        Raises LocalProtocolError for a span with logits that is too wide.
+        """
         for span in spans:
             if span.logits and len(span.ids) > self._width:
-                raise LocalProtocolError(
-                    f"a span of {len(span.ids)} rows with logits: each step has {self._width}"
-                )
-        shown: list[NDArray[np.float32]] = []
+                count = f"{len(span.ids)} rows with logits"
+                raise LocalProtocolError(f"a span of {count}: each step has {self._width}")
+        blocks: list[NDArray[np.float32]] = []
         for span in spans:
-            if span.logits:
-                rows = self._step(span)
-                shown.append(rows if span is spans[-1] else rows.copy())
-            else:
+            if not span.logits:
                 self.read(span)
+                continue
+            rows = self._step(span)
+            if span is not spans[-1]:
+                rows = rows.copy()
+            blocks.append(rows)
         if not outputs:
             return self.logits(0)
-        return shown[0] if len(shown) == 1 else np.concatenate(shown)
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _step(self, span: Span) -> NDArray[np.float32]:
         missing = self._width - len(span.ids)
-        filling = [Span(span.seq, span.end, (0,) * missing, logits=True)] if missing else []
-        self.decode([span, *filling])
+        spans = [span]
+        if missing:
+            spans.append(Span(span.seq, span.end, (0,) * missing, logits=True))
+        self.decode(spans)
         if missing and not self.remove(span.seq, span.end):
-            raise EngineError(
-                f"llama.cpp did not remove what filled a step of sequence {span.seq} up"
-            )
+            step = f"a step of sequence {span.seq}"
+            raise EngineError(f"llama.cpp did not remove the rows that filled up {step}")
         return self.logits(self._width)[: len(span.ids)]
 
 
 @dataclass(slots=True)
 class _Track:
-    """One sequence: its tokens; states saved, oldest first, by the tokens before them (None: of none); `behind`: tokens
-    were taken back, and the memory is not there yet."""
+    """One sequence of Restore.
+
+    ids: its tokens.
+    states: saved states, oldest first, each with the number of tokens before it. None: the state
+        of an empty sequence.
+    behind: tokens were taken back, and the memory has not been restored yet.
+    """
 
     ids: list[int] = field(default_factory=list)
     states: list[tuple[int, SavedState | None]] = field(default_factory=lambda: [(0, None)])
@@ -72,22 +95,26 @@ class _Track:
 
 
 class Restore(LlamaCache):
-    """The state is saved before rows that may be taken back; then it is restored, and what stays is decoded again.
+    """Saves the state before rows that may be taken back.
 
-    Up to CARRY tokens to decode again go at the head of the next step, which reads the weights only once; more are
-    decoded on their own, and the state is saved after them.
+    To take rows back, the state is restored, and the tokens that stay are decoded again:
 
-    ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose rows come one by
-           one: it saves every SAVE_EVERY tokens and keeps two, so that the older reaches behind everything drafted.
+    - Up to CARRY tokens go at the head of the next step, which reads the weights only once.
+    - More tokens are decoded on their own, and the state is saved after them.
+
+    ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose
+        rows come one by one: it saves every SAVE_EVERY tokens and keeps two states, so that the
+        older reaches behind everything drafted.
     """
 
     trimming: Trimming = "restore"
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes, *, ahead: bool) -> None:
         super().__init__(model, sizes)
-        # Attention's part stays where it is: `remove` cuts it.
+        # The part of attention layers stays in its cells: `remove` cuts it.
         self._state_flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._ahead = ahead
+        self._most_states = 2 if ahead else 1
         self._tracks = [_Track() for _ in range(sizes.max_sessions)]
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
@@ -97,7 +124,7 @@ class Restore(LlamaCache):
         return logits
 
     def _prepared(self, spans: Sequence[Span]) -> list[Span]:
-        """Restore what was taken back, and save where that is due; return what to run."""
+        """Restore states that are behind, and save states that are due; return the spans to run."""
         carried: list[Span] = []
         for seq in {span.seq for span in spans}:
             again = self._restored(seq)
@@ -111,7 +138,7 @@ class Restore(LlamaCache):
         return [*carried, *spans]
 
     def _restored(self, seq: int) -> Span | None:
-        """Restore the newest state that is not too new; return what must be decoded again."""
+        """Restore the newest state that is not too new; return the span to decode again."""
         track = self._tracks[seq]
         if not track.behind:
             return None
@@ -124,20 +151,25 @@ class Restore(LlamaCache):
         return Span(seq, length, ids, logits=False) if ids else None
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
-        """Return whether to save before these spans. settled: tokens were just decoded again on their own."""
+        """Return True if a state is to be saved before these spans.
+
+        settled: tokens were just decoded again on their own.
+        """
         track = self._tracks[seq]
         since = len(track.ids) - track.states[-1][0]
+        if since <= 0:
+            return False
         if self._ahead:
-            return since > 0 and (settled or since >= SAVE_EVERY)
-        return since > 0 and any(
-            span.seq == seq and span.logits and len(span.ids) > 1 for span in spans
-        )
+            return settled or since >= SAVE_EVERY
+        return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
     def _save(self, seq: int) -> None:
-        track, reused = self._tracks[seq], None
-        if len(track.states) > self._ahead:
+        track = self._tracks[seq]
+        reused = None
+        if len(track.states) >= self._most_states:
             _, reused = track.states.pop(0)
-        track.states.append((len(track.ids), self.save(seq, reused)))
+        state = self.save(seq, reused)
+        track.states.append((len(track.ids), state))
 
     def trim(self, seq: int, length: int) -> bool:
         track = self._tracks[seq]
@@ -153,52 +185,57 @@ class Restore(LlamaCache):
 
 
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
-    """Reserve a model's memory. Raises ConfigError. A drafter's wrong state costs drafts only, a verifier's would be in
-    the text: it is tried."""
-    recurrent = model.has_states
-    if recurrent and sizes.width is not None:
-        what = "keeps states that rows cannot be removed from, so its steps cannot be filled up to one width"
-        raise ConfigError(f"{model.name} {what}", "leave --reproducible out")
-    cache: LlamaCache
-    if recurrent:
-        cache = Restore(
-            model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter
-        )
-    else:
-        cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
+    """Reserve a model's memory. Raises ConfigError.
+
+    A drafter's wrong state costs drafts only, but a verifier's would be in the text, so it is
+    tested.
+    """
+    cache = _cache_of(model, sizes, drafter=drafter)
     try:
         cache.run([Span(0, 0, (0, 0), logits=False)], 0)  # also warms up
     except EngineError as error:
         cache.close()
         raise ConfigError(f"{model.name} does not run: {error}") from error
     cache.clear(0)
-    if recurrent and not drafter and not _takes_back(cache):
+    if model.has_states and not drafter and not _takes_back(cache):
         cache.close()
-        raise ConfigError(
-            f"{model.name} does not return to a saved state, so it cannot verify",
-            "choose another model",
-        )
+        reason = f"{model.name} does not return to a saved state, so it cannot verify"
+        raise ConfigError(reason, "choose another model")
     return cache
 
 
-def _takes_back(cache: LlamaCache) -> bool:
-    """Return whether a third token's logits stay the same after two others were taken back before it."""
+def _cache_of(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
+    if sizes.width is None and model.has_states:
+        rows = sizes.rows + CARRY * sizes.max_sessions
+        return Restore(model, replace(sizes, rows=rows), ahead=drafter)
+    if sizes.width is None:
+        return LlamaCache(model, sizes)
+    if model.has_states:
+        reason = "keeps states that rows cannot be removed from"
+        effect = "so its steps cannot be filled up to one width"
+        raise ConfigError(f"{model.name} {reason}, {effect}", "leave --reproducible out")
+    return FixedWidth(model, sizes)
 
-    def last(position: int, *ids: int) -> NDArray[np.float32]:
+
+def _takes_back(cache: LlamaCache) -> bool:
+    """Return True if a token's logits stay the same after two others were taken back before it."""
+
+    def last_row(position: int, *ids: int) -> NDArray[np.float32]:
         row: NDArray[np.float32] = cache.run([Span(0, position, ids, logits=True)], len(ids))[-1]
         return row.copy()
 
     try:
-        last(0, 1, 2)
-        expected = last(2, 3)
+        last_row(0, 1, 2)
+        expected = last_row(2, 3)
         cache.clear(0)
-        last(0, 1)
-        last(1, 2, 4, 5)
+        last_row(0, 1)
+        last_row(1, 2, 4, 5)
         if not cache.trim(0, 2):
             return False
         spread = float(expected.max() - expected.mean())
-        return float(np.abs(last(2, 3) - expected).max()) <= NOISE * spread
+        difference = float(np.abs(last_row(2, 3) - expected).max())
     except EngineError:
         return False
     finally:
         cache.clear(0)
+    return difference <= NOISE * spread

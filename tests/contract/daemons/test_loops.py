@@ -30,10 +30,11 @@ from specmesh.core.events import Span
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.engines.base import Ask, host_id
+from specmesh.engines.base import Ask
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
+from specmesh.host import host_id
 from specmesh.wire import messages as m
 
 

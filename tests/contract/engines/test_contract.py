@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
-from specmesh.engines.base import Ask, DraftEngine, OffloadEngine, VerifyEngine
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
-from specmesh.engines.load import RemappedDrafter
+from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.remapped import RemappedDrafter
 from specmesh.engines.sim import SimDrafter, SimVerifier
 from specmesh.errors import LocalProtocolError
 
@@ -91,7 +91,7 @@ class TestVerifier:
         for start, end in ((0, 8), (8, 12), (12, 16)):
             step(verifier, span(1, start, ids[start:end]))
         held = verifier.trim(1, 6)
-        assert held == 6 if verifier.info.trimming == "removal" else held == 0
+        assert held == 6 if verifier.info.capabilities.trimming == "removal" else held == 0
         assert_same_logits(step(verifier, span(1, held, ids[held:]))[0], straight[held:])
 
     def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
@@ -125,11 +125,11 @@ class TestVerifier:
     def test_copies(self, verifier: VerifyEngine) -> None:
         ids = text_ids(20)
         straight = step(verifier, span(0, 0, ids))[0]
-        if verifier.info.reuse != "copied":
+        if verifier.info.capabilities.reuse != "copied":
             with pytest.raises(LocalProtocolError):
                 verifier.copy(1, 0, 6)
             pytest.skip("its sequences share no ids, and it says so")
-        assert verifier.info.trimming == "removal"
+        assert verifier.info.capabilities.trimming == "removal"
         verifier.copy(1, 0, 6)
         verifier.copy(2, 1, 6)
         step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
@@ -142,8 +142,6 @@ class TestVerifier:
 
     def test_offloaded(self, verifier: VerifyEngine) -> None:
         """Gone on with, cut, copied and freed as if it had stayed."""
-        if not isinstance(verifier, OffloadEngine):
-            pytest.skip("its steps pay for their own sequences only")
         ids, others = text_ids(20), text_ids(15, seed=4)
         straight = step(verifier, span(0, 0, ids))[0]
         step(verifier, span(1, 0, ids[:12]))
@@ -152,7 +150,7 @@ class TestVerifier:
         step(verifier, span(2, 0, others, logits=False))
         verifier.offload(2)
         verifier.trim(2, 0)
-        if verifier.info.reuse == "copied":
+        if verifier.info.capabilities.reuse == "copied":
             verifier.copy(2, 0, 6)
             assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
         held = verifier.trim(0, 8)
@@ -222,7 +220,11 @@ class TestDrafter:
         predict(drafter, 1, ids[:19], None)
         predict(drafter, 1, [50, 51], GREEDY)
         held = drafter.trim(1, length)
-        assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
+        assert (
+            held == length
+            if drafter.info.capabilities.trimming == "removal"
+            else 0 <= held <= length
+        )
         assert predict(drafter, 1, ids[held:], GREEDY) == fresh
 
     def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
@@ -239,7 +241,7 @@ class TestDrafter:
 
     def test_several_at_once(self, drafter: DraftEngine) -> None:
         """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
-        if not drafter.info.batches:
+        if not drafter.info.capabilities.batches:
             pytest.skip("it guesses for one sequence at a time")
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
         alone = []

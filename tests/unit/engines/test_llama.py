@@ -22,11 +22,11 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.base import offloaded_by
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
-from specmesh.engines.llama.model import LlamaModel, TextCoverage
+from specmesh.engines.llama.encoder import LlamaEncoder, TextCoverage
+from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
+from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import (
     ChildFailed,
@@ -214,8 +214,8 @@ class TestVocabulary:
     @given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \u2581\n<|im_>"))))
     def test_no_text_has_fewer_ids_than_said(self, text: str) -> None:
         """Whatever is in it: control characters, blanks, marks of special tokens."""
-        for model in bundled_models():
-            assert model.least_ids(text) <= len(model.encode(text, special=False))
+        for encoder in bundled_encoders():
+            assert encoder.least_ids(text) <= len(encoder.encode(text, special=False))
 
     def test_bytes_that_no_id_stands_for_count_for_nothing(self) -> None:
         """A vocabulary without them drops them, as SmolLM2's some control characters."""
@@ -223,14 +223,14 @@ class TestVocabulary:
         assert TextCoverage(0, b"").least_ids("abcde") == 0
 
     def test_a_long_text_has_many_ids(self) -> None:
-        for model in bundled_models():
-            assert model.least_ids("word " * 20_000) > 1000
+        for encoder in bundled_encoders():
+            assert encoder.least_ids("word " * 20_000) > 1000
 
     def test_texts_are_tokenized_side_by_side(
         self, verifier: LlamaVerifier, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A short one does not wait for a long one, and a model is freed after both."""
-        model, long = verifier.tokenizer, threading.Event()
+        model, long = verifier.tokenizer.encoder, threading.Event()
         may_end = threading.Event()
         real = model._tokenize_deeply
 
@@ -251,7 +251,7 @@ class TestVocabulary:
         self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = LlamaVerifier(settings(tiny_gguf))
-        model, order = engine.tokenizer, list[str]()
+        model, order = engine.tokenizer.encoder, list[str]()
         begun, closing = threading.Event(), threading.Event()
         real = model._tokenize_deeply
 
@@ -281,9 +281,9 @@ class TestVocabulary:
 
 
 @functools.cache
-def bundled_models() -> tuple[LlamaModel, ...]:
+def bundled_encoders() -> tuple[LlamaEncoder, ...]:
     paths = [bundled(name) for name in ("target.gguf", "drafter.gguf")]
-    return tuple(LlamaModel(ModelSettings("llama", path)) for path in paths)
+    return tuple(LlamaModel(ModelSettings("llama", path)).encoder for path in paths)
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -303,11 +303,11 @@ def test_what_is_offloaded_has_no_cells(
     def idles(position: int, most: int = 10_000) -> int:
         """Steps of another one from a use of it until it has no cells, at most so many."""
         engine.decode([Span(0, position, (40,), logits=False)])
-        assert (lib.llama_memory_seq_pos_max(made[-1], 0), offloaded_by(engine)) == (position, 0)
+        assert (lib.llama_memory_seq_pos_max(made[-1], 0), engine.offloaded_bytes) == (position, 0)
         for steps in range(most):
             engine.offload(0)
             if lib.llama_memory_seq_pos_max(made[-1], 0) < 0:
-                assert offloaded_by(engine) > 0
+                assert engine.offloaded_bytes > 0
                 return steps
             engine.trim(1, 0)
             engine.decode([Span(1, 0, (40,), logits=False)])
@@ -344,7 +344,7 @@ def test_pin_is_the_packages() -> None:
 
 def test_nothing_on_stderr(tiny_gguf: Path) -> None:
     program = (
-        "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama import *;"
+        "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama.engine import *;"
         "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
         "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
     )

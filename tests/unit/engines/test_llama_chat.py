@@ -12,7 +12,7 @@ from specmesh.core.fields import Json, object_at
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.engines.chat_template import answer
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.errors import RequestError
 
 pytest.importorskip("llama_cpp")

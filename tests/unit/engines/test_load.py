@@ -19,11 +19,12 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines import load, sim
-from specmesh.engines.base import Ask, EngineInfo
-from specmesh.engines.load import RemappedDrafter, calibrate
+from specmesh.engines import load, sim, steps
+from specmesh.engines.base import Ask, Capabilities, EngineInfo, Unthreaded
 from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.remapped import RemappedDrafter
 from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.engines.steps import calibrate
 from specmesh.errors import LocalProtocolError
 
 
@@ -45,7 +46,7 @@ class Clock:
 def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(sim, "time", clock)
-    monkeypatch.setattr(load, "time", clock)
+    monkeypatch.setattr(steps, "time", clock)
 
 
 class Target(SimVerifier):
@@ -97,7 +98,10 @@ def test_narrow_targets(settings: SimSettings, info: dict[str, object], most: in
 
 def test_a_target_that_saves_has_something_to_save():
     """Before a step with drafts it saves its state, which takes time too: none is there without an id."""
-    engine, held = Target(SimSettings(n_ctx=3), trimming="restore"), set[int]()
+    engine, held = (
+        Target(SimSettings(n_ctx=3), capabilities=Capabilities(trimming="restore")),
+        set[int](),
+    )
     decode = engine.decode
     engine.decode = lambda spans: (
         held.update(span.position for span in spans if span.logits) or decode(spans)
@@ -150,11 +154,18 @@ WORDS = tuple(b"w%d" % number for number in range(40))
 VERIFIER = Vocabulary((*WORDS, b""), frozenset({40}))
 
 
-class Scripted:
+class Scripted(Unthreaded):
     """A draft model whose logits the test gives; it keeps what it was fed."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.info = EngineInfo("scripted", 64, 8, 1, trimming="removal", backend="test")
+        self.info = EngineInfo(
+            model="scripted",
+            n_ctx=64,
+            n_batch=8,
+            max_sessions=1,
+            backend="test",
+            capabilities=Capabilities(),
+        )
         self.vocabulary = vocabulary
         self.logits: NDArray[np.float32] = np.zeros(len(vocabulary), np.float32)
         self.fed: list[int] = []

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.engines.base import Ask
-from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.engines.mlx.model import token_bytes
 from specmesh.errors import ConfigError, EngineError
 
@@ -20,7 +20,8 @@ pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines.mlx import MlxDrafter, model, sequence
+from specmesh.engines.mlx import model, sequence
+from specmesh.engines.mlx.drafter import MlxDrafter
 
 pytestmark = pytest.mark.models
 

@@ -15,7 +15,7 @@ from hub_server import HubServer, Models, Repo
 
 from specmesh.errors import ConfigError, NotThereYet
 from specmesh.models import pull as model_transfer
-from specmesh.models import resolve
+from specmesh.models.files import resolve
 from specmesh.paths import models_dir
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -365,7 +365,7 @@ class TestResolve:
     def test_a_closed_folder_does_not_open(self, filled, monkeypatch, call):
         """The machine's own services cannot look into homes."""
         denied = Mock(side_effect=PermissionError(13, "Permission denied"))
-        monkeypatch.setattr(f"specmesh.models.{call}", denied)
+        monkeypatch.setattr(f"specmesh.models.files.{call}", denied)
         with pytest.raises(ConfigError, match="homes are hidden") as raised:
             resolve("/home/ada/model.gguf", filled)
         assert not isinstance(raised.value, NotThereYet)

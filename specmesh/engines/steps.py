@@ -1,0 +1,124 @@
+"""Steps of a core carried out by an engine, and the time that a target's steps take."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
+from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
+from specmesh.core.session_params import TargetLimits
+from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+
+WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
+"""Rows of the steps that `calibrate` measures.
+
+The first are the widths beside which kernels change, up to a step with the most drafts. The others
+follow while there is time.
+"""
+
+REPEATS = 3
+BUDGET = 2.0  # seconds after which `calibrate` begins no further measurement
+
+
+def limits_of(engine: VerifyEngine) -> TargetLimits:
+    """Return the limits that a target sets for sessions."""
+    info = engine.info
+    width = info.capabilities.width
+    vocabulary = engine.tokenizer.vocabulary
+    drafts = MAX_DRAFTS if width is None else min(MAX_DRAFTS, width - 1)
+    return TargetLimits(
+        n_ctx=info.n_ctx,
+        n_vocab=len(vocabulary),
+        end_ids=vocabulary.end_ids,
+        max_drafts=drafts,
+        pieces=vocabulary.pieces,
+        width=width,
+    )
+
+
+def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
+    """Carry out a verifier's step; return the logits of its spans. Raises EngineError."""
+    if step.threads is not None:
+        engine.use_threads(step.threads)
+    for order in step.orders:
+        match order:
+            case KVCut(seq, length):
+                engine.trim(seq, length)
+            case KVCopy(seq, source, length):
+                engine.copy(seq, source, length)
+            case KVOffload(seq):
+                engine.offload(seq)
+            case _:
+                assert_never(order)
+    return engine.decode(step.spans)
+
+
+def run_draft_step(
+    engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep
+) -> DraftedRows:
+    """Carry out a drafter's step; return the drafts of its rows. Raises EngineError.
+
+    Each row drafts until it has enough drafts, or the model has none. A row whose sequence could
+    not be cut to its position has none.
+
+    speaking: by upstream, the engine in the vocabulary of that upstream.
+    """
+    if step.threads is not None:
+        engine.use_threads(step.threads)
+    held = dict[int, int]()
+    for cut in step.cuts:
+        held[cut.seq] = engine.trim(cut.seq, cut.length)
+    for seq in step.offloads:
+        engine.offload(seq)
+    rows = dict[int, DraftRow]()
+    tokens = dict[int, list[int]]()
+    asks = list[Ask]()
+    for row in step.rows:
+        rows[row.seq] = row
+        tokens[row.seq] = []
+        if held.get(row.seq, row.position) == row.position:
+            asks.append(Ask(row.seq, row.ids, row.sampler))
+    while asks:
+        drafts = speaking[step.upstream].predict(asks)
+        following = list[Ask]()
+        for ask, draft in zip(asks, drafts, strict=True):
+            if draft is None:
+                continue
+            drafted = tokens[ask.seq]
+            drafted.append(draft)
+            if len(drafted) < rows[ask.seq].draft_n:
+                following.append(Ask(ask.seq, (draft,), ask.sampler))
+        asks = following
+    return DraftedRows(held, list(tokens.values()))
+
+
+def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
+    """Measure steps of the WIDTHS, or of the target's one width, on an empty sequence.
+
+    The sequence is empty again afterwards.
+    """
+    begun = time.monotonic()
+    info = engine.info
+    capabilities = info.capabilities
+    held = 1 if capabilities.trimming == "restore" else 0  # such a target saves a state, if any
+    most = min(info.n_outputs or info.n_batch, info.n_ctx - held)
+    wanted = WIDTHS if capabilities.width is None else (capabilities.width,)
+    widths = [rows for rows in wanted if rows <= most]
+    _seconds_of(engine, held, widths[0])  # the first ever warms caches up and is not typical
+    for number, rows in enumerate(widths * REPEATS):
+        if number and time.monotonic() - begun > BUDGET:
+            return
+        costs.record(rows, _seconds_of(engine, held, rows))
+
+
+def _seconds_of(engine: VerifyEngine, held: int, rows: int) -> float:
+    """Return the seconds of one step of `rows` rows after `held` ids."""
+    if held:
+        engine.decode([Span(0, 0, (0,) * held, logits=False)])
+    started = time.monotonic()
+    engine.decode([Span(0, held, (0,) * rows, logits=True)])
+    seconds = time.monotonic() - started
+    engine.trim(0, 0)
+    return seconds

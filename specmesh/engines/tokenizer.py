@@ -1,0 +1,110 @@
+"""A target's tokenizer: the encoder of its library, and its chat template."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import structlog
+
+from specmesh.core.fields import Json
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.template_traits import TemplateTraits
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.chat_template import ChatTemplate
+from specmesh.errors import ConfigError, RequestError
+
+log = structlog.get_logger("specmesh.engines")
+
+
+class Encoder(Protocol):
+    """A library's tokenizer for text. Every member is safe from any thread."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a text, special tokens written in it included.
+
+        special: add the special tokens at its ends. Raises RequestError for a lone surrogate,
+        EngineError once the model is closed.
+        """
+        ...
+
+    def least_ids(self, text: str) -> int:
+        """Return a lower bound of the number of ids that `encode` makes of a text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTexts:
+    """The texts that a model's file holds for a chat.
+
+    bos, eos: the tokens that begin and end a sequence, as a template writes them.
+    adds_bos: the encoder begins each prompt with `bos` anyway.
+    template: the source of the chat template, or empty.
+    """
+
+    bos: str
+    eos: str
+    adds_bos: bool
+    template: str
+
+
+class ChatTokenizer:
+    """`Tokenizer` by an encoder and a chat template.
+
+    texts: by llama-server's names, the bos_token, the eos_token, and the chat_template if there is
+        one.
+    traits: the properties of the template, or the defaults.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        encoder: Encoder,
+        own: ModelTexts,
+        chosen: str | None,
+        tool_format: str | None,
+    ) -> None:
+        """Use the `chosen` template, or the model's own if it works.
+
+        Raises ConfigError for an invalid chosen one.
+        """
+        self.encoder = encoder
+        self.vocabulary = encoder.vocabulary
+        self.encode = encoder.encode
+        self.least_ids = encoder.least_ids
+        self.texts = {"bos_token": own.bos, "eos_token": own.eos}
+        self.traits = TemplateTraits()
+        self._template: ChatTemplate | None = None
+        self._no_template = f"{name} has no chat template"
+        self._begins_twice = own.bos if own.adds_bos else ""
+        source = own.template if chosen is None else chosen
+        try:
+            if source or chosen is not None:
+                self._template = ChatTemplate(source, own.bos, own.eos)
+        except ConfigError as error:
+            if chosen is not None:
+                raise
+            log.warning("chat_template_unusable", error=str(error))
+            self._no_template = f"{name}: {error}"
+        if self._template is not None:
+            self.texts["chat_template"] = source
+            self.traits = self._template.traits
+        if tool_format is not None:
+            self.traits = replace(self.traits, tool_format=tool_format)
+
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
+        """Return the text of a chat, without the bos token if the encoder adds it."""
+        if self._template is None:
+            remedy = "give the verifier --chat-template FILE"
+            raise RequestError(self._no_template, "messages", remedy)
+        text = self._template.render(messages, variables, continued=continued)
+        return text.removeprefix(self._begins_twice)
+
+    def close(self) -> None:
+        """End the processes of the template."""
+        if self._template is not None:
+            self._template.close()

@@ -1,0 +1,37 @@
+"""Facts about the host that this process runs on."""
+
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+
+@functools.cache
+def physical_cores() -> int:
+    """Return the number of cores this process may run on, without hyper-threads."""
+    try:
+        allowed = os.sched_getaffinity(0)  # type: ignore[attr-defined,unused-ignore]
+    except AttributeError:  # macOS, whose cores have one thread each
+        return os.cpu_count() or 1
+    siblings = set[str]()
+    try:
+        for cpu in allowed:
+            path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+            siblings.add(path.read_text())
+    except OSError:
+        return len(allowed)
+    return len(siblings)
+
+
+@functools.cache
+def host_id() -> str:
+    """Return a digest that all processes under one kernel share, containers included.
+
+    It is made of the boot's id, so it names no machine to a peer. It is empty if the system has no
+    boot id, as on macOS.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return ""
+    return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32]
