@@ -41,13 +41,16 @@ _MOST_SHAPES = 256  # of chats that are remembered
 
 
 class ChatTemplate:
-    """A Jinja template; `bos` is the text of the token that begins a sequence. traits: what it
-    takes."""
+    """A Jinja template.
+
+    bos: the text of the token that begins a sequence.
+    traits: the messages that the template takes, and the forms in which it takes them.
+    """
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
-        # The longest chat that the API takes needs a small part of them.
+        # The longest chat that the API takes needs a small part of the memory.
         self._child = Child(__name__, memory=2**29, seconds=TEMPLATE_SECONDS)
         self._long = Child(__name__, memory=2**29, seconds=TEMPLATE_SECONDS)  # begins when needed
         try:
@@ -57,12 +60,14 @@ class ChatTemplate:
         if "refused" in answered:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {answered['refused']}")
-        self.traits = self._tried(source)
+        self.traits = self._probed(source)
         self._request["traits"] = self.traits.as_json()
 
-    def _tried(self, source: str) -> TemplateTraits:
-        """Return the traits that short chats show, or the source where the template takes too much
-        for them."""
+    def _probed(self, source: str) -> TemplateTraits:
+        """Return the traits that short chats show.
+
+        If the template takes too much time for these, return the traits that its source shows.
+        """
         self._child.seconds = PROBE_SECONDS
         try:
             answered = self._child.ask({**self._request, "messages": None, "probe": True})
@@ -75,26 +80,27 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
-        """Return the prompt up to the assistant's answer, or to the end of the last message where
-        that is continued. Safe from any thread. Raises RequestError where the template refuses the
-        messages or drops the text of one, EngineError where it fails."""
-        chat: Json = {
-            "messages": [message.fields() for message in messages],
-            "continued": continued,
-        }
+        """Return the prompt up to the assistant's answer, or to the end of a `continued` message.
+
+        Safe from any thread. Raises RequestError if the template refuses the messages or drops the
+        text of one, EngineError if it fails.
+        """
         size = sum(message.size for message in messages)
         child = self._child if size < LARGE_CHAT else self._long
+        request: Json = self._request | {
+            "messages": [message.fields() for message in messages],
+            "continued": continued,
+            "variables": variables,
+        }
         try:
-            answered = child.ask(self._request | chat | {"variables": variables})
+            answered = child.ask(request)
         except ChildFailed as error:
-            raise EngineError(
-                f"the chat template failed ({error})", "give the verifier another one"
-            ) from None
+            reason = f"the chat template failed ({error})"
+            raise EngineError(reason, "give the verifier another one") from None
         if "text" not in answered:
-            raise RequestError(
-                f"the model's chat template refuses these messages: {answered['refused']}",
-                "messages",
-            )
+            refused = answered["refused"]
+            reason = f"the model's chat template refuses these messages: {refused}"
+            raise RequestError(reason, "messages")
         return str(answered["text"])
 
     def close(self) -> None:
@@ -103,7 +109,10 @@ class ChatTemplate:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model is trained on; here it stands for its content."""
+    """`{% generation %}`, the mark around the text that a model is trained on.
+
+    Rendering keeps its content.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 
@@ -113,15 +122,20 @@ class _Generation(Extension):
 
 
 def answer(request: Json) -> Json:
-    """In the child: render `messages`, or only compile the `template` where they are None, and try
-    it if `probe`. The answer has `text` or `traits`; or `refused`, why the template does not
-    compile, refuses the messages or drops one."""
+    """Render `messages`; runs in the child.
+
+    Messages of None: only compile the `template`, and probe it if `probe`. The answer has `text` or
+    `traits`; or `refused`, the reason for which the template does not compile, refuses the messages
+    or drops one.
+    """
     try:
         source = str(request["template"])
         renderer = _renderer(source, str(request["bos"]), str(request["eos"]))
         if request.get("probe"):
             return {"traits": TemplateProbe(renderer.tried, source).traits().as_json()}
-        return {"text": ""} if request["messages"] is None else renderer.answered(request)
+        if request["messages"] is None:
+            return {"text": ""}
+        return renderer.answered(request)
     except MemoryError:  # the sandbox reports it
         raise
     except Exception as error:  # noqa: BLE001 - Jinja and a template may raise anything
@@ -135,21 +149,25 @@ class _Renderer:
     def __init__(self, template: Template, bos: str, eos: str) -> None:
         self._template = template
         self._tokens: Json = {"bos_token": bos, "eos_token": eos}
-        self._known: dict[str, tuple[int, ...]] = {}  # what shapes of chats lose
+        self._known: dict[str, tuple[int, ...]] = {}  # the messages dropped, by a chat's shape
 
     def answered(self, request: Json) -> Json:
-        """Return the text of a chat, or which of its messages the template drops. Without `traits`
-        the messages are given to the template as they are."""
+        """Return the text of a chat, or the message that the template drops.
+
+        Without `traits` the template gets the messages unchanged.
+        """
         messages = objects_at(request, "messages")
         variables = object_at(request, "variables")
         continued = request["continued"] is True
         traits = traits_of(object_at(request, "traits"))
         if "traits" in request:
-            chat = [message_of(one) for one in messages]
-            for place in self._dropped(chat, traits, variables, continued=continued):
-                role = chat[place].role[:40]
-                return {"refused": f"it does not show messages[{place}], of the role {role}"}
-            messages = [_shown(one, traits) for one in chat]
+            chat = list(map(message_of, messages))
+            dropped = self._dropped(chat, traits, variables, continued=continued)
+            if dropped:
+                first = dropped[0]
+                role = chat[first].role[:40]
+                return {"refused": f"it does not show messages[{first}], of the role {role}"}
+            messages = [_shown(message, traits) for message in chat]
         if continued:
             return {"text": self._continued(messages, traits, variables)}
         return {"text": self._written(messages, traits, variables)}
@@ -161,8 +179,8 @@ class _Renderer:
         variables: Json,
         continued: bool,
     ) -> str | None:
-        """Return what the template makes of short messages; None where it refuses them."""
-        shown = [_shown(one, traits) for one in messages]
+        """Return the text of short messages; None if the template refuses them."""
+        shown = [_shown(message, traits) for message in messages]
         own: Json = json.loads(json.dumps(variables))
         try:
             return self._written(shown, traits, own, generating=not continued)
@@ -179,10 +197,13 @@ class _Renderer:
         *,
         continued: bool,
     ) -> tuple[int, ...]:
-        """Return the places of messages whose text or calls the template drops, by a chat of the
-        same shape. A shape that came before is known."""
+        """Return the indices of messages whose text or calls the template drops.
+
+        A short chat of the same shape shows them. The result is remembered by the shape.
+        """
         short = shortened(messages)
-        fewer = {name: one for name, one in variables.items() if name != "functions"}
+        fewer = dict(variables)
+        fewer.pop("functions", None)
         if fewer.get("tools"):
             fewer["tools"] = list_at(fewer, "tools")[:1]
         shape = f"{continued} {json.dumps(fewer)} {short}"
@@ -194,8 +215,10 @@ class _Renderer:
         return self._known[shape]
 
     def _continued(self, messages: list[Json], traits: TemplateTraits, variables: Json) -> str:
-        """Find the end of the last message by a mark after its content: a template may strip it, or
-        append to it."""
+        """Return the text up to the end of the last message.
+
+        A mark after its content shows that end: a template may strip the content, or append to it.
+        """
         mark = secrets.token_hex(16)
         content: Any = messages[-1]["content"]
         if isinstance(content, list):
@@ -205,9 +228,8 @@ class _Renderer:
         text = self._written(messages, traits, variables, generating=False)
         before, *after = text.split(mark)
         if len(after) != 1:
-            raise TemplateError(
-                f"the last one stands there {len(after)} times, so it cannot be continued"
-            )
+            count = f"{len(after)} times"
+            raise TemplateError(f"the last one stands there {count}, so it cannot be continued")
         return before
 
     def _written(
@@ -218,7 +240,7 @@ class _Renderer:
         *,
         generating: bool = True,
     ) -> str:
-        """Return what the template writes. given: variables besides those of every chat."""
+        """Return the template's text. given: variables in addition to those of every chat."""
         variables: Json = {"function_call": None, "tool_choice": None}
         variables["tools"] = [] if traits.empty_tools else None
         variables["functions"] = ""  # a text of JSON to Firefunction's
@@ -236,16 +258,18 @@ class _Renderer:
 def _missing(
     messages: Sequence[ChatMessage], text: str | None, *, continued: bool
 ) -> Iterator[int]:
-    """Yield the places of short messages of which a word is not in the text; none without a
-    text."""
+    """Yield the indices of short messages with a word that is not in the text.
+
+    Yield none if there is no text.
+    """
     if text is None:
         return
-    if continued:  # what is written after its end is cut off
+    if continued:  # the text after its end is cut off
         end = messages[-1].content
         text = text[: text.rfind(end) + len(end)]
-    for place, one in enumerate(messages):
-        if any(word not in text for word in words_of(one)):
-            yield place
+    for index, message in enumerate(messages):
+        if any(word not in text for word in words_of(message)):
+            yield index
 
 
 @functools.lru_cache(maxsize=1)
@@ -254,7 +278,7 @@ def _renderer(source: str, bos: str, eos: str) -> _Renderer:
 
 
 def _compiled(source: str) -> Template:
-    """As transformers compiles them, for which templates are written."""
+    """Compile a template as transformers does, for which templates are written."""
     environment = SandboxedEnvironment(
         loader=BaseLoader(),
         trim_blocks=True,
@@ -269,8 +293,7 @@ def _compiled(source: str) -> Template:
 
 
 class _Arguments(dict[str, Any]):
-    """A call's arguments: an object to most templates, and JSON to those that take it for a
-    text."""
+    """A call's arguments: an object, and JSON for templates that treat them as a text."""
 
     def __str__(self) -> str:
         return _tojson(self)
@@ -289,22 +312,26 @@ def _shown(message: ChatMessage, traits: TemplateTraits) -> Json:
     text: Json = {"type": "text", "text": message.content}
     if thought and traits.thoughts is ThoughtField.PARTS:
         parts: list[Json] = [{"type": "thinking", "thinking": thought}]
-        silent = bool(message.tool_calls) and not message.content
-        shown["content"] = parts if silent else [*parts, text]
+        if message.content or not message.tool_calls:
+            parts.append(text)
+        shown["content"] = parts
     elif thought:
         shown[traits.thoughts.value] = thought
     if traits.parts and isinstance(shown["content"], str):
         shown["content"] = [text]
     if message.tool_calls:
-        shown["tool_calls"] = [_shown_call(one, traits) for one in objects_at(shown, "tool_calls")]
+        calls = objects_at(shown, "tool_calls")
+        shown["tool_calls"] = [_shown_call(call, traits) for call in calls]
         if traits.no_content and not message.content and not isinstance(shown["content"], list):
             shown["content"] = None
     return shown
 
 
 def _shown_call(call: Json, traits: TemplateTraits) -> Json:
-    """Return a call with its arguments as an object; no object, as the text that it is or as an
-    empty one."""
+    """Return a call with its arguments as an object.
+
+    Arguments that are none become an empty object, or stay a text if the template takes that.
+    """
     function: Any = call["function"]
     arguments = object_of(str(function["arguments"]))
     if arguments is None and traits.text_arguments:
@@ -331,8 +358,10 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a
-    template's gets to json."""
+    """Return JSON as transformers writes it: Jinja's own filter escapes for HTML.
+
+    No callable of a template gets to json.
+    """
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -344,7 +373,7 @@ def _tojson(
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return what a filter such as `map` yields. Raises TypeError for anything that JSON lacks."""
+    """Return the items of a filter such as `map`. Raises TypeError for values unknown to JSON."""
     if hasattr(value, "__next__"):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")

@@ -16,7 +16,8 @@ from specmesh.errors import RequestError
 _MOST_DEEP = 100  # most brackets within one another
 
 _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
-_CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
+_CHARS = re.compile(_CHAR, re.DOTALL)
+_RANGES = re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
 _ESCAPES = {
     "n": "\n",
     "r": "\r",
@@ -29,72 +30,98 @@ _ESCAPES = {
     "^": "^",
 }
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n](?:[ \t\r\n]+|\#[^\r\n]*)*+) | (?P<sign>::=|[|()])
-    | (?P<name>[a-zA-Z0-9_-]+) | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.)
-    | (?P<times>[*+?]|\{[\d, ]+\}) | (?P<wrong>.)""",
+    r"""(?P<blank>[ \t]+|\#[^\r\n]*)
+    | (?P<lines>[\r\n](?:[ \t\r\n]+|\#[^\r\n]*)*+)
+    | (?P<sign>::=|[|()])
+    | (?P<name>[a-zA-Z0-9_-]+)
+    | "(?P<literal>(?:[^"\\]|\\.)*)"
+    | \[(?P<class>(?:[^\]\\]|\\.)*)\]
+    | (?P<any>\.)
+    | (?P<times>[*+?]|\{[\d, ]+\})
+    | (?P<wrong>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _Token = re.Match[str]  # a part of a grammar; its kind is the group that matched
 
 
 def gbnf_to_lark(text: str, start: str = "start") -> str:
-    """Translate GBNF, token by token; `start` is the name of its first rule. Raises RequestError,
-    with the line of a syntax error."""
+    """Translate GBNF, token by token; `start` is the name of its first rule.
+
+    Raises RequestError, with the line of a syntax error.
+    """
     rules = _rules(list(_tokens(text)))
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
-    uses = {
-        name: {token[0] for token in rule if token.lastgroup == "name"}
-        for name, rule in rules.items()
-    }
-    reached, ahead = set[str](), {"root"}
-    while ahead := ahead & rules.keys() - reached:
-        reached |= ahead
-        ahead = set[str]().union(*(uses[name] for name in ahead))
-    try:
-        graphlib.TopologicalSorter({name: uses[name] for name in reached}).prepare()
-        by_parser = False
-    except graphlib.CycleError:
-        by_parser = True
+    reached = _reached(rules)
+    by_parser = _is_recursive(reached)
     # Lark's rules in capital letters are the lexer's.
-    names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
-    larks = {name: " ".join(_lark(rule, names, by_parser)) for name, rule in rules.items()}
-    return f"{start}: {names['root']}\n" + "".join(
-        f"{names[name]}: {larks[name]}\n" for name in rules if name in reached
-    )
+    letter = "r" if by_parser else "R"
+    names = {name: f"{letter}{number}" for number, name in enumerate(rules)}
+    lines = [f"{start}: {names['root']}\n"]
+    for name, rule in rules.items():
+        body = " ".join(_lark(rule, names, by_parser))  # checks rules that no text reaches, too
+        if name in reached:
+            lines.append(f"{names[name]}: {body}\n")
+    return "".join(lines)
+
+
+def _reached(rules: dict[str, list[_Token]]) -> dict[str, set[str]]:
+    """Return the rules that a text can use, each with the names that it uses."""
+    reached = dict[str, set[str]]()
+    ahead = ["root"]
+    while ahead:
+        name = ahead.pop()
+        if name in reached or name not in rules:
+            continue
+        reached[name] = {token[0] for token in rules[name] if token.lastgroup == "name"}
+        ahead += reached[name]
+    return reached
+
+
+def _is_recursive(uses: dict[str, set[str]]) -> bool:
+    try:
+        graphlib.TopologicalSorter(uses).prepare()
+    except graphlib.CycleError:
+        return True
+    return False
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     for token in _TOKEN.finditer(text):
-        if (
-            token.lastgroup == "wrong"
-        ):  # here, as to look for the end of each bracket would take long
-            raise _wrong(
-                token, "unexpected end" if token[0] in '"[' else f"unexpected {token[0]!r}"
-            )
+        if token.lastgroup == "wrong":
+            # The expression found no end of the bracket: that takes no time of its own.
+            open_bracket = token[0] in '"['
+            raise _wrong(token, "unexpected end" if open_bracket else f"unexpected {token[0]!r}")
         if token.lastgroup != "blank":
             yield token
 
 
 def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
     """Return the tokens of each rule: it begins on a line of its own with its name and `::=`."""
-    begins = [
-        at
-        for at, (name, sign) in enumerate(pairwise(tokens))
-        if name.lastgroup == "name" and sign[0] == "::="
-    ]
+    begins = list[int]()
+    for at, (name, sign) in enumerate(pairwise(tokens)):
+        if name.lastgroup == "name" and sign[0] == "::=":
+            begins.append(at)
     for token in tokens[: begins[0] if begins else None]:
         if token.lastgroup != "lines":
             raise _wrong(token, "expected the name of a rule and ::=")
     for at in begins[1:]:
         if tokens[at - 1].lastgroup != "lines" or tokens[at - 2][0] in ("|", "::="):
             raise _wrong(tokens[at + 1], "unexpected '::='")
-    return {tokens[at][0]: tokens[at + 2 : end] for at, end in pairwise([*begins, len(tokens)])}
+    rules = dict[str, list[_Token]]()
+    for at, end in pairwise([*begins, len(tokens)]):
+        rules[tokens[at][0]] = tokens[at + 2 : end]
+    return rules
 
 
 def _lark(rule: list[_Token], names: dict[str, str], by_parser: bool) -> Iterator[str]:
-    """Translate a rule. It ends with its line; but lines end neither in brackets nor after `|` and `::=`."""
-    opened, before, ended = list[_Token](), "|", False
+    """Translate a rule.
+
+    It ends with its line, but no line ends in brackets or after `|` and `::=`.
+    """
+    opened = list[_Token]()
+    before = "|"
+    ended = False
     for token in rule:
         kind = token[0] if token.lastgroup == "sign" else str(token.lastgroup)
         begins = before in ("|", "(")
@@ -123,8 +150,9 @@ def _lark(rule: list[_Token], names: dict[str, str], by_parser: bool) -> Iterato
         yield '""'
 
 
-def _wrong(token: _Token, what: str) -> RequestError:
-    return RequestError(f"line {token.string.count(chr(10), 0, token.start()) + 1}: {what}")
+def _wrong(token: _Token, reason: str) -> RequestError:
+    line = token.string.count("\n", 0, token.start()) + 1
+    return RequestError(f"line {line}: {reason}")
 
 
 def _translated(token: _Token, names: dict[str, str], by_parser: bool) -> str:
@@ -140,7 +168,8 @@ def _translated(token: _Token, names: dict[str, str], by_parser: bool) -> str:
         case "literal":
             chars = [_char(token, char) for char in _CHARS.findall(token["literal"])]
             if chars and by_parser:
-                return f"({' '.join(f'/[{_regex(char)}]/' for char in chars)})"
+                letters = [f"/[{_regex(char)}]/" for char in chars]
+                return f"({' '.join(letters)})"
             return json.dumps("".join(chars))  # letter by letter it takes a hundred times as long
         case _:
             return token[0]
@@ -150,13 +179,14 @@ def _class(token: _Token) -> str:
     inside = token["class"].removeprefix("^")
     if not inside:
         raise _wrong(token, "a class without characters")
-    ranges = ""
+    ranges = "^" if inside != token["class"] else ""
     for begin, end in _RANGES.findall(inside):
-        first, last = _char(token, begin), _char(token, end or begin)
+        first = _char(token, begin)
+        last = _char(token, end or begin)
         if last < first:
             raise _wrong(token, f"a class cannot go from {first} to {last}")
         ranges += f"{_regex(first)}-{_regex(last)}"
-    return f"/[{'^' * (inside != token['class'])}{ranges}]/"
+    return f"/[{ranges}]/"
 
 
 def _regex(char: str) -> str:
@@ -167,7 +197,8 @@ def _char(token: _Token, spelt: str) -> str:
     """Return the character of a letter or an escape."""
     if spelt[0] != "\\":
         return spelt
-    if digits := spelt[2:]:
+    digits = spelt[2:]
+    if digits:
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
             raise _wrong(token, f"{spelt} is no character")

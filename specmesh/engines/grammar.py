@@ -27,25 +27,30 @@ _SOURCE = "specmesh.engines.grammar_source"
 
 Ignored = Callable[[str, Sequence[str]], None]
 
-MOST_REPORTED = 1024  # tools that are known to have been reported
-CACHED = 16  # grammars that are known to compile: clients send the same one again and again
-REFUSED = 256  # and that are known not to
-REMEMBERED = (
-    300.0  # seconds for which that counts of one that took too much: the machine may have been busy
-)
+MOST_REPORTED = 1024  # tools remembered as reported
+CACHED = 16  # usable grammars remembered: clients send the same one again and again
+REFUSED = 256  # refused grammars remembered
+REMEMBERED = 300.0
+"""Seconds for which a grammar that took too much is refused: the machine may have been busy."""
 
-COMPILE_SECONDS, QUICK_SECONDS, QUICK_CPU = 3.0, 0.5, 0.05
-"""Seconds that a grammar may take to compile; that it gets at first, and the processor's among
-these. Common ones take a tenth of that."""
+# Common grammars take a tenth of these.
+COMPILE_SECONDS = 3.0  # that a grammar may take to compile
+QUICK_SECONDS = 0.5  # that it gets at first
+QUICK_CPU = 0.05  # seconds of processor time among these
 
-START, EACH = 0.05, 0.001
-"""Seconds of CPU time that one text may take, and additional seconds per id; its drafts as much again. All sessions
-wait for it. Common grammars take a tenth of that. Masks have the library's own limits."""
+START = 0.05
+EACH = 0.001
+"""Seconds of CPU time that a text may take, and additional seconds per id.
+
+Its drafts may take as much again. All sessions wait for it. Common grammars take a tenth of that.
+Masks have the library's own limits.
+"""
 
 
 class Grammars:
-    """Compiles grammars for one vocabulary. Safe from any thread; each thing that it compiles is
-    for one.
+    """Compiles grammars for one vocabulary.
+
+    Safe from any thread. Each compiled constraint belongs to one thread.
 
     ignored: called once for each tool whose schema is ignored in parts, with the tool's name and
         these parts in words.
@@ -54,10 +59,11 @@ class Grammars:
     def __init__(self, vocabulary: Vocabulary, ignored: Ignored | None = None) -> None:
         self._vocabulary = vocabulary
         self._made: _Tokens | None = None
-        how: Any = {"memory": 2**29, "forks": True}
-        self._quick = Child(_SOURCE, seconds=QUICK_SECONDS, cpu=QUICK_CPU, **how)
-        self._patient = Child(_SOURCE, seconds=COMPILE_SECONDS, **how)
-        self._lock, self._building = threading.Lock(), threading.Lock()
+        options: Any = {"memory": 2**29, "forks": True}
+        self._quick = Child(_SOURCE, seconds=QUICK_SECONDS, cpu=QUICK_CPU, **options)
+        self._patient = Child(_SOURCE, seconds=COMPILE_SECONDS, **options)
+        self._lock = threading.Lock()
+        self._building = threading.Lock()
         self._usable = OrderedDict[bytes, _Verdict]()  # by digest, the latest last
         self._refused = OrderedDict[bytes, _Verdict]()
         self._ignored = ignored
@@ -69,9 +75,12 @@ class Grammars:
         self._tokens()
 
     def compile(self, grammar: Grammar, *, patient: bool = True) -> "GrammarConstraint":
-        """Return the grammar at its start. Raises RequestError for an invalid one, or one that
-        exceeds the limits; where this is not to be patient, ChildLate for one that takes longer
-        than most. Each text compiles its own: the library's copies share a lexer and its limits."""
+        """Return the grammar at its start.
+
+        Each text compiles its own: the library's copies share a lexer and its limits. Raises
+        RequestError for a grammar that is invalid or exceeds the limits, and unless `patient`
+        ChildLate for one that takes longer than most.
+        """
         return GrammarConstraint(self._lark(grammar, patient), self._tokens(), grammar.field)
 
     def close(self) -> None:
@@ -79,14 +88,13 @@ class Grammars:
         self._patient.close()
 
     def _lark(self, grammar: Grammar, patient: bool) -> str:
-        """Return a grammar in the library's language. What was found out about it before is not
-        asked again."""
+        """Return a grammar in the library's language; earlier verdicts are remembered."""
         named = f"{grammar.kind} {grammar.thinking} {grammar.text}"
         digest = hashlib.sha256(named.encode()).digest()
         with self._lock:
             verdict = self._usable.get(digest) or self._refused.get(digest)
         if verdict is None or time.monotonic() >= verdict.until:
-            verdict = self._tried(grammar, patient)
+            verdict = self._compiled(grammar, patient)
         elif verdict.lark is not None and verdict.slow and not patient:
             raise ChildLate("it took long before")
         with self._lock:
@@ -95,91 +103,105 @@ class Grammars:
             else:
                 _remember(self._refused, digest, verdict, REFUSED)
         if verdict.lark is None:
-            raise RequestError(verdict.why, verdict.field)
+            raise RequestError(verdict.reason, verdict.field)
         return verdict.lark
 
-    def _tried(self, grammar: Grammar, patient: bool) -> "_Verdict":
-        child, field = self._patient if patient else self._quick, grammar.field
-        asked: Json = {"kind": grammar.kind, "text": grammar.text, "thinking": grammar.thinking}
+    def _compiled(self, grammar: Grammar, patient: bool) -> "_Verdict":
+        child = self._patient if patient else self._quick
+        field = grammar.field
+        request: Json = {"kind": grammar.kind, "text": grammar.text, "thinking": grammar.thinking}
         try:
-            answer = child.ask(asked)
+            answer = child.ask(request)
         except ChildFailed as error:
             if isinstance(error, ChildLate) and not patient:
                 raise
-            loose = self._loosely(grammar, asked)
+            loose = self._loosely(grammar, request)
             if loose is None:
-                why = f"{field} takes too much to compile: {error}"
-                return _Verdict(None, why, field, until=time.monotonic() + REMEMBERED)
+                reason = f"{field} takes too much to compile: {error}"
+                until = time.monotonic() + REMEMBERED
+                return _Verdict(lark=None, reason=reason, field=field, until=until)
             answer = loose
         if "lark" not in answer:
             field = str(answer.get("field", field))
-            return _Verdict(None, f"{field} cannot be used: {answer.get('refused')}", field)
+            reason = f"{field} cannot be used: {answer.get('refused')}"
+            return _Verdict(lark=None, reason=reason, field=field)
         self._report(grammar, object_at(answer, "ignored"))
-        return _Verdict(str(answer["lark"]), slow=patient)
+        return _Verdict(lark=str(answer["lark"]), slow=patient)
 
-    def _loosely(self, grammar: Grammar, asked: Json) -> Json | None:
-        """Ask again for tools that take too long, without most of their schemas."""
+    def _loosely(self, grammar: Grammar, request: Json) -> Json | None:
+        """Compile tools that take too long without most of their schemas."""
         if grammar.kind is GrammarKind.TOOLS:
             with suppress(ChildFailed):
-                return self._patient.ask(asked | {"loose": True})
+                return self._patient.ask(request | {"loose": True})
         return None
 
     def _report(self, grammar: Grammar, ignored: Json) -> None:
-        """Report what is ignored of tools that were not reported before."""
+        """Report the ignored parts of tools that were not reported before."""
         if not ignored or self._ignored is None:
             return
         for tool in objects_at(json.loads(grammar.text), "tools"):
-            name, known = str(tool.get("name")), hash(json.dumps(tool, sort_keys=True))
+            name = str(tool.get("name"))
             if name not in ignored:
                 continue
+            digest = hash(json.dumps(tool, sort_keys=True))
             with self._lock:
-                new = known not in self._reported
+                is_new = digest not in self._reported
                 if len(self._reported) >= MOST_REPORTED:
                     self._reported.clear()
-                self._reported.add(known)
-            if new:
-                self._ignored(name, [str(one) for one in list_at(ignored, name)])
+                self._reported.add(digest)
+            if is_new:
+                self._ignored(name, list(map(str, list_at(ignored, name))))
 
     def _tokens(self) -> "_Tokens":
-        """Return the vocabulary as the library has it, which takes long and much memory, and is
-        made once."""
+        """Return the library's form of the vocabulary, made once: it takes long and much memory."""
         with self._building:
             if self._made is None:
                 self._made = _Tokens(self._vocabulary)
             return self._made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """A grammar in the library's language, or why it cannot be used. slow: it may take longer than
-    most. until: when it is to be tried again, by the monotonic clock."""
+    """The result of compiling a grammar.
+
+    lark: the grammar in the library's language; None if it cannot be used.
+    reason, field: why it cannot be used, and the request's field to name.
+    slow: it may take longer than most.
+    until: time of the monotonic clock after which it is tried again.
+    """
 
     lark: str | None
-    why: str = ""
+    reason: str = ""
     field: str = ""
     slow: bool = False
     until: float = math.inf
 
 
-def _remember(known: OrderedDict[bytes, _Verdict], name: bytes, what: _Verdict, most: int) -> None:
-    """Note what was found out; forget the oldest beyond `most`."""
-    known[name] = what
-    known.move_to_end(name)
+def _remember(
+    known: OrderedDict[bytes, _Verdict], digest: bytes, verdict: _Verdict, most: int
+) -> None:
+    """Note a verdict; forget the oldest beyond `most`."""
+    known[digest] = verdict
+    known.move_to_end(digest)
     if len(known) > most:
         known.popitem(last=False)
 
 
 class GrammarConstraint:
-    """`Constraint` by llguidance. `_text` follows the text, `_drafts` follows drafts: a matcher that exceeded its
-    limits never answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error."""
+    """`Constraint` by llguidance.
+
+    `_text` follows the text, `_drafts` follows drafts. A matcher that exceeded its limits never
+    answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error.
+    """
 
     def __init__(self, lark: str, tokens: "_Tokens", field: str) -> None:
-        self._text, self._drafts = _Matcher(lark, tokens), _Matcher(lark, tokens)
+        self._text = _Matcher(lark, tokens)
+        self._drafts = _Matcher(lark, tokens)
         if self._text.library.is_error():
-            raise RequestError(
-                f"{field} cannot be used: {describe(self._text.library.get_error())}", field
-            )
-        self._tokens, self._field = tokens, field
+            error = describe(self._text.library.get_error())
+            raise RequestError(f"{field} cannot be used: {error}", field)
+        self._tokens = tokens
+        self._field = field
         self.exhausted: str | None = None
         self._steps = 0
         self._allowed: NDArray[np.bool_] | None = None
@@ -192,28 +214,29 @@ class GrammarConstraint:
         return self._text.library.is_stopped() and not self._text.library.is_error()
 
     def allowed(self) -> NDArray[np.bool_]:
-        if self._allowed is None:
-            forced = self._text.forced()
-            if forced:
-                allowed: NDArray[np.bool_] = np.arange(self._tokens.eos_token_id) == forced[0]
-            else:
-                allowed = self._tokens.mask(self._text.library)
-            if (why := self._ran_out(self._text)) is not None:
-                raise RequestError(
-                    f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field
-                )
-            if self._text.library.is_error() or not allowed.any():  # in error it allows an end
-                raise RequestError(
-                    f"the model has no token with which the {self._field} could go on", self._field
-                )
-            self._allowed = allowed
-        return self._allowed
+        if self._allowed is not None:
+            return self._allowed
+        field = self._field
+        forced = self._text.forced()
+        if forced:
+            allowed: NDArray[np.bool_] = np.arange(self._tokens.eos_token_id) == forced[0]
+        else:
+            allowed = self._tokens.mask(self._text.library)
+        limit = self._ran_out(self._text)
+        if limit is not None:
+            reason = f"the {field} takes too much to go on with: {limit}; {SIMPLER}"
+            raise RequestError(reason, field)
+        if self._text.library.is_error() or not allowed.any():  # in error it allows an end
+            raise RequestError(f"the model has no token with which the {field} could go on", field)
+        self._allowed = allowed
+        return allowed
 
     def allows(self, token: int) -> bool:
         return self._text.fits(token) and self._ran_out(self._text) is None
 
     def accept(self, token: int) -> None:
-        self._text.forced()  # where one run ends and the next begins may depend on the text only, for a resumed one
+        # Runs of forced ids must depend on the text only, so that a resumed text has the same.
+        self._text.forced()
         self._text.consume(token)
         self._drafts.consume(token)
         self._allowed = None
@@ -228,7 +251,8 @@ class GrammarConstraint:
     def count_allowed(self, ids: Sequence[int]) -> int:
         self._steps = max(self._steps, len(ids))
         self._drafts.run = self._text.forced()
-        consumed = ended = 0
+        consumed = 0
+        ended = 0
         for token in ids:
             if not self._drafts.fits(token) or self._ran_out(self._drafts) is not None:
                 break
@@ -244,18 +268,26 @@ class GrammarConstraint:
         return tuple(self._text.forced()[:MAX_DRAFTS])
 
     def _ran_out(self, matcher: "_Matcher") -> str | None:
-        """Return which limit was exceeded, if any. A vocabulary without a fitting token is another error."""
+        """Return the limit that was exceeded, if any.
+
+        A vocabulary without a fitting token is another error.
+        """
+        limit = None
         error = matcher.library.get_error()
-        why = describe(error) if error and "NoExtension" not in error else None
+        if error and "NoExtension" not in error:
+            limit = describe(error)
         if matcher.seconds > START + EACH * self._steps:
-            why = f"more than {EACH * 1e3:g} ms of processor time for each token"
-        self.exhausted = why or self.exhausted
-        return why
+            limit = f"more than {EACH * 1e3:g} ms of processor time for each token"
+        self.exhausted = limit or self.exhausted
+        return limit
 
 
 class _Matcher:
-    """The library's matcher, and the seconds of processor time that it took for other things than masks. run: the ids
-    that alone can follow, of which each is allowed after those before it; None: not computed here."""
+    """The library's matcher.
+
+    seconds: processor time that it took for all except masks.
+    run: the only ids that can follow, one after the other; None: not computed at this position.
+    """
 
     def __init__(self, lark: str, tokens: "_Tokens") -> None:
         self.library = LLMatcher(tokens.library, lark, log_level=0, limits=LIMITS)
@@ -266,13 +298,17 @@ class _Matcher:
     def fits(self, token: int) -> bool:
         if token in self._tokens.ends:
             return self.library.is_accepting()
-        if forced := self.forced():
+        forced = self.forced()
+        if forced:
             return token == forced[0]
         with self._timed():
             return bool(self._tokens.pieces[token]) and self.library.validate_tokens([token]) == 1
 
     def forced(self) -> list[int]:
-        """Return the ids that spell what alone can follow, but for an end that a token may spell more than."""
+        """Return the ids that spell the only text that can follow.
+
+        An end is left out if a token may spell more than it.
+        """
         if self.run is None:
             with self._timed():
                 self.library.compute_ff_bytes()  # else it finds none
@@ -282,9 +318,11 @@ class _Matcher:
     def consume(self, token: int) -> None:
         with self._timed():
             self.library.consume_token(token)
-        # The rest of a run holds; where there is none, another begins.
-        rest = self.run[1:] if self.run and self.run[0] == token else []
-        self.run = rest or None
+        # The rest of a run holds; without a rest another run begins.
+        run = self.run
+        self.run = None
+        if run and run[0] == token:
+            self.run = run[1:] or None
 
     def rollback(self, count: int) -> None:
         if count:
@@ -299,35 +337,42 @@ class _Matcher:
 
 
 class _Tokens:
-    """A vocabulary for llguidance, with one id, `n_vocab`, for all ends, whose own pieces are empty."""
+    """A vocabulary for llguidance, with one id, `n_vocab`, for all end ids.
+
+    The pieces of end ids are empty.
+    """
 
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.pieces = [
-            b"" if token in vocabulary.end_ids else piece
-            for token, piece in enumerate(vocabulary.pieces)
-        ]
-        self.ends, self._end_ids = vocabulary.end_ids, sorted(vocabulary.end_ids)
-        self._ids = {
-            piece: token for token, piece in reversed(list(enumerate(self.pieces))) if piece
-        }
+        self.ends = vocabulary.end_ids
+        self._end_ids = sorted(vocabulary.end_ids)
+        self.pieces = list(vocabulary.pieces)
+        for token in self._end_ids:
+            self.pieces[token] = b""
+        self._ids = dict[bytes, int]()
+        for token, piece in enumerate(self.pieces):
+            if piece:
+                self._ids.setdefault(piece, token)
         self._longest = max(map(len, self._ids), default=0)
-        self.tokens = [*self.pieces, b""]  # these and __call__ are what the library asks for
+        # The library reads these fields, and calls __call__.
+        self.tokens = [*self.pieces, b""]
         self.eos_token_id = len(self.pieces)
         self.special_token_ids = [self.eos_token_id]
         self.library = LLTokenizer(TokenizerWrapper(self))
 
     def __call__(self, text: bytes) -> list[int]:
-        """Spell a text that is forced: by its longest tokens, of several the one of the lowest id."""
-        ids, at = list[int](), 0
-        while at < len(text):
-            sizes = range(min(self._longest, len(text) - at), 0, -1)
-            size = next((size for size in sizes if text[at : at + size] in self._ids), None)
-            if size is None:
+        """Spell a forced text by its longest tokens; of equal ones by that of the lowest id."""
+        ids = list[int]()
+        while text:
+            for size in range(min(self._longest, len(text)), 0, -1):
+                token = self._ids.get(text[:size])
+                if token is not None:
+                    break
+            else:
                 break
-            ids.append(self._ids[text[at : at + size]])
-            at += size
+            ids.append(token)
+            text = text[size:]
         return ids
 
     def mask(self, matcher: LLMatcher) -> NDArray[np.bool_]:

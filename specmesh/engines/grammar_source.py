@@ -1,4 +1,7 @@
-"""Clients' grammars in llguidance's language: GBNF, JSON schemas, calls of tools; tried in a child process."""
+"""Clients' grammars in llguidance's language: GBNF, JSON schemas, calls of tools.
+
+They are compiled in a child process.
+"""
 
 import json
 
@@ -16,32 +19,40 @@ _UNFORCED = '%llguidance {"no_forcing": true}\n'
 
 
 def answer(request: Json) -> Json:
-    """In the child: return a request's grammar in llguidance's language as `lark`, with what of its
-    tools is `ignored`, by their names; or the reason as `refused`, perhaps with another `field`."""
-    text, thinking = str(request["text"]), str(request.get("thinking", ""))
+    """Return a request's grammar in llguidance's language as `lark`; runs in the child.
+
+    `ignored` has the parts of schemas that it does not keep to, by the tools' names. An unusable
+    grammar has a reason as `refused`, perhaps with another `field`.
+    """
+    text = str(request["text"])
+    thinking = str(request.get("thinking", ""))
     try:
         match GrammarKind(str(request["kind"])):
             case GrammarKind.GBNF:
-                return _tried(_of_gbnf(text, thinking))
+                return _checked(_of_gbnf(text, thinking))
             case GrammarKind.JSON_SCHEMA:
-                return _tried(_of_schema(json.loads(text), thinking))
+                return _checked(_of_schema(json.loads(text), thinking))
             case GrammarKind.TOOLS:
                 loose = request.get("loose") is True
                 lark, ignored = tool_grammar(json.loads(text), loose=loose)
                 return {"lark": _UNFORCED + lark, "ignored": ignored}
     except RequestError as error:
         refused: Json = {"refused": str(error)}
-        return refused | ({"field": error.param} if error.param else {})
+        if error.param:
+            refused["field"] = error.param
+        return refused
 
 
-def _tried(rules: str) -> Json:
+def _checked(rules: str) -> Json:
     lark = _UNFORCED + rules
     matcher = matcher_of(lark)
-    return {"refused": describe(matcher.get_error())} if matcher.is_error() else {"lark": lark}
+    if matcher.is_error():
+        return {"refused": describe(matcher.get_error())}
+    return {"lark": lark}
 
 
 def _of_gbnf(text: str, thinking: str) -> str:
-    """Return the rules of a text, or of what follows its thought. Raise RequestError."""
+    """Return the rules of a text, or of the part after its thought. Raises RequestError."""
     if not thinking:
         return gbnf_to_lark(text)
     content = gbnf_to_lark(text, "content")

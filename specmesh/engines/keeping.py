@@ -1,4 +1,4 @@
-"""How much of a tool's schema its arguments keep to."""
+"""How closely the rules of a tool's arguments keep to its schema."""
 
 import json
 from collections.abc import Mapping
@@ -19,8 +19,9 @@ from specmesh.engines.schema_faults import (
 from specmesh.engines.schema_keywords import OF_TEXTS, SchemaFault
 from specmesh.engines.schema_strings import ANYTHING, FORMAT_REGEXES, full_match, literal
 
-_LONGEST, _LONGEST_BY_PATTERN = 100_000, 256
-"""Letters of a text that are counted; those of one that has a pattern as well need more states."""
+_LONGEST = 100_000
+_LONGEST_BY_PATTERN = 256
+"""Letters of a text that are counted; a text that has a pattern as well needs more states."""
 
 
 class Keeping(Enum):
@@ -28,13 +29,15 @@ class Keeping(Enum):
 
     UNTRIED = auto()  # all of it, if the library takes it
     ALL = auto()  # all of it, or SchemaFault
-    SOME = auto()  # what can be kept to
+    SOME = auto()  # as much as the library takes
     NOTHING = auto()
 
 
 def json_rule(keeping: Keeping, root: Any, path: Path = ()) -> Compiled | None:
-    """Return the subschema at a path as a part of a rule; None where it is any JSON. Raise
-    SchemaFault for what cannot be kept to and must."""
+    """Return the subschema at a path as a part of a rule; None if any JSON fits.
+
+    Raises SchemaFault for a part that must be kept to and cannot.
+    """
     match keeping:
         case Keeping.UNTRIED:
             return Compiled(rule_of(root, path))
@@ -49,8 +52,10 @@ def json_rule(keeping: Keeping, root: Any, path: Path = ()) -> Compiled | None:
 
 
 def text_rule(keeping: Keeping, schema: Mapping[str, Any], end: str) -> Compiled:
-    """Return a terminal of the texts that fit a schema, with what ends them, as a lazy lexeme is to
-    have it; "" for any text. Raise SchemaFault as `json_rule` does."""
+    """Return a terminal of the texts that fit a schema, with their end; "" for any text.
+
+    The terminal is for a lazy lexeme. Raises SchemaFault as `json_rule`.
+    """
     parts, least, ignored = _parts(schema)
     if keeping is Keeping.NOTHING:
         return Compiled("")
@@ -61,20 +66,20 @@ def text_rule(keeping: Keeping, schema: Mapping[str, Any], end: str) -> Compiled
     terminal = _ended(parts, least, end)
     if keeping is Keeping.UNTRIED:
         return Compiled(terminal, ignored)
-    tried = matcher_of(f"start: t\nt[lazy]: T\nT: {terminal}")
-    if not tried.is_error():
+    matcher = matcher_of(f"start: t\nt[lazy]: T\nT: {terminal}")
+    if not matcher.is_error():
         return Compiled(terminal, ignored)
-    why = describe(tried.get_error())
+    reason = describe(matcher.get_error())
     if keeping is Keeping.ALL:
-        raise SchemaFault(why)
-    return Compiled("", (*ignored, why))
+        raise SchemaFault(reason)
+    return Compiled("", (*ignored, reason))
 
 
 def _ended(parts: Mapping[str, str], least: int, end: str) -> str:
-    """Return the terminal of texts that fit all parts and end where `end` is found first.
+    """Return the terminal of texts that fit all parts, up to the first `end`.
 
-    A lazy lexeme ends there if the text before fits; if not, it must not go on beyond. Formats
-    have no letter of it.
+    A lazy lexeme ends there if the text before fits. If not, it must not go on beyond. Formats have
+    no letter of `end`.
     """
     mark = literal(end)
     fitting = [f"(?:{regex}){mark}" for regex in parts.values()]
@@ -86,11 +91,15 @@ def _ended(parts: Mapping[str, str], least: int, end: str) -> str:
 
 
 def _parts(schema: Mapping[str, Any]) -> tuple[dict[str, str], int, tuple[str, ...]]:
-    """Return expressions for whole texts that a schema's keywords stand for, a text's least length,
-    and in words the keywords that have none."""
-    parts, ignored = dict[str, str](), list[str]()
+    """Return expressions for whole texts by keyword, the least length, and the rest in words.
+
+    The rest are the keywords without an expression.
+    """
+    parts = dict[str, str]()
+    ignored = list[str]()
     longest = _LONGEST_BY_PATTERN if "pattern" in schema else _LONGEST
-    least, most = 0, ""
+    least = 0
+    most = ""
     for key, value in schema.items():
         match key, value:
             case "minLength", int() if value <= longest:

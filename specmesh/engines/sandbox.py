@@ -1,9 +1,9 @@
-"""A child process for untrusted input: it may crash, hang or run out of memory without harm to this
-process.
+"""A child process for untrusted input.
 
-It answers one request after another, a line of JSON each, and keeps this user's rights: this limits
-accidents and exhaustion, not access. Where it forks, each request has a copy of the process to
-itself, so that one that takes too long costs the next no new interpreter.
+It may crash, hang or run out of memory without harm to this process. It answers one request after
+another, a line of JSON each, and keeps this user's rights: this limits accidents and exhaustion,
+not access. With `forks` each request has a copy of the process to itself, so that one that takes
+too long costs the next no new interpreter.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from specmesh.core.fields import Json, is_object
 from specmesh.errors import ChildFailed, ChildLate
 
 STARTING = 60.0  # seconds for the interpreter and its imports on a busy machine
-FORKING = 5.0  # seconds besides that a copy of the process takes to begin and to end, at most
+FORKING = 5.0  # seconds, at most, that a copy of the process takes to begin and to end
 MAX_ANSWER = 2**26  # bytes of the longest answer that is read
 _MOST_OF_A_LINE = 2048  # characters
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
@@ -36,7 +36,10 @@ _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
 
 class Child:
-    """A process that calls `answer(request)` of one of our modules. Any thread may ask; requests run one at a time."""
+    """A process that calls `answer(request)` of one of our modules.
+
+    Any thread may ask. Requests run one at a time.
+    """
 
     def __init__(
         self,
@@ -47,16 +50,26 @@ class Child:
         cpu: float = math.inf,
         forks: bool = False,
     ) -> None:
-        """memory: in bytes, which macOS does not enforce; seconds: per request; cpu: seconds of
-        processor time per request, where it forks: each request in a copy of the process."""
-        self._module, self._memory, self.seconds = module, memory, seconds
-        self._cpu, self._forks = cpu, forks
+        """Note the limits; the process starts with the first request.
+
+        memory: in bytes; macOS does not enforce it.
+        seconds: per request.
+        cpu: seconds of processor time per request, if the process forks.
+        forks: each request runs in a copy of the process.
+        """
+        self.seconds = seconds
+        self._module = module
+        self._memory = memory
+        self._cpu = cpu
+        self._forks = forks
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Json) -> Json:
-        """Return the answer. Raises ChildFailed, ChildLate for a request that took too long; the
-        process may have ended then, and the next call starts another."""
+        """Return the answer. Raises ChildFailed, ChildLate for a request that took too long.
+
+        The process may have ended then. The next call starts another.
+        """
         line = f"{json.dumps(request)}\n".encode()
         with self._lock:
             try:
@@ -65,36 +78,39 @@ class Child:
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
                 answer = self._exchange(self._process, line, self._patience)
-            except (
-                BaseException
-            ):  # whatever interrupted this: the next request must not get its answer
+            except BaseException:  # the next request must not get the answer of this one
                 self._end()
                 raise
         if "failed" in answer:
             raise ChildFailed(str(answer["failed"]))
-        if isinstance(ended := answer.get("ended"), int):
-            raise self._ended(ended)
+        code = answer.get("ended")
+        if isinstance(code, int):
+            raise self._error_of(code)
         return answer
 
     @property
     def _patience(self) -> float:
         return self.seconds + (FORKING if self._forks else 0.0)
 
-    def _ended(self, code: int) -> ChildFailed:
-        """Return how a copy of the process ended without an answer, by its exit code or minus its
-        signal."""
+    def _error_of(self, code: int) -> ChildFailed:
+        """Return the error of a copy that ended without an answer.
+
+        code: its exit code, or minus its signal.
+        """
         if -code in (signal.SIGALRM, signal.SIGPROF):
             return ChildLate(f"it took more than {min(self.seconds, self._cpu):g} s")
-        return ChildFailed(_how(code, self._stderr))
+        return ChildFailed(_in_words(code, self._stderr))
 
     def close(self) -> None:
-        if (process := self._process) is not None:
+        process = self._process
+        if process is not None:
             _kill(process)
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             _kill(process)
             process.wait()
@@ -102,29 +118,19 @@ class Child:
             self._stderr.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Tokens and keys in our environment are none of its business.
-        names = [
-            name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)
-        ]
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would fill and block it
+        cpu = self._cpu if self._forks else 0.0
+        limits = [str(self._memory), str(self.seconds), str(cpu)]
+        # An unread pipe would fill and block the child.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
                 return subprocess.Popen(  # noqa: S603 - our own module
-                    [
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        __name__,
-                        self._module,
-                        str(self._memory),
-                        str(self.seconds),
-                        str(self._cpu if self._forks else 0.0),
-                    ],
+                    [sys.executable, "-P", "-m", __name__, self._module, *limits],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._stderr,
-                    env={name: os.environ[name] for name in names},
+                    env=_environment(),
                     start_new_session=True,  # Ctrl-C is for this process
                 )
             except OSError as error:
@@ -142,9 +148,9 @@ class Child:
         except TimeoutError:
             raise ChildLate(f"it took more than {self.seconds:g} s") from None
         except OSError:
-            pass  # its stderr says why
+            pass  # its stderr has the reason
         if not line:
-            raise ChildFailed(_how_it_ended(process, self._stderr))
+            raise ChildFailed(_end_of(process, self._stderr))
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -154,32 +160,49 @@ class Child:
         return answer
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of a child: without our tokens and keys."""
+    passed = dict[str, str]()
+    for name, value in os.environ.items():
+        if name in _PASSED or name.startswith(_PASSED_PREFIXES):
+            passed[name] = value
+    return passed
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and its copies, which are in its own process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # the second for one that ended
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _how_it_ended(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
+def _end_of(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
     try:
         code = process.wait(1.0)
     except subprocess.TimeoutExpired:
         process.kill()
         code = process.wait()
-    return _how(code, stderr)
+    return _in_words(code, stderr)
 
 
-def _how(code: int, stderr: IO[bytes]) -> str:
-    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+def _in_words(code: int, stderr: IO[bytes]) -> str:
+    """Return the end of a process in words, with the last line that it wrote."""
+    is_signal = -code in set(signal.Signals)
+    end = signal.Signals(-code).name if is_signal else f"exit code {code}"
     stderr.seek(0)
     last = stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-    return f"it ended with {how}" + (f": {last[:_MOST_OF_A_LINE]}" if last else "")
+    reason = f": {last[:_MOST_OF_A_LINE]}" if last else ""
+    return f"it ended with {end}{reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Of a child. memory: bytes. seconds: of a request. cpu: seconds of processor time of one, in a
-    copy of the process; 0: in the process itself, without such a limit."""
+    """The limits of a child.
+
+    memory: bytes.
+    seconds: per request.
+    cpu: seconds of processor time per request, in a copy of the process. 0: requests run in the
+        process itself, without such a limit.
+    """
 
     memory: int
     seconds: float
@@ -187,7 +210,7 @@ class _Limits:
 
 
 def _serve(answer: Callable[[Json], Json], limits: _Limits) -> None:
-    """In the child: answer requests within the limits until the parent closes the socket."""
+    """Answer requests within the limits until the parent closes the socket; runs in the child."""
     _limit(resource.RLIMIT_DATA, limits.memory)
     _limit(resource.RLIMIT_FSIZE, 2**20)
     _limit(resource.RLIMIT_CORE, 0)
@@ -197,7 +220,7 @@ def _serve(answer: Callable[[Json], Json], limits: _Limits) -> None:
             if limits.cpu:
                 channel.sendall(_forked(answer, request, limits, channel))
             else:
-                # A child nobody waits for any more ends too.
+                # Ends a child whose parent no longer waits for it.
                 _limit_cpu(time.process_time() + limits.seconds)
                 channel.sendall(_answered(answer, request, limits.memory))
 
@@ -213,7 +236,7 @@ def _answered(answer: Callable[[Json], Json], request: bytes, memory: int) -> by
 def _forked(
     answer: Callable[[Json], Json], request: bytes, limits: "_Limits", channel: socket.socket
 ) -> bytes:
-    """Return the answer of a copy of this process, or how that ended."""
+    """Return the answer of a copy of this process, or the code with which it ended."""
     receives, sends = os.pipe()
     process = os.fork()
     if process == 0:
@@ -226,7 +249,7 @@ def _forked(
         try:
             with os.fdopen(sends, "wb") as answers:
                 answers.write(_answered(answer, request, limits.memory))
-        except BaseException:  # noqa: BLE001  (its parent says how it ended)
+        except BaseException:  # noqa: BLE001 - the parent reports it
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -235,7 +258,9 @@ def _forked(
         line = answers.read()
     _, status = os.waitpid(process, 0)
     code = os.waitstatus_to_exitcode(status)
-    return line if code == 0 else f"{json.dumps({'ended': code})}\n".encode()
+    if code:
+        line = f"{json.dumps({'ended': code})}\n".encode()
+    return line
 
 
 def _limit_cpu(seconds: float) -> None:
@@ -246,7 +271,7 @@ def _limit_cpu(seconds: float) -> None:
 
 
 def _limit(which: int, value: int) -> None:
-    """Lower a limit for good, where the system knows it."""
+    """Lower a limit for good, if the system knows it."""
     hard = resource.getrlimit(which)[1]
     least = value if hard == resource.RLIM_INFINITY else min(value, hard)
     with contextlib.suppress(ValueError, OSError):

@@ -1,9 +1,9 @@
-"""What a chat template takes and shows, tried with short chats whose every word can be found
-again."""
+"""The traits of a chat template, tried with short chats whose words can be found in its text."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from specmesh.core.fields import Json
@@ -13,13 +13,14 @@ from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtFi
 from specmesh.core.text.tool_formats import GENERIC, ToolCall
 
 Write = Callable[[Sequence[ChatMessage], TemplateTraits, Json, bool], str | None]
-"""Renders messages with variables, or as one that is continued; None where the template refuses
-them."""
+"""Renders messages with variables; None if the template refuses them.
+
+The last argument: the last message is continued.
+"""
 
 
 def traits_of(value: Json) -> TemplateTraits:
-    """Return the traits that `TemplateTraits.as_json` made JSON of; the default of what is
-    missing."""
+    """Return the traits from the JSON of `TemplateTraits.as_json`; missing ones have defaults."""
     given: dict[str, Any] = TemplateTraits().as_json() | value
     given["ids"] = IdKind(given["ids"])
     given["thoughts"] = ThoughtField(given["thoughts"])
@@ -27,8 +28,7 @@ def traits_of(value: Json) -> TemplateTraits:
 
 
 def words_of(message: ChatMessage) -> Iterator[str]:
-    """Yield what of a message must be in the prompt, where each of its texts is one word: its text,
-    and its calls."""
+    """Yield the words of a short message that must be in the prompt: its text, and its calls."""
     if message.content:
         yield message.content
     for call in message.tool_calls:
@@ -39,15 +39,18 @@ def shortened(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Return a chat of the same shape, in which each text is a word of its own."""
     names = dict[str, str]()
     short = list[ChatMessage]()
-    for place, one in enumerate(messages):
+    for index, message in enumerate(messages):
         calls = list[ToolCall]()
-        for number, call in enumerate(one.tool_calls):
-            names[call.id] = f"call{place}n{number}q"
+        for number, call in enumerate(message.tool_calls):
+            names[call.id] = f"call{index}n{number}q"
             calls.append(ToolCall(call.id, names[call.id], '{"key": "value"}'))
-        word = f"word{place}q" if one.content.strip() else ""
-        name = names.get(one.tool_call_id, one.name)
-        thought = f"thought{place}q" if one.reasoning.strip() else ""
-        changed = replace(one, content=word, name=name, tool_calls=tuple(calls), reasoning=thought)
+        changed = replace(
+            message,
+            content=f"word{index}q" if message.content.strip() else "",
+            name=names.get(message.tool_call_id, message.name),
+            tool_calls=tuple(calls),
+            reasoning=f"thought{index}q" if message.reasoning.strip() else "",
+        )
         short.append(changed)
     return short
 
@@ -83,14 +86,21 @@ def calling(*calls: ToolCall, content: str = "", thought: str = "") -> ChatMessa
 
 @dataclass(frozen=True, slots=True)
 class TemplateProbe:
-    """Tries a template. write: renders with it; source: its text."""
+    """Finds the traits of a template by renderings.
+
+    write: renders with the template.
+    source: its text.
+    """
 
     write: Write
     source: str
 
     def traits(self) -> TemplateTraits:
-        """Return what the template takes. One that refuses the simplest chat has the defaults, with
-        what its source shows of calls and thoughts."""
+        """Return the traits.
+
+        A template that refuses the simplest chat has the defaults, with the forms of calls and
+        thoughts that its source shows.
+        """
         traits = self._simplest()
         if traits is None:
             return traits_by_source(self.source)
@@ -101,8 +111,7 @@ class TemplateProbe:
         return self._with_forms(traits)
 
     def _simplest(self) -> TemplateTraits | None:
-        """Return the traits with which the template shows the simplest chat; None where it refuses
-        all."""
+        """Return the traits by which the template shows the simplest chat; None without any."""
         for parts in (False, True):
             for empty_tools in (False, True):
                 traits = TemplateTraits(parts=parts, empty_tools=empty_tools)
@@ -118,27 +127,41 @@ class TemplateProbe:
         *,
         tools: bool = False,
     ) -> bool:
-        """Return whether all words of the messages, and the extra ones, are in the prompt."""
-        text = self.write(messages, traits, TOOLS if tools else {}, False)
+        """Return True if all words of the messages, and the extra ones, are in the prompt."""
+        text = self._text(messages, traits, tools=tools)
         if text is None:
             return False
-        wanted = [word for one in messages for word in words_of(one)]
-        return all(word in text for word in (*wanted, *extra))
+        wanted = list(extra)
+        for message in messages:
+            wanted += words_of(message)
+        return all(word in text for word in wanted)
+
+    def _text(
+        self,
+        messages: Sequence[ChatMessage],
+        traits: TemplateTraits,
+        *,
+        tools: bool,
+        continued: bool = False,
+    ) -> str | None:
+        return self.write(messages, traits, TOOLS if tools else {}, continued)
 
     def _with_roles(self, traits: TemplateTraits) -> TemplateTraits:
         """Return the traits with those about messages without tools."""
         system = self._shows([SYSTEM, USER], traits)
         in_parts = replace(traits, parts=True)
         if not system and self._shows([SYSTEM, USER, ANSWER, AGAIN], in_parts):
-            traits, system = in_parts, True
+            traits = in_parts
+            system = True
         # Many write any role's name, and their models know no developer.
         names_developer = re.search(r"['\"]developer['\"]", self.source) is not None
-        late = [[USER, ANSWER, OTHER, AGAIN], [SYSTEM, USER, ANSWER, OTHER, AGAIN]]
+        late = [USER, ANSWER, OTHER, AGAIN]
+        late_system = self._shows(late, traits) and self._shows([SYSTEM, *late], traits)
         return replace(
             traits,
             system=system,
             systems=system and self._shows([SYSTEM, OTHER, USER], traits),
-            late_system=system and all(self._shows(one, traits) for one in late),
+            late_system=system and late_system,
             developer=names_developer and self._shows([DEVELOPER, USER], traits),
             users=self._shows([USER, AGAIN], traits),
             assistants=self._shows([USER, ANSWER, ANOTHER, AGAIN], traits),
@@ -148,7 +171,7 @@ class TemplateProbe:
         return self._shows([USER], traits, ["toolname"], tools=True)
 
     def _with_calls(self, traits: TemplateTraits) -> TemplateTraits:
-        """Return the traits with those about calls and what came of them."""
+        """Return the traits with those about calls and their results."""
         found = self._first_that_shows_calls(traits)
         if found is None:
             loop = [USER, ANSWER, RESULT]
@@ -156,10 +179,13 @@ class TemplateProbe:
             results = results and self._shows([*loop, ANOTHER, AGAIN], traits, tools=traits.tools)
             return replace(traits, calls=False, results=results)
         traits = replace(found, calls=True)
-        tools, call = traits.tools, _with_id(traits.ids)
+        tools = traits.tools
+        call = _with_id(traits.ids)
         second = replace(SECOND, id=_SECOND_IDS[traits.ids])
-        after = [_result(traits.ids)] if traits.results else [AGAIN]
-        both = [*after, replace(NEXT, tool_call_id=second.id)] if traits.results else after
+        after = [_after_call(traits)]
+        both = [*after]
+        if traits.results:
+            both.append(replace(NEXT, tool_call_id=second.id))
         spoken = calling(call, content="saidword")
         cut = calling(replace(call, arguments=CUT))
         return replace(
@@ -170,51 +196,47 @@ class TemplateProbe:
         )
 
     def _first_that_shows_calls(self, traits: TemplateTraits) -> TemplateTraits | None:
-        """Return the traits with which the template shows a call, the least particular ones first;
-        None without any."""
-        for results in (True, False):
-            for ids in IdKind:
-                for no_content in (False, True):
-                    tried = replace(traits, results=results, ids=ids, no_content=no_content)
-                    loop = [USER, calling(_with_id(ids)), _result(ids) if results else AGAIN]
-                    longer = [*loop, ANSWER, AGAIN]
-                    shown = [
-                        self._shows(one, tried, ["valueword"], tools=traits.tools)
-                        for one in (loop, longer)
-                    ]
-                    if all(shown):
-                        return tried
+        """Return the least particular traits by which the template shows a call, if any."""
+        for results, ids, no_content in product((True, False), IdKind, (False, True)):
+            tried = replace(traits, results=results, ids=ids, no_content=no_content)
+            loop = [USER, calling(_with_id(ids)), _after_call(tried)]
+            longer = [*loop, ANSWER, AGAIN]
+            if self._shows_value(loop, tried) and self._shows_value(longer, tried):
+                return tried
         return None
 
+    def _shows_value(self, messages: Sequence[ChatMessage], traits: TemplateTraits) -> bool:
+        return self._shows(messages, traits, ["valueword"], tools=traits.tools)
+
     def _thought_field(self, traits: TemplateTraits) -> ThoughtField:
-        """Return where the template finds a thought; the usual field where it shows none."""
+        """Return the field in which the template finds a thought; the usual one by default."""
         for field in ThoughtField:
             if self._text_with_thought(replace(traits, thoughts=field)):
                 return field
         return ThoughtField.REASONING_CONTENT
 
     def _text_with_thought(self, traits: TemplateTraits) -> str:
-        """Return a prompt with the thought of a call, or of an answer that goes on; "" where none
-        is shown."""
-        answering = replace(ANSWER, reasoning=THOUGHT)
-        loop = [USER, calling(_with_id(traits.ids), thought=THOUGHT), _result(traits.ids)]
-        for messages, continued in ((loop, False), ([USER, answering], True)):
-            if messages is loop and not (traits.calls and traits.results):
-                continue
-            text = self.write(messages, traits, TOOLS if traits.tools else {}, continued) or ""
-            as_data = "'thinking'" in text or '"thinking"' in text
-            if THOUGHT in text and not as_data:
+        """Return a prompt with the thought of a call, or else of a continued answer, or ""."""
+        if traits.calls and traits.results:
+            call = calling(_with_id(traits.ids), thought=THOUGHT)
+            loop = [USER, call, _result(traits.ids)]
+            text = self._text(loop, traits, tools=traits.tools) or ""
+            if _shows_thought(text):
                 return text
-        return ""
+        answering = [USER, replace(ANSWER, reasoning=THOUGHT)]
+        text = self._text(answering, traits, tools=traits.tools, continued=True) or ""
+        return text if _shows_thought(text) else ""
 
     def _with_forms(self, traits: TemplateTraits) -> TemplateTraits:
-        """Return the traits with the forms of calls and thoughts: as the template writes them, else
-        by its source."""
+        """Return the traits with the forms of calls and thoughts.
+
+        The forms are those that the template writes, or else those that its source shows.
+        """
         written = self._written_form(traits)
         by_source = traits_by_source(self.source)
-        form = written or ("" if traits.calls else by_source.tool_format)
-        if not traits.tools and not written:
-            form = ""
+        form = written
+        if not form and traits.tools and not traits.calls:
+            form = by_source.tool_format
         style = self._written_style(traits)
         return replace(
             traits,
@@ -224,37 +246,39 @@ class TemplateProbe:
         )
 
     def _written_form(self, traits: TemplateTraits) -> str:
-        """Return the name of the form in which the template writes calls; "" for none that is
-        known."""
+        """Return the name of the form in which the template writes calls; "" for an unknown one."""
         if not traits.calls:
             return ""
         call = _with_id(traits.ids)
-        after = _result(traits.ids) if traits.results else AGAIN
-        for messages in ([USER, calling(call), after], [USER, calling(call), after, ANSWER, AGAIN]):
-            text = self.write(messages, traits, TOOLS if traits.tools else {}, False) or ""
+        loop = [USER, calling(call), _after_call(traits)]
+        for messages in (loop, [*loop, ANSWER, AGAIN]):
+            text = self._text(messages, traits, tools=traits.tools) or ""
             form = tool_formats.detect_written(text, call)
             if form is not None:
                 return form.name
         return ""
 
     def _written_style(self, traits: TemplateTraits) -> str:
-        """Return the name of the marks in which the template puts a thought, or with which it
-        begins an answer."""
+        """Return the name of the marks around a thought, or at the beginning of an answer."""
         style = reasoning.detect_written(self._text_with_thought(traits), THOUGHT)
         if style is None:
-            begun = (self.write([USER], traits, {}, False) or "").rpartition(USER.content)[2]
+            text = self._text([USER], traits, tools=False) or ""
+            begun = text.rpartition(USER.content)[2]
             style = reasoning.detect(begun)
-        return style.name if style is not None else ""
+        return "" if style is None else style.name
 
 
 def traits_by_source(source: str) -> TemplateTraits:
-    """Return the defaults, with the forms of calls and thoughts of which the source of a template
-    has signs."""
+    """Return the defaults, with the forms of calls and thoughts that a template's source shows."""
+    form = tool_formats.detect(source)
     style = reasoning.detect(source)
-    return TemplateTraits(
-        tool_format=tool_formats.detect(source).name,
-        thinking=style.name if style is not None else "",
-    )
+    thinking = "" if style is None else style.name
+    return TemplateTraits(tool_format=form.name, thinking=thinking)
+
+
+def _shows_thought(text: str) -> bool:
+    as_data = "'thinking'" in text or '"thinking"' in text
+    return THOUGHT in text and not as_data
 
 
 _IDS = {IdKind.ANY: CALL.id, IdKind.SHORT: "abcdef123", IdKind.NAMED: f"functions.{CALL.name}:0"}
@@ -271,3 +295,7 @@ def _with_id(kind: IdKind) -> ToolCall:
 
 def _result(kind: IdKind) -> ChatMessage:
     return replace(RESULT, tool_call_id=_IDS[kind])
+
+
+def _after_call(traits: TemplateTraits) -> ChatMessage:
+    return _result(traits.ids) if traits.results else AGAIN
