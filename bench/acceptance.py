@@ -90,7 +90,9 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     target, drafter = (
         LlamaVerifier(
-            ModelSettings("llama", str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1)
+            ModelSettings(
+                engine="llama", model=str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1
+            )
         )
         for path in (args.target, args.drafter)
     )

@@ -238,7 +238,12 @@ def main() -> None:
             Path(folder) / "wide.gguf", TinyModel(n_vocab=N_VOCAB, layers=1, width=16, n_ctx=N_CTX)
         )
         settings = ModelSettings(
-            "llama", str(path), ctx=N_CTX, max_sessions=N_SEQ, threads=1, gpu_layers=args.gpu_layers
+            engine="llama",
+            model=str(path),
+            ctx=N_CTX,
+            max_sessions=N_SEQ,
+            threads=1,
+            gpu_layers=args.gpu_layers,
         )
         for name in ("llama_decode", "llama_synchronize"):
             setattr(lib.llama_cpp, name, timed(getattr(lib, name)))

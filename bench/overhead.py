@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from specmesh.bench import generate
+from specmesh.bench.texts import generate
 from specmesh.client import Client
 from specmesh.core.fields import number_at
 

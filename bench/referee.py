@@ -18,7 +18,8 @@ MARGIN = 0.05
 def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
     """Load the model of this file on one thread."""
     engine = LlamaVerifier(
-        ModelSettings("llama", path, ctx=n_ctx, max_sessions=1, threads=1), n_batch=n_ctx
+        ModelSettings(engine="llama", model=path, ctx=n_ctx, max_sessions=1, threads=1),
+        n_batch=n_ctx,
     )
     try:
         yield engine

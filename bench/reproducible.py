@@ -43,8 +43,8 @@ def main() -> None:
     for path in args.models:
         settings = [
             ModelSettings(
-                "llama",
-                str(path),
+                engine="llama",
+                model=str(path),
                 ctx=512,
                 max_sessions=1,
                 threads=args.threads,

@@ -31,7 +31,7 @@ from specmesh.engines.load import check_there, load_drafter, load_verifier
 from specmesh.engines.steps import calibrate
 from specmesh.errors import NotThereYet, SpecmeshError, Starting
 from specmesh.models.files import parts
-from specmesh.security import bracketed, check_bind, endpoint
+from specmesh.security.addresses import bracketed, check_bind, endpoint
 from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 

@@ -280,6 +280,11 @@ def _engine(models: Models) -> VerifyEngine:
         return SimVerifier(SimSettings())
     return LlamaVerifier(
         ModelSettings(
-            "llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True
+            engine="llama",
+            model=models.target,
+            ctx=2048,
+            max_sessions=1,
+            threads=1,
+            reproducible=True,
         )
     )

@@ -4,7 +4,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    """`__version__`, looked up when asked for: importlib.metadata takes longer to import than most commands to run."""
+    """Return `__version__` on first use: importlib.metadata takes long to import."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -7,15 +7,18 @@ from pathlib import Path
 
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
-from specmesh.security import check_rpc, endpoint, is_loopback, may_be_host
+from specmesh.security.addresses import check_rpc, endpoint, is_loopback, may_be_host
 
 MAX_API_KEYS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """Where to listen. keys: one of them is asked for; none: this machine only. origins: of pages that browsers may let
-    ask."""
+    """The address of the HTTP API.
+
+    keys: keys of clients, who need one of them. Without keys only this machine may connect.
+    origins: origins of pages that may call the API from a browser.
+    """
 
     host: str
     port: int
@@ -26,8 +29,10 @@ class Port:
 def parse_port(
     http: str | None, key_file: Path | None, origins: tuple[str, ...] = ()
 ) -> Port | None:
-    """`--http HOST:PORT`, the file with its keys and each `--allow-origin`; raises ConfigError, also for an open port
-    without a key."""
+    """Return the port of `--http HOST:PORT`, its file of keys and each `--allow-origin`.
+
+    Raises ConfigError, also for an open port without a key.
+    """
     if http is None:
         for option, given in (("--allow-origin", origins), ("--api-key-file", key_file)):
             if given:
@@ -36,45 +41,58 @@ def parse_port(
     host, port = endpoint(f"//{http}")
     if not may_be_host(host) or port is None or "/" in http or "@" in http:
         raise ConfigError(f"--http {http!r} is not HOST:PORT", "write 127.0.0.1:8080")
-    keys = read_keys(key_file) if key_file is not None else ()
+    keys: tuple[str, ...] = ()
+    if key_file is not None:
+        keys = read_keys(key_file)
     if not keys and not is_loopback(host):
-        raise ConfigError(
-            f"--http {http} is open to other machines", "set --api-key-file FILE, or use 127.0.0.1"
-        )
+        reason = f"--http {http} is open to other machines"
+        raise ConfigError(reason, "set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
         if origin == "*" and not keys:
             raise ConfigError("--allow-origin '*' lets every page ask", "set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
-            raise ConfigError(
-                f"--allow-origin {origin!r} is no origin", "write https://page.example"
-            )
+            reason = f"--allow-origin {origin!r} is no origin"
+            raise ConfigError(reason, "write https://page.example")
     return Port(host, port, keys, origins)
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
-    lines = read_text(path, MAX_API_KEYS_BYTES, "a file of keys").splitlines()
+    """Return the keys in a file, one per line.
+
+    Raises ConfigError for a file without keys, or one that all users may read.
+    """
+    text = read_text(path, MAX_API_KEYS_BYTES, "a file of keys")
     if path.stat().st_mode & stat.S_IRWXO:
-        raise ConfigError(
-            f"{path}: everybody on this machine can read the keys", f"chmod 600 {path}"
-        )
-    keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
-    if not keys or not all(key.isascii() for key in keys):
+        reason = f"{path}: everybody on this machine can read the keys"
+        raise ConfigError(reason, f"chmod 600 {path}")
+    keys = list[str]()
+    for line in text.splitlines():
+        key = line.strip()
+        if key and not key.startswith("#"):
+            keys.append(key)
+    if not keys or not all(map(str.isascii, keys)):
         raise ConfigError(f"{path}: needs at least one key, plain ASCII, one per line")
-    return keys
+    return tuple(keys)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or
-    sim. model: a GGUF file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx:
-    None for what suits the model. threads: None for one per core. gpu_layers: -1 for all, None
-    for all where there is a GPU; require_gpu: without one nothing is loaded. chat_template: a
-    Jinja file instead of the target's own; tool_format: how it calls tools, where its template
-    does not show that. reproducible: all steps of a target have the same number of rows, so that
-    no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take
-    layers of a target; insecure_rpc: beyond this machine too. stretch: the machine whose step
-    times llama imitates."""
+    """The engine, its model and their options.
+
+    engine: auto (drafters only), llama, mlx, ngram or sim.
+    model: a GGUF file, a Hugging Face directory or hub id, or `bundled` for a drafter.
+    ctx: ids per sequence. None: the default for the model.
+    threads: CPU threads. None: one per core.
+    gpu_layers: layers on GPUs. -1: all. None: all if there is a GPU.
+    require_gpu: without a GPU nothing is loaded.
+    chat_template: a Jinja file that replaces the target's own template.
+    tool_format: the form of the target's calls of tools, if its template does not show it.
+    reproducible: all steps of a target have the same number of rows, so that no bit of its text
+        depends on drafts.
+    rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a target.
+    insecure_rpc: these may be beyond this machine.
+    stretch: the machine whose step times llama imitates.
+    """
 
     engine: str
     model: str | None
@@ -96,27 +114,29 @@ class ModelSettings:
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and self.gpu_layers == 0:
-            raise ConfigError(
-                "--rpc puts layers on other machines, --gpu-layers 0 allows none", "leave one out"
-            )
+            reason = "--rpc puts layers on other machines, --gpu-layers 0 allows none"
+            raise ConfigError(reason, "leave one out")
         if self.require_gpu and self.gpu_layers == 0:
-            raise ConfigError(
-                "--require-gpu wants a GPU, --gpu-layers 0 puts nothing on one", "leave one out"
-            )
+            reason = "--require-gpu wants a GPU, --gpu-layers 0 puts nothing on one"
+            raise ConfigError(reason, "leave one out")
         if self.require_gpu and (self.engine in ("ngram", "sim") or not self.model):
             raise ConfigError("--require-gpu is for models, and there is none", "leave it out")
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError(
-                "no model", "give --model FILE, a name of `specmesh models list`, or bundled"
-            )
+            remedy = "give --model FILE, a name of `specmesh models list`, or bundled"
+            raise ConfigError("no model", remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """Settings that both daemons have. port: where the API listens besides `socket`. insecure:
-    no keys, although others may reach the address. keys: the folder with its keys, None for the
-    usual ones. drain: seconds that running requests get after SIGTERM. responses: how many of
-    /v1/responses are kept in memory. wait: for what is not there yet."""
+    """Settings that both daemons have.
+
+    port: the API listens there, and at `socket`.
+    insecure: use no keys, although other machines may reach the address.
+    keys: the folder of keys. None: the usual ones.
+    drain: seconds that running requests get after SIGTERM.
+    responses: most answers of /v1/responses that are kept in memory.
+    wait: wait for a model, an address or a GPU that is missing.
+    """
 
     model: ModelSettings
     socket: Path
@@ -129,15 +149,17 @@ class DaemonSettings:
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:
-            raise ConfigError(
-                "--keys and --insecure-no-auth contradict each other", "leave one out"
-            )
+            reason = "--keys and --insecure-no-auth contradict each other"
+            raise ConfigError(reason, "leave one out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSettings(DaemonSettings):
-    """Settings of `specmesh verifier`. grace: seconds that a session is kept whose drafter went away. max_queue: most
-    requests that wait for a session."""
+    """Settings of `specmesh verifier`.
+
+    grace: seconds that a session is kept after its drafter went away.
+    max_queue: most requests that wait for a session.
+    """
 
     bind: str
     grace: float = 30.0

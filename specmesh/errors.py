@@ -1,23 +1,24 @@
-"""Every error specmesh raises on purpose, and whose fault it is: of this side, of who asks, of a
-peer, or nobody's.
+"""Every error that specmesh raises on purpose, and the side at fault.
+
+The fault is ours, the client's, a peer's, or nobody's.
 
     SpecmeshError
         ConfigError             ours: settings, model files, addresses
             InsecureKeys        ours: keys that others can read or change
             NotThereYet         ours: an address, a disk or a GPU that may come
         EngineError             ours: a model's library failed
-            ChildFailed         ours: a process that was to look at something
-                ChildLate       ours: it took longer than it was given
-        RequestError            who asks: this can never be served
-            PromptTooLong       who asks: no room for one token
-            MissingField        who asks: a field that it needs is not there
-            NoSuchModel         who asks: nobody serves it
-            NoSuchText          who asks: it is gone, or another's
-            NotOffered          who asks: another daemon may do it
+            ChildFailed         ours: a process for untrusted input
+                ChildLate       ours: it took too long
+        RequestError            client: this can never be served
+            PromptTooLong       client: no room for one token
+            MissingField        client: a required field is missing
+            NoSuchModel         client: no verifier serves it
+            NoSuchText          client: it is gone, or belongs to another key
+            NotOffered          client: another daemon may do it
         DaemonUnreachable       peer: does not answer
             WentAway            peer: may be back
-        Refused                 who asks: must not
-            WrongCode           who asks: another pairing code
+        Refused                 client: must not
+            WrongCode           client: another pairing code
         Busy                    nobody: has no room, for now
             Starting            nobody: is not ready yet
         PullError               peer: a hub or the way to it
@@ -26,11 +27,11 @@ peer, or nobody's.
             InvalidTransition   ours: no table of states has it
         RemoteProtocolError     peer: broke the protocol
             FrameError          peer: bytes that are no frame
-            EndLost             peer: said too little, or some was lost
+            EndLost             peer: sent too little, or some was lost
 
-`exit_code` is what the command line leaves with. What code needs of an error is a field, its
-sentence made of that. One that another process raised comes back as its class and sentence: `what`
-is all of that, and its other fields are empty.
+`exit_code` is the exit code of the command line. Values that code needs are fields; the sentence is
+made of them. An error of another process arrives as its class and sentence: `what` is the whole
+sentence, and its other fields are empty.
 """
 
 from enum import Enum
@@ -38,19 +39,24 @@ from typing import ClassVar
 
 
 class SpecmeshError(Exception):
-    """Base of all errors raised on purpose; `code` is what clients of the API know it by, OpenAI's where it has it.
-    what: is wrong. remedy: what to do, where the sentence says so."""
+    """Base of all errors raised on purpose.
+
+    code: the API's code of the error, OpenAI's if there is one.
+    what: the fault in words.
+    remedy: the action that helps, if there is one.
+    """
 
     exit_code: ClassVar[int] = 1
     code: ClassVar[str | None] = None
 
     def __init__(self, what: str = "", remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
-        self.what, self.remedy = what, remedy
+        self.what = what
+        self.remedy = remedy
 
 
 class ConfigError(SpecmeshError):
-    """Settings, model files or addresses of this side are wrong; `what` says which."""
+    """Settings, model files or addresses of this side are wrong; `what` names them."""
 
     exit_code = 78
 
@@ -62,8 +68,10 @@ class InsecureKeys(ConfigError):
 
 
 class NotThereYet(ConfigError):
-    """A daemon needs something that this machine may have later: under a service manager, or with
-    --wait, it waits for that. `what` names it."""
+    """A daemon needs something that this machine may have later; `what` names it.
+
+    Under a service manager, or with --wait, it waits.
+    """
 
     @classmethod
     def of(cls, what: str, remedy: str) -> "NotThereYet":
@@ -78,15 +86,15 @@ class EngineError(SpecmeshError):
 
 
 class ChildFailed(EngineError):
-    """A process of ours that was to look at something ended, or took too long or too much."""
+    """A process of ours for untrusted input ended, or took too much time or memory."""
 
 
 class ChildLate(ChildFailed):
-    """A process of ours took longer than it was given."""
+    """A process of ours took longer than allowed."""
 
 
 class RequestError(SpecmeshError):
-    """A request that this model or daemon can never serve; `param` is the field it is about, where it is one."""
+    """A request that this model or daemon can never serve; `param`: the field at fault, if any."""
 
     exit_code = 2
 
@@ -104,17 +112,18 @@ class PromptTooLong(RequestError):
 
     @classmethod
     def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> "PromptTooLong":
-        """In the words that clients look for. least: there may be more tokens."""
+        """Return the error in the words that clients look for; least: there may be more tokens."""
         count = f"at least {prompt_tokens}" if least else str(prompt_tokens)
         most = f"This model's maximum context length is {context} tokens"
         what = f"{most}, and your prompt has {count} tokens"
         error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
-        error.prompt_tokens, error.context = prompt_tokens, context
+        error.prompt_tokens = prompt_tokens
+        error.context = context
         return error
 
 
 class MissingField(RequestError):
-    """A field without which a request asks for nothing is missing or empty."""
+    """A required field of a request is missing or empty."""
 
     code = "missing_required_parameter"
 
@@ -127,32 +136,37 @@ class NoSuchModel(RequestError):
 
     @classmethod
     def of(cls, name: str) -> "NoSuchModel":
-        """Say which name it was, and where the others are."""
-        error = cls(
-            f"no model {name[:200]} is served here", "model", "see `specmesh ps`, or /v1/models"
-        )
+        """Return the error with the name, and the way to find other names."""
+        reason = f"no model {name[:200]} is served here"
+        error = cls(reason, "model", "see `specmesh ps`, or /v1/models")
         error.name = name
         return error
 
 
 class NoSuchText(RequestError):
-    """Nobody here has a text of that name: it ended, was cancelled, or was kept long enough."""
+    """There is no text of that name: it ended, was cancelled, or its time is over."""
 
     code = "text_not_found"
 
     def __init__(self, what: str = "") -> None:
-        meaning = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
+        meaning = (
+            "no text of that name is here: its time was over, it was cancelled, "
+            "or it belongs to another key"
+        )
         super().__init__(what or meaning, "resume")
 
 
 class NotOffered(RequestError):
-    """This daemon does not do that; the message says who may."""
+    """This daemon does not do that; the message names the one that may."""
 
     code = "not_offered"
 
 
 class DaemonUnreachable(SpecmeshError):
-    """No daemon answers at the sockets tried, or what it needs to answer is not there. address: whose it is, or was."""
+    """No daemon answers at the sockets tried, or a daemon lacks what it needs to answer.
+
+    address: that of the daemon.
+    """
 
     exit_code = 69
     code = "verifier_unreachable"
@@ -163,19 +177,22 @@ class DaemonUnreachable(SpecmeshError):
 
 
 class WentAway(DaemonUnreachable):
-    """The daemon went away while answering, or is about to: who asked may go on with it when it is back."""
+    """The daemon went away while answering, or is about to.
+
+    The client may go on with it when it is back.
+    """
 
     code = "server_went_away"
 
 
 class Refused(SpecmeshError):
-    """Whoever asks may not."""
+    """The client is not allowed."""
 
     exit_code = 77
 
 
 class WrongCode(Refused):
-    """What the other side said of itself cannot be read: it had another pairing code."""
+    """The introduction of the other side cannot be read: it had another pairing code."""
 
 
 class Busy(SpecmeshError):
@@ -192,7 +209,7 @@ class Starting(Busy):
 
 
 class PullError(SpecmeshError):
-    """A model could not be brought here; the next attempt goes on with what came."""
+    """A model could not be downloaded; the next attempt goes on with the bytes that came."""
 
     exit_code = 69
 
@@ -211,11 +228,13 @@ class LocalProtocolError(SpecmeshError):
 
 
 class InvalidTransition(LocalProtocolError):
-    """`what` is in `state` and was to become `to`, which its table of states does not have."""
+    """`what` is in `state` and should become `to`, but its table of states has no such move."""
 
     def __init__(self, what: str, state: Enum, to: Enum) -> None:
         super().__init__(f"a {what} that is {state.value} cannot become {to.value}")
-        self.what, self.state, self.to = what, state, to
+        self.what = what
+        self.state = state
+        self.to = to
 
 
 class RemoteProtocolError(SpecmeshError):
@@ -223,8 +242,12 @@ class RemoteProtocolError(SpecmeshError):
 
 
 class FrameError(RemoteProtocolError):
-    """Bytes from a peer that are not a frame. `reason` is one of length, magic, checksum, version, kind, count, body
-    and labels the rejection counter; `seen` is the offending value."""
+    """Bytes from a peer that are not a frame.
+
+    reason: length, magic, checksum, version, kind, count or body. It labels the counter of
+        rejections.
+    seen: the offending value.
+    """
 
     def __init__(self, reason: str, seen: object) -> None:
         super().__init__(reason)
@@ -243,8 +266,10 @@ class EndLost(RemoteProtocolError):
 
     @classmethod
     def of(cls, came: int, length: int) -> "EndLost":
-        """Say how much came, and what to do."""
-        what = f"the end of the text was lost on its way from the verifier ({came} of {length} tokens came)"
-        error = cls(what, "ask again")
-        error.came, error.length = came, length
+        """Return the error with the number of tokens that came."""
+        share = f"{came} of {length} tokens came"
+        reason = f"the end of the text was lost on its way from the verifier ({share})"
+        error = cls(reason, "ask again")
+        error.came = came
+        error.length = length
         return error

@@ -17,7 +17,10 @@ FLUSH_TIMEOUT_S = 1.0
 
 
 class LogWriter:
-    """Writes lines in order. Any thread may write, and a signal handler too: no lock is waited for."""
+    """Writes lines in order.
+
+    Any thread may write, and a signal handler too: no lock is waited for.
+    """
 
     def __init__(self, descriptor: int = STDERR) -> None:
         self._descriptor = descriptor
@@ -31,7 +34,7 @@ class LogWriter:
     debug = info = warning = error = critical = write
 
     def flush(self) -> None:
-        """Wait until all lines so far were written or dropped, but not longer than FLUSH_TIMEOUT_S."""
+        """Wait until all lines so far were written or dropped, at most FLUSH_TIMEOUT_S."""
         reached = threading.Event()
         self._lines.put(reached)
         reached.wait(FLUSH_TIMEOUT_S)
@@ -48,7 +51,7 @@ class LogWriter:
         while left:
             try:
                 left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
+            except BlockingIOError:  # another process of this terminal or pipe may have made it so
                 select.select([], [self._descriptor], [])
             except OSError:
                 return
@@ -59,7 +62,7 @@ _writer: LogWriter | None = None
 
 
 def configure(level: str) -> None:
-    """Set logging up: for a person where stderr is a terminal, else a JSON object per line."""
+    """Set logging up: lines for a person if stderr is a terminal, else JSON objects."""
     global _writer, least
     _writer, least = LogWriter(), logging.getLevelNamesMapping()[level.upper()]
     atexit.register(flush)
@@ -86,17 +89,19 @@ def flush() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, whatever its threads do; what it logged gets out."""
+    """End this process at once, whatever its threads do, but write its log first."""
     flush()
     os._exit(code)
 
 
 class LibraryHandler(logging.Handler):
-    """What libraries log through Python's own logging, warnings too, as events of ours."""
+    """Makes events of ours from lines of Python's own logging, warnings included."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        fields = {"error": f"{type(error).__name__}: {error}"} if error is not None else {}
+        fields = dict[str, str]()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["error"] = f"{type(error).__name__}: {error}"
         structlog.get_logger(record.name).log(
             record.levelno, "library", line=record.getMessage(), **fields
         )

@@ -17,7 +17,7 @@ from specmesh.daemons.link.sockets import (
     zmq_errors,
 )
 from specmesh.errors import ConfigError, FrameError, InvalidTransition
-from specmesh.security import bracketed, check_connect, endpoint
+from specmesh.security.addresses import bracketed, check_connect, endpoint
 from specmesh.security.curve import (
     Context,
     Handshake,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from specmesh.core.names import LOCALHOST
 from specmesh.errors import ConfigError, NotThereYet
-from specmesh.security import means_everywhere
+from specmesh.security.addresses import means_everywhere
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from specmesh.core.verifier.peer_limits import (
     PeerAccounts,
 )
 from specmesh.errors import ConfigError, FrameError, NotThereYet
-from specmesh.security import ABSENT, check_bind
+from specmesh.security.addresses import ABSENT, check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, IDS_COUNT, MAX_FRAME, decode, encode, may_be_control

@@ -52,7 +52,7 @@ from specmesh.core.requests import ID_BYTES
 from specmesh.core.session_params import endless
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.core.text.chat import Tokenizer, unknown_variables
-from specmesh.security import is_own_host, is_own_page
+from specmesh.security.addresses import is_own_host, is_own_page
 
 log = structlog.get_logger("specmesh.api")
 

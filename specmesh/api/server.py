@@ -29,7 +29,7 @@ from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
 from specmesh.paths import SYSTEM_DIR
-from specmesh.security import listen
+from specmesh.security.addresses import listen
 
 log = structlog.get_logger("specmesh.api")
 

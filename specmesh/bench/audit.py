@@ -1,23 +1,33 @@
-"""`specmesh audit`: the verifier's texts alone and with drafts, compared token by token.
+"""`specmesh audit`: a verifier's texts without and with drafts, compared token by token.
 
-Before two texts part, the same ids precede each of their tokens, so their log-probabilities differ only by what kernels
-of another width do. A divergence is a near tie where differences of that size can turn the choice, else an error.
+Up to the position at which two texts diverge, the same ids precede each of their tokens. So their
+log-probabilities differ only by the noise of kernels of different widths. A divergence is a near
+tie if noise of that size can change the choice, and otherwise an error.
 """
 
 from collections.abc import Callable, Iterator
 
-from specmesh.bench import generate, totals
+from specmesh.bench.texts import generate, totals
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, at, list_at, number_at, objects_at
 
 TOP_LOGPROBS = 10
-"""Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
-MIN_PLACES = 16
-"""Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
-MAX_NOISE = 0.5
-"""Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
+"""Tokens of a row that are compared.
 
-TextPair = tuple[GeneratedText, GeneratedText]  # a prompt's text alone, and one with drafts
+Less likely tokens move more, and can be chosen at a temperature.
+"""
+
+MIN_PLACES = 16
+"""Positions at which a prompt's texts must agree to show their noise.
+
+With fewer the noise of all prompts counts.
+"""
+
+MAX_NOISE = 0.5
+"""Kernels change the log-probability of a token by less; a memory of wrong ids may not."""
+
+TextPair = tuple[GeneratedText, GeneratedText]
+"""A prompt's text without drafts, and one with drafts."""
 
 
 def audit(
@@ -27,139 +37,177 @@ def audit(
     snapshot: Json,
     advance: Callable[[], None],
 ) -> Json:
-    """Ask for each body's text, one at a time, alone and with each draft_n of `ways`, calling `advance` after each;
-    return what --json prints. Raise what the daemon does. bodies: requests that have a prompt, a seed and sampling
-    options. snapshot: the daemon's /stats. noise: the largest difference between log-probabilities of a token after the
-    same ids. Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is
-    reproducible."""
+    """Return the result that --json prints. Raises the errors of the daemon.
+
+    Each body's text is generated without drafts and with each draft_n of `ways`, one at a time;
+    `advance` is called after each. A drafter's /stats do not show whether the verifier is
+    reproducible.
+
+    bodies: requests with a prompt, a seed and sampling options.
+    snapshot: the daemon's /stats.
+    """
     bodies = [body | {"logprobs": TOP_LOGPROBS, "cache_prompt": False} for body in bodies]
     texts: dict[int | str, list[GeneratedText]] = {way: [] for way in (0, *ways)}
     for body in bodies:
-        for way, made in texts.items():
-            made.append(generate(client, body | {"draft_n": way}))
+        for way, generated in texts.items():
+            generated.append(generate(client, body | {"draft_n": way}))
             advance()
-    alone = texts.pop(0)
-    differences = [
-        [row for made in texts.values() for row in _agreeing((one, made[n]))]
-        for n, one in enumerate(alone)
-    ]
-    every = [row for rows in differences for row in rows]
-    at_drafter = snapshot.get("role") == "drafter"
-    model: object = (
-        {"name": objects_at(snapshot, "verifiers")[0]["model"]} if at_drafter else snapshot["model"]
-    )
-    largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
-    divergences, counts = list[Json](), list[Json]()
-    for way, made in texts.items():
-        found = [
-            {"prompt": number, "draft_n": way}
-            | _divergence(
-                client, bodies[number], (alone[number], text), _noise(differences[number], largest)
-            )
-            for number, text in enumerate(made)
-            if text.ids != alone[number].ids
-        ]
-        divergences += found
-        errors = sum(one["verdict"] == "error" for one in found)
-        verdicts = {
-            "identical": len(made) - len(found),
-            "near_ties": len(found) - errors,
-            "errors": errors,
-        }
-        counts.append({"draft_n": way} | totals(made) | verdicts)
-    result = {"schema_version": 1, "prompts": len(bodies), "model": model}
-    noise = max((row[0] for row in every), default=0.0)
-    return judged(result | {"noise": noise, "ways": counts, "divergences": divergences})
+    plain = texts.pop(0)
+    model = _model_of(snapshot)
+    by_prompt = list[list[list[float]]]()
+    for number, text in enumerate(plain):
+        differences = list[list[float]]()
+        for generated in texts.values():
+            differences += _agreeing((text, generated[number]))
+        by_prompt.append(differences)
+    largest = 0.0
+    noise = 0.0
+    for differences in by_prompt:
+        for row in differences:
+            noise = max(noise, row[0])
+            largest = max(largest, *row)
+    if _is_reproducible(model):
+        largest = 0.0
+    divergences = list[Json]()
+    counts = list[Json]()
+    for way, generated in texts.items():
+        errors = 0
+        identical = 0
+        for number, pair in enumerate(zip(plain, generated, strict=True)):
+            if pair[0].ids == pair[1].ids:
+                identical += 1
+                continue
+            margin = 2 * _noise(by_prompt[number], largest)
+            divergence = _divergence(client, bodies[number], pair, margin)
+            divergences.append({"prompt": number, "draft_n": way} | divergence)
+            if divergence["verdict"] == "error":
+                errors += 1
+        near_ties = len(generated) - identical - errors
+        verdicts = {"identical": identical, "near_ties": near_ties, "errors": errors}
+        counts.append({"draft_n": way} | totals(generated) | verdicts)
+    result: Json = {"schema_version": 1, "prompts": len(bodies), "model": model}
+    result |= {"noise": noise, "ways": counts, "divergences": divergences}
+    return judged(result)
 
 
 def judged(result: Json) -> Json:
-    """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
-    undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
+    """Return the result of an audit with its verdict.
+
+    - A verifier that promises the same bits may have no noise.
+    - undrafted: the ways without any drafts. Adaptive draft_n may have none, if another way has
+      some.
+    """
+    limit = 0.0 if _is_reproducible(result["model"]) else MAX_NOISE
+    too_noisy = number_at(result, "noise") > limit
     ways = objects_at(result, "ways")
-    too_noisy = number_at(result, "noise") > (0.0 if _reproducible(result["model"]) else MAX_NOISE)
-    none = [way["draft_n"] for way in ways if not way["drafted"]]
-    undrafted = [way for way in none if way != "auto" or len(none) == len(ways)]
-    failed = bool(
-        undrafted
-        or too_noisy
-        or any(one["verdict"] == "error" for one in objects_at(result, "divergences"))
-    )
+    undrafted = [way["draft_n"] for way in ways if not way["drafted"]]
+    if len(undrafted) < len(ways) and "auto" in undrafted:
+        undrafted.remove("auto")
+    verdicts = [divergence["verdict"] for divergence in objects_at(result, "divergences")]
+    failed = too_noisy or bool(undrafted) or "error" in verdicts
     return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
-def _reproducible(model: object) -> bool:
+def _model_of(snapshot: Json) -> object:
+    """Return the target in /stats; a drafter has only its name."""
+    if snapshot.get("role") == "drafter":
+        return {"name": objects_at(snapshot, "verifiers")[0]["model"]}
+    return snapshot["model"]
+
+
+def _is_reproducible(model: object) -> bool:
     return bool(at(model, "reproducible"))
 
 
 def _noise(differences: list[list[float]], largest: float) -> float:
-    """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
-    `largest`, that of all prompts, would excuse errors of quiet ones. So it counts only where these texts agree at
-    fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1)."""
-    return min(max(map(max, differences)), largest) if len(differences) >= MIN_PLACES else largest
+    """Return the largest difference of the likeliest tokens in the texts of one prompt.
+
+    `largest`, that of all prompts, would excuse errors of quiet texts. So it counts only if these
+    texts agree at fewer than MIN_PLACES positions: the next of n differences exceeds all of them
+    with probability 1/(n + 1).
+    """
+    if len(differences) < MIN_PLACES:
+        return largest
+    return min(max(map(max, differences)), largest)
 
 
 def _agreeing(pair: TextPair) -> Iterator[list[float]]:
-    """For each token up to where a pair parts: by how much both rows' log-probabilities differ, its own first."""
-    one, other = pair
-    for token, theirs, entry, their_entry in zip(
-        one.ids, other.ids, one.logprobs, other.logprobs, strict=False
-    ):
-        if token != theirs:
+    """Yield the differences of log-probabilities at each position up to the divergence.
+
+    The first is that of the text's own token.
+    """
+    first, second = pair
+    tokens = zip(first.ids, second.ids, strict=False)
+    entries = zip(first.logprobs, second.logprobs, strict=False)
+    for (token, other), (entry, other_entry) in zip(tokens, entries, strict=False):
+        if token != other:
             return
-        row, their_row = _likeliest(entry), _likeliest(their_entry)
-        yield [abs(row[found] - their_row[found]) for found in row if found in their_row]
+        row = _likeliest(entry)
+        other_row = _likeliest(other_entry)
+        yield [abs(row[found] - other_row[found]) for found in row if found in other_row]
 
 
 def _likeliest(entry: Json) -> dict[int, float]:
-    """Return a token's log-probability, and then those of the likeliest in its place, by id."""
-    entries = (entry, *objects_at(entry, "top_logprobs"))
-    return {int(number_at(one, "id")): number_at(one, "logprob") for one in entries}
+    """Return the log-probabilities by id: the token's own, then those of the likeliest."""
+    row = dict[int, float]()
+    for token in (entry, *objects_at(entry, "top_logprobs")):
+        row[int(number_at(token, "id"))] = number_at(token, "logprob")
+    return row
 
 
-def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Json:
-    """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
-    alone, drafted = pair
-    at = len(list(_agreeing(pair)))
-    tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
-    body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
-    # Away from its token alone too: that may have been the last one that a filter let in.
-    biases = [
-        (token, bias)
-        for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True)
-        if token is not None
-    ]
-    biased = (body | {"logit_bias": [*list_at(body, "logit_bias"), bias]} for bias in biases)
-    tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in biased)
-    verdict = "near tie" if tie else "error"
+def _divergence(client: Client, body: Json, pair: TextPair, margin: float) -> Json:
+    """Return the divergence of two texts, with its verdict.
+
+    The target generates the token again without drafts: in a near tie a bias of `margin` turns it
+    to that of the text with drafts.
+    """
+    plain, drafted = pair
+    position = len(list(_agreeing(pair)))
+    token = _token_at(plain, position)
+    drafted_token = _token_at(drafted, position)
+    prompt = [*plain.prompt_ids, *plain.ids[:position]]
+    body = body | {"prompt": prompt, "max_tokens": 1, "draft_n": 0}
+    expected = drafted.ids[position : position + 1]
+    verdict = "error"
+    # A bias against the first token, too: it may have been the last one that a filter let in.
+    for biased, bias in ((token, -margin), (drafted_token, margin)):
+        if biased is None or margin <= 0 or verdict == "near tie":
+            continue
+        biases = [*list_at(body, "logit_bias"), (biased, bias)]
+        if generate(client, body | {"logit_bias": biases}).ids == expected:
+            verdict = "near tie"
     return {
-        "position": at,
-        "alone": tokens[0],
-        "drafted": tokens[1],
-        "near_tie_up_to": 2 * noise,
+        "position": position,
+        "alone": token,
+        "drafted": drafted_token,
+        "near_tie_up_to": margin,
         "verdict": verdict,
     }
 
 
+def _token_at(text: GeneratedText, position: int) -> int | None:
+    return text.ids[position] if position < len(text.ids) else None
+
+
 def lines(result: Json) -> list[str]:
-    noise = [
-        f"ERROR: log-probabilities of the same tokens differ by {result['noise']:.2g}, more than kernels explain"
-    ]
-    ways = list_at(result, "undrafted")
-    undrafted = [
-        f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in ways
-    ]
-    return [
-        *(noise if result["too_noisy"] else []),
-        *undrafted,
-        *map(_line, objects_at(result, "divergences")),
-    ]
+    """Return the lines that are printed for a result."""
+    found = list[str]()
+    if result["too_noisy"]:
+        size = f"differ by {result['noise']:.2g}, more than kernels explain"
+        found.append(f"ERROR: log-probabilities of the same tokens {size}")
+    for way in list_at(result, "undrafted"):
+        found.append(f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens")
+    found += map(_line, objects_at(result, "divergences"))
+    return found
 
 
-def _line(one: Json) -> str:
-    said = " and ".join(
-        "the end" if token is None else str(token) for token in (one["alone"], one["drafted"])
-    )
-    where = f"prompt {one['prompt']}, draft_n {one['draft_n']}, token {one['position']}"
-    return (
-        f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"
-    )
+def _line(divergence: Json) -> str:
+    tokens = f"{_shown(divergence['alone'])} and {_shown(divergence['drafted'])}"
+    prompt = f"prompt {divergence['prompt']}, draft_n {divergence['draft_n']}"
+    place = f"{prompt}, token {divergence['position']}"
+    margin = f"near tie up to a margin of {divergence['near_tie_up_to']:.2g}"
+    return f"{divergence['verdict']}: {place}: {tokens}; {margin}"
+
+
+def _shown(token: object) -> str:
+    return "the end" if token is None else str(token)

@@ -1,14 +1,14 @@
-"""`specmesh bench load`: what many clients at once get, each a thread that asks for one text after the other."""
+"""`specmesh bench load`: many clients at once, each a thread with one text after the other."""
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import ceil
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Thread
 
-from specmesh.bench import generate, totals
+from specmesh.bench.texts import generate, ratio, totals
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json
 from specmesh.errors import Busy
@@ -21,15 +21,19 @@ Texts = list[list[GeneratedText]]  # the texts of each client
 def run_clients(
     client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]
 ) -> Texts:
-    """Run `count` clients at once, each with `iterations` texts in a row, calling `advance` after each text. Neighbours
-    have different bodies as long as there are. Raise what one of them is answered with."""
+    """Run `count` clients at once, each with `iterations` texts in a row.
+
+    Neighbours have different bodies if there are enough. `advance` is called after each text.
+    Raises the first error of a client.
+    """
     ended = SimpleQueue[tuple[int, GeneratedText | Exception]]()
 
     def run(number: int) -> None:
         try:
             for iteration in range(iterations):
-                ended.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
-        except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
+                body = bodies[(number + iteration) % len(bodies)]
+                ended.put((number, _patiently(client, body)))
+        except Exception as error:  # noqa: BLE001 - raised again by the main thread
             ended.put((number, error))
 
     for number in range(count):  # as daemons: Ctrl-C must not wait for texts
@@ -45,7 +49,7 @@ def run_clients(
 
 
 def _patiently(client: Client, body: Json) -> GeneratedText:
-    """Ask until there is room; the time until then counts."""
+    """Generate a text once there is room; the time until then counts."""
     begun = time.perf_counter()
     while True:
         try:
@@ -58,31 +62,43 @@ def _patiently(client: Client, body: Json) -> GeneratedText:
 
 
 def level(clients: Texts) -> Json:
-    """Sum up what so many clients at once got. slowest, mean: of their own rates, waiting included."""
-    texts = [text for own in clients for text in own]
-    rates = [_rate(own) for own in clients]
-    gaps = (late - early for text in texts for early, late in itertools.pairwise(text.arrivals))
+    """Sum up the texts of clients at once.
+
+    slowest, mean: of the clients' own rates, waiting included.
+    """
+    texts = list(itertools.chain.from_iterable(clients))
+    rates = list(map(_rate, clients))
+    first_tokens = list[float]()
+    gaps = list[float]()
+    for text in texts:
+        if text.arrivals:
+            first_tokens.append(text.arrivals[0] - text.begun)
+        for early, late in itertools.pairwise(text.arrivals):
+            gaps.append(late - early)
     counts = {"sessions": len(clients)} | totals(texts)
     return counts | {
         "tokens_per_second": round(_rate(texts), 3),
         "mean": round(fmean(rates), 3),
         "slowest": round(min(rates), 3),
-        "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
-        "first_token_ms": _percentiles(
-            text.arrivals[0] - text.begun for text in texts if text.arrivals
-        ),
+        "fairness": ratio(min(rates), fmean(rates), 4) or 0.0,
+        "first_token_ms": _percentiles(first_tokens),
         "inter_token_latency_ms": _percentiles(gaps),
     }
 
 
 def _rate(texts: list[GeneratedText]) -> float:
-    """Tokens per second, from the first request to the last token."""
-    seconds = max(text.ended for text in texts) - min(text.begun for text in texts)
-    return sum(len(text.ids) for text in texts) / seconds if seconds > 0 else 0.0
+    """Return the tokens per second, from the first request to the last token."""
+    begun = min(text.begun for text in texts)
+    seconds = max(text.ended for text in texts) - begun
+    if seconds <= 0:
+        return 0.0
+    return sum(len(text.ids) for text in texts) / seconds
 
 
-def _percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    found = sorted(seconds) or [0.0]
-    return {
-        f"p{share}": round(found[ceil(share * len(found) / 100) - 1] * 1e3, 3) for share in (50, 99)
-    }
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    ordered = sorted(seconds) or [0.0]
+    found = dict[str, float]()
+    for share in (50, 99):
+        rank = ceil(share * len(ordered) / 100)
+        found[f"p{share}"] = round(ordered[rank - 1] * 1e3, 3)
+    return found

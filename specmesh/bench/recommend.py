@@ -1,5 +1,8 @@
-"""`specmesh recommend`: which drafter suits a target, from what others published and a simulation of this project's own
-scheduler. pairs.toml has the numbers; each is shown with where it is from."""
+"""`specmesh recommend`: drafters for a target, by published numbers and simulations.
+
+The simulations run this project's own scheduler. pairs.toml has the numbers. Each is shown with its
+source.
+"""
 
 import re
 import tomllib
@@ -9,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from specmesh.bench import PAYS
 from specmesh.bench.steps import costs_of
+from specmesh.bench.texts import PAYS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
 from specmesh.core.simulation import Deployment, Forecast, Simulation, Workload
@@ -18,19 +21,29 @@ from specmesh.machines import DRAFT_MS, STEPS_MS
 
 UNKNOWN = "unknown: measure with `specmesh bench run`"
 UNKNOWN_ALPHA = (0.5, 0.8)
-"""Acceptance per draft that is assumed where nobody published any: from a stranger's to a good drafter's."""
-SPREAD = 0.1  # what is assumed of a published acceptance on either side: other prompts, templates and weights
+"""Acceptance per draft without a published number: from an unrelated to a good drafter."""
+
+SPREAD = 0.1
+"""Assumed spread of a published acceptance on either side.
+
+Prompts, templates and weights may be others.
+"""
+
 HIGHEST_ALPHA = 0.95
-PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
-NEAR_SIZE = 3.0  # targets whose sizes differ by less have steps that are worth a look
-SAME_SIZE = (
-    1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
-)
+PROMPT = 64  # ids of a simulated prompt
+TOKENS = 256  # tokens of a simulated text
+PAUSE_S = 0.5e-3  # seconds between two simulated steps
+NEAR_SIZE = 3.0  # targets whose sizes differ by less have similar steps
+SAME_SIZE = 1.5
+"""Ratio of sizes up to which a drafter is assumed to be as fast as the one timed on a chip."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How long steps of the target take, and how that is known: measured (here), given, or table (another target's)."""
+    """The times of the target's steps.
+
+    kind: measured (on this machine), given (by the user) or table (of another target).
+    """
 
     costs: StepCosts
     kind: str
@@ -43,22 +56,22 @@ class StepTimes:
 
 @cache
 def known() -> Json:
-    """What pairs.toml has."""
+    """Return the content of pairs.toml."""
     return tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))
 
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
-    """Return a target's family and what gave it: its file's metadata, else its name; None where neither is known."""
+    """Return a target's family, if it is known, and the evidence: metadata of its file or a name."""
     families = objects_at(known(), "families")
-    architecture, pre = (
-        metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre")
-    )
+    architecture = metadata.get("general.architecture")
+    pre = metadata.get("tokenizer.ggml.pre")
     for family in families:
         if architecture in list_at(family, "architectures"):
             return family, f"architecture {architecture} of its file"
     for called in (metadata.get("general.name", ""), name):
+        spelt = re.sub(r"[\s_]+", "-", called.lower())
         for family in families:
-            if re.search(str(family["names"]), re.sub(r"[\s_]+", "-", called.lower())):
+            if re.search(str(family["names"]), spelt):
                 return family, f"the name {called}"
     for family in families:
         if pre == family["tokenizer"]:
@@ -67,42 +80,43 @@ def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]
 
 
 def size_of(name: str) -> float | None:
-    """Return the billions of weights that a name tells."""
+    """Return the billions of weights in a name."""
     found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])", name.lower())
     return float(found[1]) if found else None
 
 
 def pairs_for(family: Json, size: float | None) -> list[Json]:
-    """Return the family's pairs for targets of this size; else all whose drafter is clearly smaller."""
+    """Return the family's pairs for targets of this size.
+
+    Without any, return all pairs whose drafter is clearly smaller.
+    """
     pairs = objects_at(family, "pairs")
-    same = [pair for pair in pairs if size is not None and size_of(str(pair["target"])) == size]
-    return same or [
-        pair for pair in pairs if size is None or 3 * number_at(pair, "draft_b") <= size
-    ]
+    if size is None:
+        return pairs
+    same = [pair for pair in pairs if size_of(str(pair["target"])) == size]
+    return same or [pair for pair in pairs if 3 * number_at(pair, "draft_b") <= size]
 
 
 def tables(size: float | None) -> list[StepTimes]:
-    """Return the step times of known machines with targets of about this size; of all where there are none."""
-    facts = {name: object_at(known(), f"machines.{name}") for name in STEPS_MS}
-    near = [
-        name
-        for name, fact in facts.items()
-        if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE
-    ]
-    return [
-        StepTimes(
-            costs_of({0: STEPS_MS[name]}),
-            "table",
-            f"of another target, {fact['kind']}: {source_of(fact)}",
-        )
-        for name, fact in facts.items()
-        if name in near or not near
-    ]
+    """Return the step times of known machines with targets of about this size, or else of all."""
+    near = list[StepTimes]()
+    others = list[StepTimes]()
+    for name, steps_ms in STEPS_MS.items():
+        fact = object_at(known(), f"machines.{name}")
+        source = f"of another target, {fact['kind']}: {source_of(fact)}"
+        times = StepTimes(costs_of({0: steps_ms}), "table", source)
+        if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE:
+            near.append(times)
+        else:
+            others.append(times)
+    return near or others
 
 
 def given(step_ms: float) -> StepTimes:
-    """Return step times of which the user gave one row's; more rows cost in proportion what they do on the machine
-    whose step is nearest."""
+    """Return step times from that of one row, which the user gave.
+
+    More rows cost the same multiple of it as on the machine whose step is nearest.
+    """
     like = min(STEPS_MS, key=lambda name: abs(STEPS_MS[name][1] - step_ms))
     scale = step_ms / STEPS_MS[like][1]
     costs = costs_of({0: {rows: ms * scale for rows, ms in STEPS_MS[like].items()}})
@@ -110,22 +124,16 @@ def given(step_ms: float) -> StepTimes:
 
 
 def draft_time(chip: str | None, draft_b: float) -> Json:
-    """Return the milliseconds of a draft, and how they are known."""
+    """Return the milliseconds of a draft, with their kind and source."""
     if chip is None:
-        return {
-            "ms": DRAFT_MS,
-            "kind": "estimated",
-            "source": "a model of about 1B on a Mac; --chip knows others",
-        }
+        source = "a model of about 1B on a Mac; --chip knows others"
+        return {"ms": DRAFT_MS, "kind": "estimated", "source": source}
     fact = object_at(known(), f"chips.{chip}")
     if draft_b <= SAME_SIZE * number_at(fact, "b"):
         return {"ms": fact["ms"], "kind": fact["kind"], "source": source_of(fact)}
     ms = round(number_at(fact, "ms") * draft_b / number_at(fact, "b"), 1)
-    return {
-        "ms": ms,
-        "kind": "estimated",
-        "source": f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}",
-    }
+    source = f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}"
+    return {"ms": ms, "kind": "estimated", "source": source}
 
 
 def source_of(fact: Json) -> str:
@@ -133,26 +141,39 @@ def source_of(fact: Json) -> str:
 
 
 def alphas(pair: Json) -> tuple[float, float]:
-    """Return the range of acceptance per draft that is reckoned with."""
+    """Return the assumed range of acceptance per draft."""
     if "acceptance" not in pair:
         return UNKNOWN_ALPHA
-    rate, draft_n = number_at(pair, "acceptance"), int(number_at(pair, "draft_n", 0))
-    alpha = _per_draft(rate, draft_n) if draft_n else rate - SPREAD  # of drafts that it was sure of
+    rate = number_at(pair, "acceptance")
+    draft_n = int(number_at(pair, "draft_n", 0))
+    alpha = rate - SPREAD  # the rate is of drafts that the drafter was sure of
+    if draft_n:
+        alpha = _per_draft(rate, draft_n)
     return round(alpha - SPREAD, 2), round(min(alpha + SPREAD, HIGHEST_ALPHA), 2)
 
 
 def _per_draft(rate: float, draft_n: int) -> float:
-    """Return the chance that a draft after accepted ones is accepted, where `rate` of chains of `draft_n` are."""
-    low, high = 0.0, 1.0
+    """Return the probability of acceptance after accepted drafts.
+
+    rate: the share of accepted drafts in chains of `draft_n`.
+    """
+    low = 0.0
+    high = 1.0
     for _ in range(20):
         middle = (low + high) / 2
-        enough = sum(middle**place for place in range(1, draft_n + 1)) > rate * draft_n
-        low, high = (low, middle) if enough else (middle, high)
+        accepted = sum(middle**place for place in range(1, draft_n + 1))
+        if accepted > rate * draft_n:
+            high = middle
+        else:
+            low = middle
     return low
 
 
 def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Forecast:
-    """Simulate so many users whose drafts are accepted with probability `alpha`, with the same luck each time."""
+    """Simulate users whose drafts are accepted with probability `alpha`.
+
+    The luck is the same each time.
+    """
     chance = Random(1)  # noqa: S311 - luck, not a secret
     return Simulation(site, texts, users, lambda _: chance.random() < alpha).run()
 
@@ -162,10 +183,9 @@ def speedup(costs: StepCosts, draft_ms: float, round_trip_ms: float, alpha: floa
     site = Deployment(
         costs=costs, draft=draft_ms / 1e3, round_trip=round_trip_ms / 1e3, pause=PAUSE_S
     )
-    drafting, alone = (
-        simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0)
-    )
-    return round(drafting / alone, 2)
+    drafting = simulated(site, Workload(PROMPT, TOKENS, None), 1, alpha)
+    plain = simulated(site, Workload(PROMPT, TOKENS, 0), 1, alpha)
+    return round(drafting.total / plain.total, 2)
 
 
 def report(
@@ -175,125 +195,139 @@ def report(
     chip: str | None,
     round_trip_ms: float,
 ) -> Json:
-    """Return what --json prints. metadata: of the target's file; empty where only its name is known. step: None for
-    those of known machines."""
-    family, by = family_of(target, metadata)
+    """Return the report that --json prints.
+
+    metadata: of the target's file; empty if only its name is known.
+    step: the times of the target's steps. None: those of known machines.
+    """
+    family, evidence = family_of(target, metadata)
     size = size_of(metadata.get("general.size_label", "")) or size_of(target)
     steps = tables(size) if step is None else [step]
     shown = list[Json]()
-    for pair in pairs_for(family, size) if family else []:
-        draft, alpha, rate = (
-            draft_time(chip, number_at(pair, "draft_b")),
-            alphas(pair),
-            pair.get("acceptance"),
-        )
-        pays = [
-            sorted(
-                speedup(times.costs, number_at(draft, "ms"), round_trip_ms, one) for one in alpha
-            )
-            for times in steps
-        ]
-        acceptance = {
-            "rate": rate,
-            "kind": "unknown" if rate is None else "published",
-            "draft_n": pair.get("draft_n"),
-        }
-        acceptance["source"] = None if rate is None else source_of(pair)
-        shown.append(
-            {"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance}
-        )
-        shown[-1] |= {
-            "assumed": alpha,
-            "draft": draft,
-            "speedup": [{"low": low, "high": high} for low, high in pays],
-        }
-    result: Json = {
+    if family:
+        for pair in pairs_for(family, size):
+            shown.append(_forecast(pair, steps, chip, round_trip_ms))
+    words = f"{target} {metadata.get('general.architecture', '')}".lower()
+    experts = re.search(r"-a\d+b|moe", words) is not None
+    shown_steps = list[Json]()
+    for times in steps:
+        ms = round(times.ms, 2)
+        shown_steps.append({"ms": ms, "kind": times.kind, "source": times.source})
+    return {
         "schema_version": 1,
         "target": target,
         "family": family and family["name"],
-        "known_by": by,
-    }
-    result |= {
+        "known_by": evidence,
         "tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]),
         "chip": chip,
+        "steps": shown_steps,
+        "round_trip_ms": round_trip_ms,
+        "pairs": shown,
+        "advice": list(_advice(family, shown, experts=experts)),
     }
-    result |= {
-        "steps": [{"ms": round(one.ms, 2), "kind": one.kind, "source": one.source} for one in steps]
+
+
+def _forecast(pair: Json, steps: list[StepTimes], chip: str | None, round_trip_ms: float) -> Json:
+    """Return a pair with its numbers, and the range of its speed-up for each of the steps."""
+    draft = draft_time(chip, number_at(pair, "draft_b"))
+    draft_ms = number_at(draft, "ms")
+    assumed = alphas(pair)
+    speedups = list[Json]()
+    for times in steps:
+        ends = [speedup(times.costs, draft_ms, round_trip_ms, alpha) for alpha in assumed]
+        speedups.append({"low": min(ends), "high": max(ends)})
+    rate = pair.get("acceptance")
+    acceptance: Json = {
+        "rate": rate,
+        "kind": "unknown" if rate is None else "published",
+        "draft_n": pair.get("draft_n"),
+        "source": None if rate is None else source_of(pair),
     }
-    result |= {"round_trip_ms": round_trip_ms, "pairs": shown}
-    experts = re.search(
-        r"-a\d+b|moe", f"{target} {metadata.get('general.architecture', '')}".lower()
-    )
-    return result | {"advice": list(_advice(family, shown, experts=experts is not None))}
+    return {
+        "drafter": pair["drafter"],
+        "measured_with": pair["target"],
+        "acceptance": acceptance,
+        "assumed": assumed,
+        "draft": draft,
+        "speedup": speedups,
+    }
 
 
 def _advice(family: Json | None, pairs: list[Json], *, experts: bool) -> Iterator[str]:
     if family is None:
-        yield "No pair is known: try a drafter of the same family and generation, a tenth of the size or less."
+        advice = "try a drafter of the same family and generation, a tenth of the size or less"
+        yield f"No pair is known: {advice}."
     elif "instead" in family:
         yield f"Instead of a draft model: {_fact(object_at(family, 'instead'))}"
     if experts:
         yield f"Expect less than the forecast: {_fact(object_at(known(), 'experts'))}"
-    ranges = [one for pair in pairs for one in objects_at(pair, "speedup")]
-    if ranges and max(number_at(one, "high") for one in ranges) < PAYS:
+    lows = list[float]()
+    highs = list[float]()
+    for pair in pairs:
+        for speedups in objects_at(pair, "speedup"):
+            lows.append(number_at(speedups, "low"))
+            highs.append(number_at(speedups, "high"))
+    if highs and max(highs) < PAYS:
         yield "Better without a drafter: no pair pays at these times."
-    elif ranges and min(number_at(one, "low") for one in ranges) < PAYS:
+    elif lows and min(lows) < PAYS:
         yield "Where the low end is about 1, drafts may not pay; specmesh stops drafting then."
     yield f"For edits, agents and other repeated text, also: {_fact(object_at(known(), 'suffix'))}"
-    yield "Forecasts are simulated with chances that do not change in a text; `specmesh bench run --suite` measures."
+    simulation = "Forecasts are simulated with chances that do not change in a text"
+    yield f"{simulation}; `specmesh bench run --suite` measures."
 
 
 def _fact(fact: Json) -> str:
-    where = f"published, {fact['source']}, {fact['date']}"
-    return f"{fact['what']} ({fact['how']}): {fact['result']} ({where})"
+    source = f"published, {fact['source']}, {fact['date']}"
+    return f"{fact['what']} ({fact['how']}): {fact['result']} ({source})"
 
 
 def rows(result: Json) -> list[Json]:
     """Return a report's pairs as rows of one table."""
-    return [
-        {
-            "drafter": pair["drafter"],
-            "acceptance": UNKNOWN
-            if (rate := at(pair, "acceptance.rate")) is None
-            else f"{rate} published",
-            "with": pair["measured_with"],
-            "assumed": "-".join(map(str, list_at(pair, "assumed"))),
-            "draft ms": f"{at(pair, 'draft.ms')} {at(pair, 'draft.kind')}",
-            "step ms": f"{step['ms']} {step['kind']}",
-            "speed-up": f"{one['low']:.2f}-{one['high']:.2f} simulated",
-        }
-        for pair in objects_at(result, "pairs")
-        for one, step in zip(objects_at(pair, "speedup"), objects_at(result, "steps"), strict=True)
-    ]
+    table = list[Json]()
+    for pair in objects_at(result, "pairs"):
+        rate = at(pair, "acceptance.rate")
+        speedups = objects_at(pair, "speedup")
+        for speedups_of_step, step in zip(speedups, objects_at(result, "steps"), strict=True):
+            low, high = speedups_of_step["low"], speedups_of_step["high"]
+            row: Json = {
+                "drafter": pair["drafter"],
+                "acceptance": UNKNOWN if rate is None else f"{rate} published",
+                "with": pair["measured_with"],
+                "assumed": "-".join(map(str, list_at(pair, "assumed"))),
+                "draft ms": f"{at(pair, 'draft.ms')} {at(pair, 'draft.kind')}",
+                "step ms": f"{step['ms']} {step['kind']}",
+                "speed-up": f"{low:.2f}-{high:.2f} simulated",
+            }
+            table.append(row)
+    return table
 
 
 def sources(result: Json) -> list[str]:
-    """Return a line for each thing that a report's numbers are from."""
-    pairs, steps = objects_at(result, "pairs"), objects_at(result, "steps")
-    drafts = (object_at(one, "draft") for one in pairs)
-    lines = [f"step {step['ms']} ms: {step['kind']}, {step['source']}" for step in steps]
-    lines += [f"draft {one['ms']} ms: {one['kind']}, {one['source']}" for one in drafts]
-    shown = ((one["drafter"], one["measured_with"], at(one, "acceptance.source")) for one in pairs)
-    lines += [f"{drafter} for {of}: {source}" for drafter, of, source in shown if source]
+    """Return a line for each source of a report's numbers."""
+    pairs = objects_at(result, "pairs")
+    lines = list[str]()
+    for step in objects_at(result, "steps"):
+        lines.append(f"step {step['ms']} ms: {step['kind']}, {step['source']}")
+    for pair in pairs:
+        draft = object_at(pair, "draft")
+        lines.append(f"draft {draft['ms']} ms: {draft['kind']}, {draft['source']}")
+    for pair in pairs:
+        source = at(pair, "acceptance.source")
+        if source:
+            lines.append(f"{pair['drafter']} for {pair['measured_with']}: {source}")
     return list(dict.fromkeys(lines))
 
 
 def summary() -> list[tuple[str, str, str]]:
-    """Return a row per family for the README: target, drafter, and what came of it with a link."""
+    """Return a row per family for the README: target, drafter, and its result with a link."""
     found = list[tuple[str, str, str]]()
     for family in objects_at(known(), "families"):
         best = object_at(family, "instead") or objects_at(family, "pairs")[0]
-        what = best.get("what") or best["drafter"]
-        share = (
-            f"{best['acceptance']} accepted"
-            if "acceptance" in best
-            else best.get("result", "unknown")
-        )
-        found.append(
-            (
-                str(family["name"]),
-                str(what),
-                f"[{share}]({best['source']})" if "source" in best else str(share),
-            )
-        )
+        drafter = best.get("what") or best["drafter"]
+        result = str(best.get("result", "unknown"))
+        if "acceptance" in best:
+            result = f"{best['acceptance']} accepted"
+        if "source" in best:
+            result = f"[{result}]({best['source']})"
+        found.append((str(family["name"]), str(drafter), result))
     return found

@@ -1,6 +1,9 @@
-"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways. With `--suite` prompts
-by what they ask for, since drafts are accepted by that more than by models."""
+"""`specmesh bench run`: the same prompts on a pair, without drafts and with several draft_n.
 
+`--suite` uses prompts by category: acceptance depends more on the task than on the models.
+"""
+
+import itertools
 import tomllib
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -8,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from statistics import median
 
-from specmesh.bench import SIZES, WARM_UP_TOKENS, generate, summed, totals
+from specmesh.bench.texts import SIZES, WARM_UP_TOKENS, generate, ratio, summed, totals
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import ConfigError
@@ -21,13 +24,15 @@ VARIANTS: dict[str, int | str] = {
     "draft_n 8": 8,
     "adaptive": "auto",
 }
-"""The draft_n that is asked for, by name."""
-SOURCES: dict[str, int | str] = {
-    ALONE: 0,
-    "drafter": "auto",
-}  # the same of a suite, by where drafts are from
+"""The draft_n of the requests, by name."""
+
+SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}
+"""The draft_n of a suite, by the source of drafts."""
+
 MEDIAN = "tokens_per_second.median"  # in an outcome
-Runs = dict[str, list[list[GeneratedText]]]  # by variant and iteration, the text of each prompt
+
+Runs = dict[str, list[list[GeneratedText]]]
+"""By variant and iteration, the text of each prompt."""
 
 
 def measure(
@@ -37,76 +42,89 @@ def measure(
     advance: Callable[[], None],
     ways: Mapping[str, int | str],
 ) -> Runs:
-    """Generate each body's text with each variant, by its draft_n of `ways`, in each iteration, one text at a time,
-    calling `advance` after each; first an unmeasured text of the first and of the last variant. Raise what the daemon
-    raises."""
-    bodies = [
-        body | {"cache_prompt": False} for body in bodies
-    ]  # else the second finds its prompt in memory
+    """Generate each body's text with each variant in each iteration, one text at a time.
+
+    `advance` is called after each. An unmeasured text of the first and of the last variant comes
+    first. Raises the errors of the daemon.
+
+    ways: the draft_n of each variant.
+    """
+    # With its cache the daemon would find a prompt in memory the second time.
+    bodies = [body | {"cache_prompt": False} for body in bodies]
     variants = [*ways]
     for variant in (variants[0], variants[-1]):
-        generate(client, bodies[0] | {"draft_n": ways[variant], "max_tokens": WARM_UP_TOKENS})
-    runs: Runs = {variant: [[] for _ in range(iterations)] for variant in variants}
+        warm_up = {"draft_n": ways[variant], "max_tokens": WARM_UP_TOKENS}
+        generate(client, bodies[0] | warm_up)
+    runs = Runs()
+    for variant in variants:
+        runs[variant] = [[] for _ in range(iterations)]
     for iteration in range(iterations):
         for number, body in enumerate(bodies):
-            shift = (iteration + number) % len(variants)  # so that none always follows the same one
+            shift = (iteration + number) % len(variants)  # no variant always follows the same one
             for variant in variants[shift:] + variants[:shift]:
-                runs[variant][iteration].append(generate(client, body | {"draft_n": ways[variant]}))
+                text = generate(client, body | {"draft_n": ways[variant]})
+                runs[variant][iteration].append(text)
                 advance()
     return runs
 
 
 def outcomes(runs: Runs) -> list[Json]:
-    """Sum up each variant. Rates are without prompt processing, by iteration; speed-ups against the verifier alone."""
-    found: list[Json] = [
-        {"variant": name} | _outcome(iterations, runs[ALONE][0])
-        for name, iterations in runs.items()
-    ]
-    alone = number_at(found[0], MEDIAN)
-    return [
-        one | {"speedup": round(number_at(one, MEDIAN) / alone, 4) if alone else 0.0}
-        for one in found
-    ]
+    """Sum up each variant.
+
+    Rates are without prompt processing, by iteration. Speed-ups compare with the first variant,
+    which has no drafts.
+    """
+    expected = runs[ALONE][0]
+    found = list[Json]()
+    for name, iterations in runs.items():
+        found.append({"variant": name} | _outcome(iterations, expected))
+    plain = number_at(found[0], MEDIAN)
+    for outcome in found:
+        outcome["speedup"] = ratio(number_at(outcome, MEDIAN), plain, 4) or 0.0
+    return found
 
 
-def _outcome(iterations: list[list[GeneratedText]], alone: list[GeneratedText]) -> Json:
-    texts = [text for texts in iterations for text in texts]
-    rates = [_rate(own) for own in iterations]
+def _outcome(iterations: list[list[GeneratedText]], expected: list[GeneratedText]) -> Json:
+    texts = list(itertools.chain.from_iterable(iterations))
+    rates = list(map(_rate, iterations))
     sums = totals(texts)
-    tokens, rounds, size = number_at(sums, "tokens"), summed(texts, "rounds"), summed(texts, *SIZES)
+    identical = 0
+    for own in iterations:
+        for text, truth in zip(own, expected, strict=True):
+            if text.ids == truth.ids:
+                identical += 1
+    spread = {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)}
     return sums | {
-        "tokens_per_second": {
-            "median": round(median(rates), 3),
-            "low": round(min(rates), 3),
-            "high": max(rates),
-        },
-        "mean_draft_n": round(summed(texts, "drafted") / rounds, 4) if rounds else 0.0,
-        "bytes_per_token": round(size / tokens, 2) if tokens else 0.0,
-        "identical": sum(
-            text.ids == truth.ids
-            for own in iterations
-            for text, truth in zip(own, alone, strict=True)
-        ),
+        "tokens_per_second": spread,
+        "mean_draft_n": ratio(summed(texts, "drafted"), summed(texts, "rounds"), 4) or 0.0,
+        "bytes_per_token": ratio(summed(texts, *SIZES), number_at(sums, "tokens"), 2) or 0.0,
+        "identical": identical,
     }
 
 
 def _rate(texts: list[GeneratedText]) -> float:
-    """Tokens per second of decoding, of texts that came one after the other."""
-    rates = [(len(text.ids), number_at(text.report, "tokens_per_second")) for text in texts]
-    seconds = sum(tokens / rate for tokens, rate in rates if rate)
-    return round(sum(tokens for tokens, _ in rates) / seconds, 3) if seconds else 0.0
+    """Return the tokens per second of decoding, of texts that came one after the other."""
+    tokens = 0
+    seconds = 0.0
+    for text in texts:
+        tokens += len(text.ids)
+        rate = number_at(text.report, "tokens_per_second")
+        if rate:
+            seconds += len(text.ids) / rate
+    return ratio(tokens, seconds, 3) or 0.0
 
 
 def prompts(count: int | None) -> dict[str, list[str]]:
-    """Return the first `count` prompts of each category, all without it, each after a number that nobody has seen, so
-    that no cache and no earlier text helps."""
-    suite: dict[str, list[str]] = tomllib.loads(
-        (Path(__file__).parent / "suite.toml").read_text(encoding="utf-8")
-    )
-    return {
-        name: [f"No. {token_hex(8)}\n\n{text}" for text in texts[:count]]
-        for name, texts in suite.items()
-    }
+    """Return the first `count` prompts of each category, or all.
+
+    Each follows a new random number, so that no cache and no earlier text helps.
+    """
+    text = (Path(__file__).parent / "suite.toml").read_text(encoding="utf-8")
+    suite: dict[str, list[str]] = tomllib.loads(text)
+    fresh = dict[str, list[str]]()
+    for category, texts in suite.items():
+        fresh[category] = [f"No. {token_hex(8)}\n\n{prompt}" for prompt in texts[:count]]
+    return fresh
 
 
 def run_suite(
@@ -116,54 +134,66 @@ def run_suite(
     iterations: int,
     advance: Callable[[], None],
 ) -> list[Json]:
-    """Generate each prompt's text from each source, as `measure` does; return what came of each category, and of all
-    together at the end."""
-    bodies = [body | {"prompt": prompt} for texts in suite.values() for prompt in texts]
-    runs, first, found = measure(client, bodies, iterations, advance, SOURCES), 0, list[Json]()
-    for name, texts in suite.items():
+    """Generate each prompt's text from each source, as `measure`.
+
+    Return the outcomes of each category, and those of all together at the end.
+    """
+    all_prompts = itertools.chain.from_iterable(suite.values())
+    bodies = [body | {"prompt": prompt} for prompt in all_prompts]
+    runs = measure(client, bodies, iterations, advance, SOURCES)
+    found = list[Json]()
+    first = 0
+    for category, texts in suite.items():
         end = first + len(texts)
-        part = {
-            source: [made[first:end] for made in iterations] for source, iterations in runs.items()
-        }
-        found.append({"category": name, "sources": outcomes(part)})
+        part = Runs()
+        for source, by_iteration in runs.items():
+            part[source] = [generated[first:end] for generated in by_iteration]
+        found.append({"category": category, "sources": outcomes(part)})
         first = end
-    return [*found, {"category": "all", "sources": outcomes(runs)}]
+    found.append({"category": "all", "sources": outcomes(runs)})
+    return found
 
 
 def rows(found: list[Json]) -> list[dict[str, object]]:
     """Return a row for each category."""
-    return [
-        {
-            "category": one["category"],
+    table = list[dict[str, object]]()
+    for category in found:
+        plain, drafted = objects_at(category, "sources")
+        rate = drafted["acceptance_rate"]
+        row = {
+            "category": category["category"],
             "source": drafted["variant"],
-            "alone tok/s": f"{at(alone, MEDIAN):.1f}",
+            "alone tok/s": f"{at(plain, MEDIAN):.1f}",
             "tok/s": f"{at(drafted, MEDIAN):.1f}",
             "speed-up": f"{drafted['speedup']:.2f}",
-            "acceptance": None if (rate := drafted["acceptance_rate"]) is None else f"{rate:.2f}",
+            "acceptance": None if rate is None else f"{rate:.2f}",
             "same text": f"{drafted['identical']}/{drafted['texts']}",
         }
-        for one in found
-        for alone, drafted in [objects_at(one, "sources")]
-    ]
+        table.append(row)
+    return table
 
 
 def draw(found: list[Json], title: str, file: Path) -> None:
-    """Write the speed-ups as a PNG. Raise ConfigError without matplotlib, OSError where the file cannot be written."""
+    """Write the speed-ups as a PNG.
+
+    Raises ConfigError without matplotlib, OSError if the file cannot be written.
+    """
     try:
         figure = import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
     except ImportError:
         raise ConfigError("--png needs matplotlib", "pip install matplotlib") from None
-    axes, (_, drafted) = figure.subplots(), SOURCES
-    bars = axes.bar(
-        [*range(len(found))],
-        [objects_at(one, "sources")[1]["speedup"] for one in found],
-        label=drafted,
-    )
+    labels = list[str]()
+    speedups = list[object]()
+    for category in found:
+        _, drafted = objects_at(category, "sources")
+        labels.append(str(category["category"]).replace("_", " "))
+        speedups.append(drafted["speedup"])
+    positions = list(range(len(found)))
+    axes = figure.subplots()
+    bars = axes.bar(positions, speedups, label="drafter")
     axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_xticks(
-        range(len(found)), [str(one["category"]).replace("_", " ") for one in found], rotation=20
-    )
+    axes.set_xticks(positions, labels, rotation=20)
     axes.set_ylabel("speed-up against the verifier alone")
     axes.set_title(title)
     axes.legend()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import (
+from specmesh.bench.texts import (
     PAYS,
     WARM_UP_TOKENS,
     bar,
@@ -445,7 +445,7 @@ def _measured(path: Path) -> "StepTimes":
     from specmesh.engines.steps import calibrate
 
     costs = StepCosts()
-    settings = ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)
+    settings = ModelSettings(engine="llama", model=str(path), max_sessions=1, gpu_layers=-1)
     with closing(load_verifier(settings, lambda _: None)) as engine:
         calibrate(engine, costs)
         return StepTimes(costs, "measured", f"{path.name} here, on {engine.info.backend}")

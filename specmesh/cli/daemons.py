@@ -33,7 +33,7 @@ from specmesh.core.fields import Json
 from specmesh.core.text.tool_formats import FORMATS
 from specmesh.machines import STEPS_MS
 from specmesh.models.files import located
-from specmesh.security import check_bind, check_present, check_rpc, host_of, listen
+from specmesh.security.addresses import check_bind, check_present, check_rpc, host_of, listen
 from specmesh.security.keys import find_keys
 
 if TYPE_CHECKING:

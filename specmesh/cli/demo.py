@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.bench import SIZES, generate, has_drafter, loaded_stats, summed
+from specmesh.bench.texts import SIZES, generate, has_drafter, loaded_stats, summed
 from specmesh.cli.options import columns, counted, json_option, option, print_result
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, number_at

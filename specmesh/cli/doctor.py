@@ -21,7 +21,7 @@ from specmesh.core.no_drafts import NoDrafts
 from specmesh.engines.llama.library import PINNED, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES, SYSTEM_DIR
-from specmesh.security import endpoint, is_loopback
+from specmesh.security.addresses import endpoint, is_loopback
 
 
 class Check(NamedTuple):

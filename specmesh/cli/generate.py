@@ -102,7 +102,7 @@ def generate(
     if n > 1:
         body["n"] = n
     seed = int(number_at(body, "seed"))
-    texts = [GeneratedText((seed + number) % 2**32) for number in range(n)]
+    texts = [GeneratedText(seed=(seed + number) % 2**32) for number in range(n)]
     streamed = n == 1 and not json
     try:
         with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:

@@ -16,7 +16,14 @@ from specmesh.core.fields import Json
 from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode
 from specmesh.models.files import entries
 from specmesh.paths import models_dir
-from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
+from specmesh.security.addresses import (
+    bracketed,
+    check_one_network,
+    endpoint,
+    host_of,
+    is_loopback,
+    listen,
+)
 from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, parse_key
 
 if TYPE_CHECKING:

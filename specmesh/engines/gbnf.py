@@ -90,8 +90,9 @@ def _tokens(text: str) -> Iterator[_Token]:
     for token in _TOKEN.finditer(text):
         if token.lastgroup == "wrong":
             # The expression found no end of the bracket: that takes no time of its own.
-            open_bracket = token[0] in '"['
-            raise _wrong(token, "unexpected end" if open_bracket else f"unexpected {token[0]!r}")
+            if token[0] in '"[':
+                raise _wrong(token, "unexpected end")
+            raise _wrong(token, f"unexpected {token[0]!r}")
         if token.lastgroup != "blank":
             yield token
 
@@ -102,7 +103,8 @@ def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
     for at, (name, sign) in enumerate(pairwise(tokens)):
         if name.lastgroup == "name" and sign[0] == "::=":
             begins.append(at)
-    for token in tokens[: begins[0] if begins else None]:
+    first = begins[0] if begins else len(tokens)
+    for token in tokens[:first]:
         if token.lastgroup != "lines":
             raise _wrong(token, "expected the name of a rule and ::=")
     for at in begins[1:]:

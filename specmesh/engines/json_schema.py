@@ -1,12 +1,14 @@
-"""JSON schemas as llguidance is to have them: the same language, but for objects that are closed.
+"""JSON schemas rewritten for llguidance: the same language, except that objects are closed.
 
 llguidance, like JSON Schema, lets an object have any property that nothing forbids, and a model
-that was asked for two would invent more. So an object is closed to names that no subschema declares
-for it. All subschemas count that hold for one place in a document, through `allOf`, `anyOf`,
-`oneOf`, `$ref` and conditions: no document is lost whose names are all declared. A place stays open
-where a schema mentions other names, or requires one that it does not declare.
+that was asked for two would invent more. So an object is closed to undeclared names:
 
-What the library reads in another way than JSON Schema is put in other words, or raises SchemaFault.
+- All subschemas count that hold for one place in a document, through `allOf`, `anyOf`, `oneOf`,
+  `$ref` and conditions. So a document whose names are all declared still fits.
+- A place stays open if a schema mentions other names, or requires one that it does not declare.
+
+Keywords that the library understands differently from JSON Schema are rewritten, or raise
+SchemaFault.
 """
 
 from dataclasses import dataclass
@@ -28,9 +30,9 @@ _LONGEST_NAME = 100  # of these, in letters
 class Reading:
     """How a schema is written.
 
-    closed: objects have no names that nobody declares.
+    closed: objects have no undeclared names.
     apart: an object in a branch of a `oneOf` has the names of that branch only. By these the
-        library can tell the branches apart.
+        library can distinguish the branches.
     """
 
     closed: bool = True
@@ -38,8 +40,10 @@ class Reading:
 
 
 def for_library(root: Schema, part: Schema = None, reading: Reading = Reading()) -> dict[str, Any]:
-    """Return a schema, or a part of one, as a document of its own. Raise SchemaFault, and
-    RecursionError for one that is nested too deeply."""
+    """Return a schema, or a part of one, as a document of its own.
+
+    Raises SchemaFault, and RecursionError for a schema that is nested too deeply.
+    """
     part = root if part is None else part
     try:
         return _Writer(root, reading).document(part)
@@ -52,10 +56,11 @@ class _TooLarge(Exception):
 
 
 class _Writer:
-    """Writes a schema anew; what references name is defined once for each place."""
+    """Writes a schema anew; the target of references is defined once for each place."""
 
     def __init__(self, root: Schema, reading: Reading) -> None:
-        self._root, self._reading = root, reading
+        self._root = root
+        self._reading = reading
         self._subschemas = Subschemas(root)
         self._names: dict[object, str] = {}
         self._ahead: list[tuple[str, Schema, Place]] = []
@@ -64,19 +69,23 @@ class _Writer:
 
     def document(self, part: Schema) -> dict[str, Any]:
         """Return a part of the schema, with all that it refers to."""
-        place = self._subschemas.place([part] if self._reading.closed else [])
-        whole_part = self._schema(part, place)
-        written: dict[str, Any] = whole_part if is_object(whole_part) else {"allOf": [whole_part]}
+        roots = [part] if self._reading.closed else []
+        place = self._subschemas.place(roots)
+        body = self._schema(part, place)
+        written = dict[str, Any]()
+        if is_object(self._root) and "$schema" in self._root:
+            written["$schema"] = self._root["$schema"]
+        written |= body if is_object(body) else {"allOf": [body]}
         definitions = dict[str, Schema]()
         while self._ahead:
-            name, node, its = self._ahead.pop()
-            definitions[name] = self._schema(node, its)
-        if is_object(self._root) and "$schema" in self._root:
-            written = {"$schema": self._root["$schema"]} | written
-        return written | {"$defs": definitions} if definitions else written
+            name, node, node_place = self._ahead.pop()
+            definitions[name] = self._schema(node, node_place)
+        if definitions:
+            written["$defs"] = definitions
+        return written
 
     def _schema(self, node: Schema, place: Place) -> Schema:
-        """Write a subschema as it is for a place. Raise _TooLarge."""
+        """Write a subschema as it is for a place. Raises _TooLarge."""
         self._count += 1
         if self._count > _MOST_WRITTEN and self._reading.closed:
             raise _TooLarge
@@ -103,10 +112,13 @@ class _Writer:
         if is_object(value):
             return self._object_of(key, value, keywords, place)
         if is_list(value) and key in ("allOf", "anyOf"):
-            return [self._schema(one, place) for one in value]
+            return self._each(value, place)
         if is_list(value) and key in ("items", "prefixItems"):
-            return [self._schema(one, place.item(at)) for at, one in enumerate(value)]
+            return [self._schema(item, place.item(at)) for at, item in enumerate(value)]
         return value
+
+    def _each(self, nodes: list[Schema], place: Place) -> list[Schema]:
+        return [self._schema(node, place) for node in nodes]
 
     def _object_of(
         self, key: str, value: dict[str, Any], keywords: dict[str, Any], place: Place
@@ -114,12 +126,13 @@ class _Writer:
         """Write a keyword's object: a subschema, or one for each name."""
         match key:
             case "properties":
-                return {
-                    name: self._schema(one, place.property(name)) for name, one in value.items()
-                }
+                properties = dict[str, Schema]()
+                for name, node in value.items():
+                    properties[name] = self._schema(node, place.property(name))
+                return properties
             case "patternProperties":
                 others = place.others(keywords)
-                return {name: self._schema(one, others) for name, one in value.items()}
+                return {regex: self._schema(node, others) for regex, node in value.items()}
             case "additionalProperties":
                 return self._schema(value, place.others(keywords))
             case "items" | "additionalItems":
@@ -130,30 +143,32 @@ class _Writer:
     def _one_of(
         self, branches: list[Schema], keywords: dict[str, Any], place: Place
     ) -> tuple[str, list[Schema]]:
-        """Write a `oneOf`; where its branches exclude each other it is an `anyOf`."""
+        """Write a `oneOf`, as an `anyOf` if its branches exclude each other."""
         taken = keywords.keys() & {"allOf", "anyOf"}
         if len(taken) < 2 and self._exclusive(branches, keywords):
-            written = [self._schema(one, place) for one in branches]
-            return ("allOf", [{"anyOf": written}]) if "anyOf" in taken else ("anyOf", written)
+            written = self._each(branches, place)
+            if "anyOf" in taken:
+                return "allOf", [{"anyOf": written}]
+            return "anyOf", written
         if not self._reading.apart:
-            return "oneOf", [self._schema(one, place) for one in branches]
+            return "oneOf", self._each(branches, place)
         apart = list[Schema]()
         for branch in branches:
-            others = [one for one in branches if one is not branch]
+            others = [other for other in branches if other is not branch]
             apart.append(self._inlined(branch, place.apart(others)))
         return "oneOf", apart
 
     def _exclusive(self, branches: list[Schema], within: dict[str, Any]) -> bool:
-        """Return whether no value fits two of the branches, and what they stand within."""
+        """Return True if no value fits two of the branches and the schema around them."""
+        if len(branches) > _MOST_BRANCHES:
+            return False
         exclude = Exclusion(self._subschemas.behind)
-        pairs = list(combinations(branches[:_MOST_BRANCHES], 2))
-        known = len(branches) <= _MOST_BRANCHES
-        return known and all(exclude(one, other, within) for one, other in pairs)
+        return all(exclude(first, second, within) for first, second in combinations(branches, 2))
 
     def _inlined(self, branch: Schema, place: Place) -> Schema:
-        """Write what a branch refers to in its place, where the library compares it with others."""
+        """Write the target of a branch in its place, so that the library can compare branches."""
         target = self._subschemas.resolved(branch)
-        if any(target is one for one in self._around):
+        if any(target is outer for outer in self._around):
             return self._schema(branch, place)
         self._around.append(target)
         written = self._schema(target, place)
@@ -161,11 +176,11 @@ class _Writer:
         return written
 
     def _reference(self, node: dict[str, Any], place: Place) -> Any:
-        """Return the reference to what a subschema refers to, as that is for a place."""
+        """Return the reference to the target of a subschema, as it is for a place."""
         target = self._subschemas.target(node)
         if target is None:
             return node["$ref"]
-        key = id(target), place.key
+        key = (id(target), place.key)
         if key not in self._names:
             self._names[key] = str(len(self._names))
             self._ahead.append((self._names[key], target, place))
@@ -173,13 +188,17 @@ class _Writer:
 
 
 def _close(written: dict[str, Any], place: Place) -> None:
-    """Forbid an object's names that nobody declares. Where there may be others, forbid that a
-    declared one is among them in another spelling: the library compares letters, not names."""
+    """Forbid the undeclared names of an object.
+
+    If other names are allowed, forbid declared ones among them in another spelling: the library
+    compares letters, not names.
+    """
     declared = written["properties"]
     others = written.get("additionalProperties", True)
     if place.names is not None and "additionalProperties" not in written:
-        more = {name: True for name in place.names if name not in declared}
-        written["properties"] = declared | more
+        written["properties"] = declared | {
+            name: True for name in place.names if name not in declared
+        }
         written["additionalProperties"] = False
     elif place.single and others is not False and "patternProperties" not in written:
         required = sorted(required_names(written) - declared.keys())

@@ -100,7 +100,9 @@ def choose_engine(model: str | None) -> str:
     if model == BUNDLED:
         apple = sys.platform == "darwin" and platform.machine() == "arm64"
         prefers_mlx = apple or find_spec("llama_cpp") is None
-        has_mlx = find_spec("mlx_lm") is not None
-        return "mlx" if prefers_mlx and has_mlx else "llama"
-    is_gguf = model.endswith(".gguf") or Path(model).is_file()
-    return "llama" if is_gguf else "mlx"
+        if prefers_mlx and find_spec("mlx_lm") is not None:
+            return "mlx"
+        return "llama"
+    if model.endswith(".gguf") or Path(model).is_file():
+        return "llama"
+    return "mlx"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from specmesh.core.text.tool_calls import resolved, types_of
@@ -16,7 +15,7 @@ from specmesh.engines.schema_strings import literal
 _quoted = json.dumps
 
 _PARAMETERS = "x-parameters"
-"""Where a tool's schema has what it says of one parameter, to be written alone."""
+"""The key under which a schema holds that of one parameter, to be written by itself."""
 
 _JSON_TYPES = ("array", "boolean", "null", "number", "object", "string")
 
@@ -25,16 +24,18 @@ class MarkedParameters:
     """Makes the rules of one tool's arguments, whose names begin with `prefix`.
 
     ignored: in words, the parts of the schema that the rules do not keep to. Raises SchemaFault
-    where they must keep to a part and cannot.
+        for a part that they must keep to and cannot.
     """
 
     def __init__(
         self, form: ToolFormat, prefix: str, schema: dict[str, Any], keeping: Keeping
     ) -> None:
-        self._form, self._prefix, self._keeping = form, prefix, keeping
+        self._form = form
+        self._prefix = prefix
+        self._keeping = keeping
         self._root = schema
         self.ignored: list[str] = []
-        self._extra: list[str] = []  # rules beside that of the arguments
+        self._extra: list[str] = []  # rules after that of the arguments
 
     def rules(self) -> Iterator[str]:
         """Yield the rules, that of the arguments first."""
@@ -60,27 +61,35 @@ class MarkedParameters:
         self.ignored.append(why)
 
     def _can_hold(self, name: str) -> bool:
-        """Return whether a parser finds a name's end."""
+        """Return True if a parser finds the end of a name."""
         middle = self._form.param_middle
         end = middle.partition(STRING)[0].partition(TYPE)[0]
         return (name + end).find(end) == len(name)
 
     def _parameter(self, name: str, roots: tuple[Any, ...]) -> str:
         """Return the rule of one parameter with its marks."""
-        schema: Any = {"anyOf": [*roots]} if len(roots) > 1 else roots[0] if roots else {}
-        ways = [
-            f"{_quoted(self._form.param_begin + name + middle)} {value}"
-            for middle, value in self._values(name, schema)
-        ]
-        return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+        schema: Any = roots[0] if roots else {}
+        if len(roots) > 1:
+            schema = {"anyOf": [*roots]}
+        ways = list[str]()
+        for middle, value in self._values(name, schema):
+            begin = _quoted(self._form.param_begin + name + middle)
+            ways.append(f"{begin} {value}")
+        if len(ways) == 1:
+            return ways[0]
+        return f"({' | '.join(ways)})"
 
     def _values(self, name: str, schema: Any) -> Iterator[tuple[str, str]]:
-        """Yield what may come before a value, and the value. Marks that do not say whether it is a
-        text are of one kind."""
+        """Yield the marks before each kind of value, and the rule of the value.
+
+        Marks that do not distinguish texts from other values are of one kind.
+        """
         middle = self._form.param_middle
         types = _types(schema, self._root)
         others = sorted(types - {"string"})
-        narrowed = {"allOf": [schema, {"type": others}]} if "string" in types else schema
+        narrowed = schema
+        if "string" in types:
+            narrowed = {"allOf": [schema, {"type": others}]}
         if TYPE in middle:
             for kind in others:
                 one = {"allOf": [schema, {"type": kind}]}
@@ -98,14 +107,14 @@ class MarkedParameters:
     def _json(self, name: str, schema: Any) -> str:
         """Return the rule of a value that is JSON, and of the mark behind it."""
         root = self._root | {_PARAMETERS: {name: schema}}
-        made = json_rule(self._keeping, root, (_PARAMETERS, name))
-        if made is None:
+        compiled = json_rule(self._keeping, root, (_PARAMETERS, name))
+        if compiled is None:
             self._give_up(f"{name}: all of its schema")
             return f"any_json {_quoted(self._form.param_end)}"
-        self.ignored += [
-            f"{name}: {one.removeprefix(f'{_PARAMETERS}.{name}.')}" for one in made.ignored
-        ]
-        return f"{made.rule} {_quoted(self._form.param_end)}"
+        for reason in compiled.ignored:
+            place = reason.removeprefix(f"{_PARAMETERS}.{name}.")
+            self.ignored.append(f"{name}: {place}")
+        return f"{compiled.rule} {_quoted(self._form.param_end)}"
 
     def _text(self, name: str, schema: Any) -> str:
         """Return the rule of a value that is a text, and of the mark behind it."""
@@ -126,14 +135,16 @@ class MarkedParameters:
         if choices:
             return " | ".join(_quoted(text + end) for text in choices)
         try:
-            made = text_rule(self._keeping, option, end)
+            compiled = text_rule(self._keeping, option, end)
         except SchemaFault as fault:
             raise SchemaFault(f"{name}: {fault}") from None
-        self.ignored += [f"{name}: {one}" for one in made.ignored]
-        return self._lexeme(made.rule) if made.rule else _ANY_TEXT
+        self.ignored += [f"{name}: {reason}" for reason in compiled.ignored]
+        if not compiled.rule:
+            return _ANY_TEXT
+        return self._lexeme(compiled.rule)
 
     def _lexeme(self, terminal: str) -> str:
-        """Return the name of a rule for a text that ends where its mark does."""
+        """Return the name of a rule for a text with the mark that ends it."""
         rule = f"{self._prefix}_{len(self._extra)}"
         self._extra.append(f"{rule}[lazy]: {rule.upper()}")
         self._extra.append(f"{rule.upper()}: {terminal}")
@@ -141,13 +152,16 @@ class MarkedParameters:
 
     def _others(self, names: list[str]) -> str:
         """Return the rule of any number of parameters of other names."""
-        prefix, middle = self._prefix.upper(), self._form.param_middle
-        taken = "|".join(map(literal, names))
-        self._extra.append(f"{prefix}_NAME: {_OTHER_NAME}" + f" & ~/({taken})/" * bool(names))
-        ends = {
-            _of_kind(middle, kind): f"any_json {_quoted(self._form.param_end)}"
-            for kind in _JSON_TYPES
-        }
+        prefix = self._prefix.upper()
+        middle = self._form.param_middle
+        name_rule = f"{prefix}_NAME: {_OTHER_NAME}"
+        if names:
+            taken = "|".join(map(literal, names))
+            name_rule += f" & ~/({taken})/"
+        self._extra.append(name_rule)
+        ends = dict[str, str]()
+        for kind in _JSON_TYPES:
+            ends[_of_kind(middle, kind)] = f"any_json {_quoted(self._form.param_end)}"
         ends[_of_kind(middle, "string")] = _ANY_TEXT
         ways = list[str]()
         for after, value in ends.items():
@@ -169,11 +183,14 @@ def any_text_rule(form: ToolFormat) -> str:
 
 
 def _known_types(schema: Any, root: Any) -> set[str]:
-    """Return the types by which a parser reads a value; none where it knows none."""
-    with suppress(TypeError, KeyError):
-        found = {"number" if one == "integer" else one for one in types_of(schema, root)}
-        return found & set(_JSON_TYPES)
-    return set()
+    """Return the types by which a parser reads a value; none if it knows none."""
+    try:
+        types = types_of(schema, root)
+    except (TypeError, KeyError):
+        return set()
+    if "integer" in types:
+        types = types | {"number"}
+    return types & set(_JSON_TYPES)
 
 
 def _types(schema: Any, root: Any) -> set[str]:
@@ -188,18 +205,24 @@ def _text_options(schema: Any, root: Any) -> list[Mapping[str, Any]]:
     for key in ("anyOf", "oneOf"):
         options = found.get(key)
         if is_list(options):
-            inner = [_text_options(one, root) for one in options if "string" in _types(one, root)]
-            return [one for several in inner for one in several] or [{}]
+            texts = list[Mapping[str, Any]]()
+            for option in options:
+                if "string" in _types(option, root):
+                    texts += _text_options(option, root)
+            return texts or [{}]
     return [found]
 
 
 def _choices(option: Mapping[str, Any]) -> list[str]:
-    """Return the only texts that there are; nothing where any text is one."""
+    """Return the only texts that fit; none if the schema does not list them."""
     values = [option["const"]] if "const" in option else option.get("enum")
-    return [one for one in values if isinstance(one, str)] if is_list(values) else []
+    if not is_list(values):
+        return []
+    return [value for value in values if isinstance(value, str)]
 
 
 def _of_kind(middle: str, kind: str) -> str:
-    """Return what comes before a value of a JSON type."""
-    middle = middle.replace(STRING, "true" if kind == "string" else "false")
+    """Return the marks before a value of a JSON type."""
+    is_text = "true" if kind == "string" else "false"
+    middle = middle.replace(STRING, is_text)
     return middle.replace(TYPE, kind)

@@ -60,7 +60,7 @@ class Child:
         self.seconds = seconds
         self._module = module
         self._memory = memory
-        self._cpu = cpu
+        self._cpu = cpu if forks else 0.0
         self._forks = forks
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,8 +118,7 @@ class Child:
             self._stderr.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        cpu = self._cpu if self._forks else 0.0
-        limits = [str(self._memory), str(self.seconds), str(cpu)]
+        limits = [str(self._memory), str(self.seconds), str(self._cpu)]
         # An unread pipe would fill and block the child.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._channel, theirs = socket.socketpair()

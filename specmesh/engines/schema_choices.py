@@ -1,17 +1,17 @@
-"""Which alternatives of a JSON schema exclude each other, so that a `oneOf` is an `anyOf`."""
+"""Alternatives of a JSON schema that exclude each other, so that a `oneOf` is an `anyOf`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from specmesh.engines.schema_document import is_list, is_object
+from specmesh.engines.schema_document import as_list, is_list, is_object
 
 Keywords = Mapping[str, Any]
 
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 _MOST_COMPARED = 20_000  # pairs of schemas, in all
 _NOTHING: Keywords = {}
-_DEEPEST = 4  # alternatives and properties within one another that are looked at
+_DEEPEST = 4  # alternatives and properties within one another that are compared
 
 
 def types_of(keywords: Keywords) -> frozenset[str]:
@@ -21,11 +21,15 @@ def types_of(keywords: Keywords) -> frozenset[str]:
         return frozenset(map(_type_of, values))
     given = keywords.get("type", [*TYPES])
     names = given if is_list(given) else [given]
-    return frozenset("number" if name == "integer" else str(name) for name in names)
+    types = set(map(str, names))
+    if "integer" in types:
+        types -= {"integer"}
+        types |= {"number"}
+    return frozenset(types)
 
 
 def values_of(keywords: Keywords) -> list[Any] | None:
-    """Return the only values that a subschema allows; None where it does not list them."""
+    """Return the only values that a subschema allows; None if it does not list them."""
     if "const" in keywords:
         return [keywords["const"]]
     values = keywords.get("enum")
@@ -49,8 +53,10 @@ def _type_of(value: object) -> str:
 
 
 class Exclusion:
-    """Tells whether no value fits two schemas. keywords: returns what a schema, or the one to which
-    it refers, says itself; nothing for a boolean."""
+    """A test of two schemas for a value that fits both.
+
+    keywords: returns the keywords of a schema or of its target; none for a boolean.
+    """
 
     def __init__(self, keywords: Callable[[Any], Keywords]) -> None:
         self._keywords = keywords
@@ -59,48 +65,41 @@ class Exclusion:
     def __call__(
         self, one: Any, other: Any, within: Keywords = _NOTHING, depth: int = _DEEPEST
     ) -> bool:
-        """Return True where it is certain that no value fits both, and what they stand within."""
+        """Return True if it is certain that no value fits both and the schema around them."""
         if one is False or other is False:
             return True
         self._left -= 1
         if not depth or self._left < 0:
             return False
-        mine, yours = self._keywords(one), self._keywords(other)
-        shared = types_of(within) & types_of(mine) & types_of(yours)
-        return (
-            not shared
-            or _by_value(mine, yours)
-            or self._by_parts(mine, other, within, depth)
-            or self._by_parts(yours, one, within, depth)
-            or (
-                shared == frozenset(("object",))
-                and any(self._by_name((mine, yours, within), depth))
-            )
-        )
+        mine = self._keywords(one)
+        yours = self._keywords(other)
+        types = types_of(within) & types_of(mine) & types_of(yours)
+        if not types or _by_value(mine, yours):
+            return True
+        if self._by_parts(mine, other, within, depth) or self._by_parts(yours, one, within, depth):
+            return True
+        only_objects = types == frozenset(("object",))
+        return only_objects and any(self._by_name((mine, yours, within), depth))
 
     def _by_parts(self, mine: Keywords, other: Any, within: Keywords, depth: int) -> bool:
-        """Return whether what one schema is made of excludes another."""
+        """Return True if the parts of one schema exclude another."""
         for key in ("anyOf", "oneOf"):
-            parts = _listed(mine, key)
+            parts = as_list(mine.get(key))
             if parts and all(self(part, other, within, depth - 1) for part in parts):
                 return True
-        return any(self(part, other, within, depth - 1) for part in _listed(mine, "allOf"))
+        return any(self(part, other, within, depth - 1) for part in as_list(mine.get("allOf")))
 
     def _by_name(self, together: tuple[Keywords, Keywords, Keywords], depth: int) -> Iterator[bool]:
-        """Yield for each property that two objects must have whether it can be that of both."""
+        """Yield, for each required property of two objects, True if no value fits both."""
         mine, yours, _ = together
         for keywords in together:
-            for name in _listed(keywords, "required"):
+            for name in as_list(keywords.get("required")):
                 yield self(_property(mine, name), _property(yours, name), _NOTHING, depth - 1)
 
 
-def _listed(keywords: Keywords, key: str) -> list[Any]:
-    value = keywords.get(key)
-    return value if is_list(value) else []
-
-
 def _by_value(mine: Keywords, yours: Keywords) -> bool:
-    first, second = values_of(mine), values_of(yours)
+    first = values_of(mine)
+    second = values_of(yours)
     if first is None or second is None:
         return False
     return set(map(_written, first)).isdisjoint(map(_written, second))
@@ -122,7 +121,7 @@ def _whole(value: Any) -> Any:
 
 
 def _property(keywords: Keywords, name: str) -> Any:
-    """Return what an object's schema says of a property: False where it cannot have it."""
+    """Return the schema of an object's property: False if the object cannot have it."""
     properties = keywords.get("properties")
     if is_object(properties) and name in properties:
         return properties[name]

@@ -5,7 +5,7 @@ from typing import Any, TypeGuard
 from urllib.parse import unquote, urldefrag, urljoin
 
 Schema = Any
-"""A JSON object or a boolean; anything else is for the library to refuse."""
+"""A JSON object or a boolean; the library refuses other values."""
 
 Path = tuple[str | int, ...]
 """The names and numbers that lead to a subschema."""
@@ -17,6 +17,16 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a list; an empty one for other values."""
+    return value if is_list(value) else []
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return an object; an empty one for other values."""
+    return value if is_object(value) else {}
 
 
 class Document:
@@ -37,10 +47,11 @@ class Document:
                 inner += value.items()
             elif is_list(value):
                 inner += enumerate(value)
-            ahead += [(one, base, (*path, step)) for step, one in inner]
+            for step, part in inner:
+                ahead.append((part, base, (*path, step)))
 
     def _note(self, node: dict[str, Any], base: str) -> str:
-        """Note by what names a subschema is known; return the base of the references in it."""
+        """Note the names of a subschema; return the base of the references in it."""
         name = _id_of(node)
         if name:
             base = urljoin(base, name)
@@ -53,7 +64,7 @@ class Document:
         return base
 
     def target(self, node: Mapping[str, Any]) -> Schema:
-        """Return the subschema that `$ref` names; None where it is not in this document."""
+        """Return the subschema that `$ref` names; None if it is not in this document."""
         base = self._bases.get(id(node), "")
         named = urljoin(base, node["$ref"])
         if named in self._named:
@@ -65,7 +76,7 @@ class Document:
         return found
 
     def path(self, node: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield at which path the subschema stands that `$ref` names, if it is in this document."""
+        """Yield the path of the subschema that `$ref` names, if it is in this document."""
         target = self.target(node)
         if id(target) in self._paths:
             yield self._paths[id(target)]
@@ -75,11 +86,13 @@ def _id_of(node: Schema) -> str:
     if not is_object(node):
         return ""
     name = node.get("$id", node.get("id"))
-    return name.removesuffix("#") if isinstance(name, str) else ""
+    if not isinstance(name, str):
+        return ""
+    return name.removesuffix("#")
 
 
 def _follow(value: Schema, pointer: str) -> Schema:
-    """Return the subschema at a JSON pointer, None where there is none."""
+    """Return the subschema at a JSON pointer, if there is one."""
     if not pointer or value is None:
         return value
     head, *keys = pointer.split("/")

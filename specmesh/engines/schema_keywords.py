@@ -1,6 +1,6 @@
-"""Keywords of JSON Schema, and in other words those that llguidance reads in another way."""
+"""Keywords of JSON Schema, and others for those that llguidance understands differently."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
@@ -9,30 +9,67 @@ from specmesh.engines.schema_strings import CALENDAR, FORMAT_REGEXES, pattern, w
 
 ANNOTATIONS = frozenset(
     (
-        *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions"),
-        *("deprecated", "description", "examples", "id", "readOnly", "title", "writeOnly"),
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$id",
+        "$schema",
+        "default",
+        "definitions",
+        "deprecated",
+        "description",
+        "examples",
+        "id",
+        "readOnly",
+        "title",
+        "writeOnly",
         "x-guidance",
     )
 )
 OF_OBJECTS = frozenset(
     (
-        *("additionalProperties", "maxProperties", "minProperties", "patternProperties"),
-        *("properties", "required", "unevaluatedProperties"),
+        "additionalProperties",
+        "maxProperties",
+        "minProperties",
+        "patternProperties",
+        "properties",
+        "required",
+        "unevaluatedProperties",
     )
 )
 OF_TEXTS = frozenset(
     (
-        *("allOf", "anyOf", "format", "if", "maxLength", "minLength", "not", "oneOf", "pattern"),
         "$dynamicRef",
+        "allOf",
+        "anyOf",
+        "format",
+        "if",
+        "maxLength",
+        "minLength",
+        "not",
+        "oneOf",
+        "pattern",
     )
 )
-"""Keywords that can forbid a text, besides those that say all of it."""
+"""Keywords that can forbid a text, other than those that name the only texts."""
 
 _OF_OTHERS = frozenset(
     (
-        *("contains", "dependencies", "dependentRequired", "dependentSchemas", "maxContains"),
-        *("exclusiveMaximum", "exclusiveMinimum", "maximum", "minContains", "minimum"),
-        *("multipleOf", "prefixItems", "propertyNames", "unevaluatedItems", "uniqueItems"),
+        "contains",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "maxContains",
+        "maximum",
+        "minContains",
+        "minimum",
+        "multipleOf",
+        "prefixItems",
+        "propertyNames",
+        "unevaluatedItems",
+        "uniqueItems",
     )
 )
 CONSTRAINTS = OF_OBJECTS | OF_TEXTS | _OF_OTHERS
@@ -40,12 +77,12 @@ CONSTRAINTS = OF_OBJECTS | OF_TEXTS | _OF_OTHERS
 
 
 class SchemaFault(Exception):
-    """A schema has what cannot be kept to; the message says what."""
+    """A schema has a part that cannot be kept to. The message names it."""
 
 
 def plain_keywords(node: dict[str, Any]) -> Schema:
-    """Return a subschema without what says nothing, and with what the library needs otherwise."""
-    kept: Schema = {key: value for key, value in node.items() if key not in ANNOTATIONS}
+    """Return a subschema without keywords that have no effect, rewritten for the library."""
+    kept: Schema = _without(node, ANNOTATIONS)
     for rewrite in _REWRITES:
         kept = rewrite(kept)
         if not is_object(kept):
@@ -53,8 +90,12 @@ def plain_keywords(node: dict[str, Any]) -> Schema:
     return kept
 
 
+def _without(node: dict[str, Any], keys: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if key not in keys}
+
+
 _PARTNERS = {"minContains": "contains", "maxContains": "contains", "then": "if", "else": "if"}
-"""Keywords that say nothing without another."""
+"""Keywords that have no effect without another."""
 
 
 def _without_empty(node: dict[str, Any]) -> Schema:
@@ -64,15 +105,15 @@ def _without_empty(node: dict[str, Any]) -> Schema:
     kept = dict[str, Any]()
     for key, value in node.items():
         partner = _PARTNERS.get(key, key)
-        if partner in node and not _says_nothing(key, value):
+        if partner in node and not _allows_all(key, value):
             kept[key] = value
     if not kept.keys() & {"then", "else"}:
         kept.pop("if", None)
     return kept
 
 
-def _says_nothing(key: str, value: Any) -> bool:
-    """Return whether a keyword allows everything by its value."""
+def _allows_all(key: str, value: Any) -> bool:
+    """Return True if a keyword with this value allows everything."""
     match key:
         case "uniqueItems" | "not":
             return value is False
@@ -98,8 +139,10 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 
 
 def _in_doubles(node: dict[str, Any]) -> Schema:
-    """Move bounds inwards to numbers that the library's doubles hold: to 15 digits. Raise
-    SchemaFault for a value that none holds."""
+    """Move bounds inwards to numbers of 15 digits, which the library's doubles hold.
+
+    Raises SchemaFault for a value that no double holds.
+    """
     kept = dict(node)
     for key, rounding in _BOUNDS.items():
         bound = kept.get(key)
@@ -121,7 +164,7 @@ def _in_doubles(node: dict[str, Any]) -> Schema:
 
 
 def _check_reach(bound: str, number: float) -> None:
-    """Raise SchemaFault for a bound beyond which the library knows no integers."""
+    """Raise SchemaFault for a bound beyond which the library has no integers."""
     above = number >= 2**63 and "inimum" in bound
     below = number < -(2**63) and "aximum" in bound
     if above or below:
@@ -135,7 +178,7 @@ def _as_number(value: Decimal) -> float:
 
 
 def _is_exact(number: float) -> bool:
-    """Return whether the library writes a number as it is."""
+    """Return True if the library writes a number unchanged."""
     shortest = Decimal(repr(float(number)))
     if abs(number) >= 2**53:
         return shortest == Decimal(number)
@@ -153,21 +196,23 @@ def _numbers(value: object) -> Iterator[float]:
 
 
 def _with_names(node: dict[str, Any]) -> Schema:
-    """Put `propertyNames` in other words, where nothing else says of which form names are."""
+    """Rewrite `propertyNames`, if no other keyword restricts the names."""
     names = node.get("propertyNames")
     others = node.get("additionalProperties", True)
     if not is_object(names) or "patternProperties" in node:
         return node
-    rule = {key: value for key, value in names.items() if key not in ANNOTATIONS}
+    rule = _without(names, ANNOTATIONS)
     if rule.pop("type", "string") != "string" or len(rule) != 1:
         return node
-    kept = {key: value for key, value in node.items() if key != "propertyNames"}
+    kept = _without(node, {"propertyNames"})
     declared = node.get("properties", {})
     choices = [rule["const"]] if "const" in rule else rule.get("enum")
     if is_list(choices) and is_object(declared):
-        listed = {name: declared.get(name, others) for name in choices if isinstance(name, str)}
-        known = {name: one for name, one in declared.items() if name in listed}
-        return kept | {"properties": known | listed, "additionalProperties": False}
+        properties = {name: declared[name] for name in declared if name in choices}
+        for name in choices:
+            if isinstance(name, str):
+                properties.setdefault(name, others)
+        return kept | {"properties": properties, "additionalProperties": False}
     regex = _as_patterns(rule).get("pattern")
     if not isinstance(regex, str) or declared:
         return node
@@ -175,7 +220,7 @@ def _with_names(node: dict[str, Any]) -> Schema:
 
 
 def _as_patterns(node: dict[str, Any]) -> dict[str, Any]:
-    """Put patterns, and formats of days, as patterns of the library's dialect."""
+    """Rewrite patterns, and formats of days, as patterns of the library's dialect."""
     kept = dict(node)
     found = list[str]()
     if isinstance(kept.get("pattern"), str):
@@ -188,7 +233,7 @@ def _as_patterns(node: dict[str, Any]) -> dict[str, Any]:
         kept["allOf"] = [*kept.get("allOf", ()), {"pattern": more}]
     properties = kept.get("patternProperties")
     if is_object(properties):
-        kept["patternProperties"] = {pattern(key): one for key, one in properties.items()}
+        kept["patternProperties"] = {pattern(key): value for key, value in properties.items()}
     return kept
 
 

@@ -1,17 +1,24 @@
-"""Which subschemas of a JSON schema hold for the same place of a document."""
+"""The subschemas of a JSON schema that hold for the same place of a document."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from specmesh.engines.schema_document import Document, Schema, is_list, is_object
+from specmesh.engines.schema_document import (
+    Document,
+    Schema,
+    as_list,
+    as_object,
+    is_list,
+    is_object,
+)
 from specmesh.engines.schema_keywords import OF_OBJECTS, plain_keywords
 
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
 
 class Subschemas:
-    """All subschemas of a document: in other words, by reference, and by what holds together."""
+    """All subschemas of a document: rewritten for the library, by reference, and by place."""
 
     def __init__(self, root: Schema) -> None:
         self._document = Document(root)
@@ -19,24 +26,27 @@ class Subschemas:
         self._places: dict[object, Place] = {}
 
     def plain(self, node: dict[str, Any]) -> Schema:
-        """Return a subschema in other words; raise SchemaFault for what has none."""
+        """Return a subschema rewritten for the library. Raises SchemaFault."""
         known = self._plain.get(id(node))
-        if known is None:  # the subschema is kept too, that its id stays its own
-            known = node, plain_keywords(node)
+        if known is None:  # the subschema is kept too, so that its id stays unique
+            known = (node, plain_keywords(node))
             self._plain[id(node)] = known
         return known[1]
 
     def keywords(self, node: Schema) -> dict[str, Any]:
-        """Return what a subschema says in other words; nothing where it is a boolean."""
-        plain = self.plain(node) if is_object(node) else node
-        return plain if is_object(plain) else {}
+        """Return the rewritten keywords of a subschema; none for a boolean."""
+        if not is_object(node):
+            return {}
+        return as_object(self.plain(node))
 
     def target(self, node: dict[str, Any]) -> Schema:
-        """Return what a subschema refers to; None for nothing in this document."""
-        return self._document.target(node) if isinstance(node.get("$ref"), str) else None
+        """Return the target of a subschema's reference, if it is in this document."""
+        if not isinstance(node.get("$ref"), str):
+            return None
+        return self._document.target(node)
 
     def resolved(self, node: Schema) -> Schema:
-        """Return the subschema that stands behind one that only names or wraps another."""
+        """Return the target of a subschema that only names or wraps another."""
         seen = set[int]()
         while is_object(node) and id(node) not in seen:
             seen.add(id(node))
@@ -48,12 +58,14 @@ class Subschemas:
         return node
 
     def behind(self, node: Schema) -> dict[str, Any]:
-        """Return what a subschema says, or the one behind it."""
+        """Return the keywords of a subschema or of its target."""
         return self.keywords(self.resolved(node))
 
     def in_place(self, node: dict[str, Any], *, mentioned: bool) -> list[Schema]:
-        """Return the subschemas that hold where this one does; with `mentioned` also those that are
-        only compared."""
+        """Return the subschemas that hold for the same place as this one.
+
+        mentioned: also those that a value is only compared with.
+        """
         keywords = self.keywords(node)
         inner = self._in_place(node, keywords)
         for key in ("then", "else"):
@@ -69,36 +81,40 @@ class Subschemas:
         keywords = self.keywords(node)
         first, rest = _items(keywords)
         inner = self.in_place(node, mentioned=True)
-        inner += [*_values(keywords.get("properties")), *_values(keywords.get("patternProperties"))]
-        return [
-            *inner,
-            *first,
-            rest,
-            keywords.get("additionalProperties"),
-            keywords.get("contains"),
-        ]
+        inner += _values(keywords.get("properties"))
+        inner += _values(keywords.get("patternProperties"))
+        inner += first
+        inner += [rest, keywords.get("additionalProperties"), keywords.get("contains")]
+        return inner
 
     def _in_place(self, node: dict[str, Any], keywords: dict[str, Any]) -> list[Schema]:
         inner = list[Schema]()
         for key in _IN_PLACE:
-            value = keywords.get(key)
-            inner += value if is_list(value) else []
-        target = self.target(node) if "$ref" in keywords else None
-        return inner if target is None else [*inner, target]
+            inner += as_list(keywords.get(key))
+        if "$ref" in keywords:
+            target = self.target(node)
+            if target is not None:
+                inner.append(target)
+        return inner
 
     def place(self, nodes: Iterable[Schema], without: Iterable[int] = ()) -> "Place":
-        """Return the place for which these hold; where none does, nothing is closed."""
-        resolved = map(self.resolved, nodes)
-        roots = {id(one): one for one in resolved if is_object(one)}
-        key = frozenset(roots), frozenset(without)
+        """Return the place for which these subschemas hold; without any, it is open."""
+        roots = dict[int, Schema]()
+        for root in map(self.resolved, nodes):
+            if is_object(root):
+                roots[id(root)] = root
+        key = (frozenset(roots), frozenset(without))
         if key not in self._places:
             self._places[key] = Place(self, tuple(roots.values()), key)
         return self._places[key]
 
 
 class Place:
-    """A place in a document. `roots` are the subschemas that stand for it, together or in turn; not
-    counted are those whose ids are in the second part of `key`."""
+    """A place in a document.
+
+    roots: the subschemas that hold for it, together or as alternatives.
+    key: the ids of these, and the ids of subschemas that are not counted.
+    """
 
     def __init__(
         self,
@@ -123,52 +139,52 @@ class Place:
 
     @cached_property
     def _members(self) -> list[dict[str, Any]]:
-        """What the subschemas say that hold here or are compared here."""
+        """The keywords of the subschemas that hold or are compared for this place."""
         return [self._subschemas.keywords(node) for node in self._reached(mentioned=True)]
 
     @cached_property
     def declared(self) -> dict[str, None]:
-        """The properties that some subschema declares here."""
+        """The properties that some subschema of this place declares."""
         names = dict[str, None]()
         for member in self._members:
-            names |= dict.fromkeys(_properties(member))
+            names |= dict.fromkeys(as_object(member.get("properties")))
         return names
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """The properties that an object has here, None where it may have others."""
+        """The only properties that an object has in this place; None if it may have others."""
         for node in self._reached(mentioned=False):
-            if self._opens(node, self.declared):
+            if self._is_open(node):
                 return None
-        listed = any("properties" in member for member in self._members)
-        return tuple(self.declared) if listed else None
+        for member in self._members:
+            if "properties" in member:
+                return tuple(self.declared)
+        return None
 
-    def _opens(self, node: dict[str, Any], declared: Mapping[str, None]) -> bool:
-        """Return whether a subschema speaks of names that nobody declares."""
+    def _is_open(self, node: dict[str, Any]) -> bool:
+        """Return True if a subschema mentions undeclared names."""
         keywords = self._subschemas.keywords(node)
-        others = [
-            keywords.get(key, False) for key in ("additionalProperties", "unevaluatedProperties")
-        ]
-        unknown = "$ref" in keywords and self._subschemas.target(node) is None
-        elsewhere = keywords.keys() & {"$dynamicRef", "$recursiveRef", "propertyNames"}
+        if keywords.keys() & {"$dynamicRef", "$recursiveRef", "propertyNames"}:
+            return True
+        if "$ref" in keywords and self._subschemas.target(node) is None:
+            return True
+        for key in ("additionalProperties", "unevaluatedProperties"):
+            if keywords.get(key, False) is not False:
+                return True
         least = keywords.get("minProperties", 0)
-        return (
-            others != [False, False]
-            or unknown
-            or bool(elsewhere)
-            or bool(keywords.get("patternProperties"))
-            or not declared.keys() >= required_names(keywords)
-            or (isinstance(least, int) and least > len(declared))
-        )
+        if isinstance(least, int) and least > len(self.declared):
+            return True
+        undeclared = required_names(keywords) - self.declared.keys()
+        return bool(undeclared or keywords.get("patternProperties"))
 
     @cached_property
     def single(self) -> bool:
-        """Whether one subschema says all that is said of an object here."""
-        count = sum(bool(member.keys() & OF_OBJECTS) for member in self._members)
-        return count == 1 and len(self.roots) == 1
+        """True if one subschema has all keywords for an object in this place."""
+        about_objects = [member for member in self._members if member.keys() & OF_OBJECTS]
+        return len(about_objects) == 1 and len(self.roots) == 1
 
     def apart(self, others: Iterable[Schema]) -> "Place":
-        """Return the place as it is where these subschemas do not hold."""
+        """Return the place without these subschemas."""
         return self._subschemas.place(self.roots, self.key[1].union(map(id, others)))
 
     def property(self, name: str) -> "Place":
@@ -182,10 +198,13 @@ class Place:
         """Return the place of the value of a property that a subschema does not declare."""
         roots = list[Schema]()
         for member in self._members:
-            roots += [*_values(member.get("patternProperties")), member.get("additionalProperties")]
-        own = _properties(keywords)
+            roots += _values(member.get("patternProperties"))
+            roots.append(member.get("additionalProperties"))
+        own = as_object(keywords.get("properties"))
         for name in self.declared:
-            for member in self._members if name not in own else ():
+            if name in own:
+                continue
+            for member in self._members:
                 roots += _of_name(member, name)
         return self._subschemas.place(roots)
 
@@ -194,31 +213,29 @@ class Place:
         roots = list[Schema]()
         for member in self._members:
             first, rest = _items(member)
-            roots += [*first[index : index + 1], member.get("contains")]
-            roots += [rest] if index >= len(first) else []
+            roots += first[index : index + 1]
+            roots.append(member.get("contains"))
+            if index >= len(first):
+                roots.append(rest)
         return self._subschemas.place(roots)
 
     def rest(self, keywords: dict[str, Any]) -> "Place":
-        """Return the place of an array's items behind those that a subschema names one by one."""
+        """Return the place of an array's items after those that a subschema names one by one."""
         begin = len(_items(keywords)[0])
         roots = list[Schema]()
         for member in self._members:
             first, rest = _items(member)
-            roots += [*first[begin:], rest, member.get("contains")]
+            roots += first[begin:]
+            roots += [rest, member.get("contains")]
         return self._subschemas.place(roots)
 
 
 def _values(value: object) -> list[Schema]:
-    return list(value.values()) if is_object(value) else []
-
-
-def _properties(keywords: Mapping[str, Any]) -> dict[str, Schema]:
-    value = keywords.get("properties")
-    return value if is_object(value) else {}
+    return list(as_object(value).values())
 
 
 def required_names(keywords: Mapping[str, Any]) -> set[str]:
-    """Return the names that are required, always or beside others."""
+    """Return the names that are required, always or with others."""
     lists = [keywords.get("required")]
     lists += _values(keywords.get("dependentRequired"))
     lists += _values(keywords.get("dependencies"))
@@ -230,8 +247,8 @@ def required_names(keywords: Mapping[str, Any]) -> set[str]:
 
 
 def _of_name(keywords: dict[str, Any], name: str) -> list[Schema]:
-    """Return what a subschema says of the property of this name."""
-    properties = _properties(keywords)
+    """Return the subschemas for the property of this name."""
+    properties = as_object(keywords.get("properties"))
     if name in properties:
         return [properties[name]]
     patterns = keywords.get("patternProperties")
@@ -239,8 +256,8 @@ def _of_name(keywords: dict[str, Any], name: str) -> list[Schema]:
 
 
 def _items(keywords: Mapping[str, Any]) -> tuple[list[Schema], Schema]:
-    """Return what a subschema says of an array's first items, and of the rest."""
-    items, first = keywords.get("items"), keywords.get("prefixItems")
+    """Return the subschemas of an array's first items, and that of the rest."""
+    items = keywords.get("items")
     if is_list(items):
         return items, keywords.get("additionalItems")
-    return (first if is_list(first) else []), items
+    return as_list(keywords.get("prefixItems")), items

@@ -58,7 +58,7 @@ FORMAT_REGEXES = {
     "uuid": f"{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}",
     "uri": _uri(),
 }
-"""What JSON Schema's formats stand for: a whole string. Seconds go to 59."""
+"""Expressions for a whole string of JSON Schema's formats. Seconds go to 59."""
 
 CALENDAR = frozenset(("date", "date-time", "time"))
 
@@ -66,13 +66,14 @@ ANYTHING = "(?s:.*)"
 
 
 def whole(regex: str) -> str:
-    """Make a pattern that holds for a whole string of an expression without anchors."""
+    """Return a pattern for a whole string, from an expression without anchors."""
     return f"^(?:{regex})$"
 
 
 def all_but(names: Iterable[str]) -> str:
     """Return an expression for all strings but these, without look-around: letter by letter."""
-    rests, ways = dict[str, list[str]](), [""]
+    rests = dict[str, list[str]]()
+    ways = [""]
     for name in names:
         if name:
             rests.setdefault(name[0], []).append(name[1:])
@@ -99,8 +100,11 @@ _SPECIAL_IN_CLASS = frozenset("[]&~-^\\")
 
 
 def pattern(text: str) -> str:
-    """Return a pattern of ECMA 262's dialect in Rust's. There a class may hold others, and be made
-    of them with `&&`, `--` and `~~`; and a brace that repeats nothing is a letter."""
+    """Return a pattern of ECMA 262's dialect in Rust's.
+
+    In Rust a class may hold others, and be made of them with `&&`, `--` and `~~`. In ECMA 262 a
+    brace that repeats nothing is a letter.
+    """
     parts = _PART.findall(text)
     return "".join(_parts(parts))
 
@@ -121,7 +125,7 @@ def _parts(parts: list[str]) -> Iterator[str]:
 
 
 def _end_of_class(parts: list[str], begin: int) -> int:
-    """Return where a class is over, which its first letter never ends."""
+    """Return the index after a class. Its first letter never ends it."""
     first = begin + 1
     if parts[first : first + 1] == ["^"]:
         first += 1
@@ -132,7 +136,7 @@ def _end_of_class(parts: list[str], begin: int) -> int:
 
 
 def _class(parts: list[str]) -> Iterator[str]:
-    """Escape what has a meaning in Rust's classes only. A `-` between two letters is a range."""
+    """Escape letters with a meaning in Rust's classes only. `-` between two letters is a range."""
     yield "["
     inner = parts[1:-1]
     if inner[:1] == ["^"]:
@@ -155,30 +159,42 @@ def _is_set(part: str) -> bool:
 
 
 def _in_class(part: str) -> str:
-    return f"\\{part}" if part in _SPECIAL_IN_CLASS else part
+    if part in _SPECIAL_IN_CLASS:
+        return f"\\{part}"
+    return part
 
 
 _ASCII = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9a-zA-Z_]", r"\W": "[^0-9a-zA-Z_]"}
 
 
 def full_match(text: str) -> str | None:
-    """Return an expression for the whole strings in which a pattern is found; None where anchors
-    stand elsewhere than at the ends of its alternatives."""
+    """Return an expression for the whole strings in which a pattern is found.
+
+    None if it has anchors other than at the ends of its alternatives.
+    """
     ways = list[str]()
-    for parts in _alternatives(_PART.findall(pattern(text))):
-        begins = parts[:1] == ["^"]
-        ends = parts[begins:][-1:] == ["$"]
-        middle = parts[begins : len(parts) - ends]
-        if _anchored(middle):
+    for alternative in _alternatives(_PART.findall(pattern(text))):
+        parts = alternative
+        before = ANYTHING
+        after = ANYTHING
+        if parts[:1] == ["^"]:
+            before = ""
+            parts = parts[1:]
+        if parts[-1:] == ["$"]:
+            after = ""
+            parts = parts[:-1]
+        if _anchored(parts):
             return None
-        body = "".join(_ASCII.get(part, part) for part in middle)
-        ways.append(f"{'' if begins else ANYTHING}(?:{body}){'' if ends else ANYTHING}")
+        body = "".join(_ASCII.get(part, part) for part in parts)
+        ways.append(f"{before}(?:{body}){after}")
     return "|".join(ways)
 
 
 def _alternatives(parts: list[str]) -> Iterator[list[str]]:
-    """Cut at each bar that stands in no group and no class."""
-    depth, begin, inside = 0, 0, False
+    """Cut at each bar outside of groups and classes."""
+    depth = 0
+    begin = 0
+    inside = False
     for at, part in enumerate(parts):
         if inside:
             inside = part != "]"

@@ -171,8 +171,10 @@ class SimVerifier(_SimEngine):
         *,
         continued: bool = False,
     ) -> str:
-        text = "".join(f"{message.role}: {message.content}\n" for message in messages)
-        return text[:-1] if continued else text + "assistant: "
+        lines = [f"{message.role}: {message.content}" for message in messages]
+        if not continued:
+            lines.append("assistant: ")
+        return "\n".join(lines)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Return logits of 20.0 at the hashed token and 0.0 elsewhere."""

@@ -225,7 +225,9 @@ class TemplateProbe:
                 return text
         answering = [USER, replace(ANSWER, reasoning=THOUGHT)]
         text = self._text(answering, traits, tools=traits.tools, continued=True) or ""
-        return text if _shows_thought(text) else ""
+        if not _shows_thought(text):
+            return ""
+        return text
 
     def _with_forms(self, traits: TemplateTraits) -> TemplateTraits:
         """Return the traits with the forms of calls and thoughts.
@@ -265,15 +267,17 @@ class TemplateProbe:
             text = self._text([USER], traits, tools=False) or ""
             begun = text.rpartition(USER.content)[2]
             style = reasoning.detect(begun)
-        return "" if style is None else style.name
+        return _name_of(style)
 
 
 def traits_by_source(source: str) -> TemplateTraits:
     """Return the defaults, with the forms of calls and thoughts that a template's source shows."""
     form = tool_formats.detect(source)
-    style = reasoning.detect(source)
-    thinking = "" if style is None else style.name
-    return TemplateTraits(tool_format=form.name, thinking=thinking)
+    return TemplateTraits(tool_format=form.name, thinking=_name_of(reasoning.detect(source)))
+
+
+def _name_of(style: reasoning.Thinking | None) -> str:
+    return "" if style is None else style.name
 
 
 def _shows_thought(text: str) -> bool:

@@ -32,7 +32,10 @@ def start_rules(thinking: str, *, free: bool = False, by_letters: bool = False) 
         rules.append(rf"begin: /[ \n]/{{0,2}} {begin}")
     else:
         rules.append(rf"begin[lazy]: /[ \n]{{0,2}}/ {begin}")
-    rules.append("inside: thought body | TEXT" if free else "inside: thought gap later")
+    if free:
+        rules.append("inside: thought body | TEXT")
+    else:
+        rules.append("inside: thought gap later")
     rules.append(f"thought[lazy]: TEXT {_quoted(style.end)}")
     between = _any_mark(("\n", *style.dropped), by_letters)
     rules.append(f"gap: ({between}){{0,3}}")

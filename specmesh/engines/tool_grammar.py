@@ -1,8 +1,10 @@
 """The grammar of calls of tools: free text up to a mark, and after it nothing but calls.
 
-No tool's schema refuses a request. Arguments keep to as much of it as can be kept to; a tool for
-which nothing can be, or that makes the grammar too large, has any arguments. Which these are is a
-function of the tools alone: a text that is gone on with elsewhere has the same grammar.
+No tool's schema refuses a request:
+
+- Arguments keep to as much of a schema as the library can.
+- A tool whose schema it cannot keep to, or that makes the grammar too large, has any arguments.
+- The result is a function of the tools only, so a text that is resumed has the same grammar.
 """
 
 import json
@@ -25,19 +27,28 @@ _quoted = json.dumps
 
 _TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _MOST_SUBSCHEMAS = 9_000
-"""Of all tools: the library numbers a grammar's symbols in 16 bits, and takes some six for each."""
+"""Most subschemas of all tools.
+
+The library numbers a grammar's symbols in 16 bits, and takes some six for each subschema.
+"""
 
 _UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, RecursionError, RequestError)
 _ANY = {"type": "object", "additionalProperties": True}
 _JSON_PART = re.compile(r'[{}]|"[^"]*"|: |, |[^{}":, ]+')
 
+Rules = tuple[list[str], list[str]]
+"""The rules of a tool's arguments, and in words the parts of its schema that they ignore."""
+
 
 def tool_grammar(
     request: Mapping[str, Any], *, loose: bool = False
 ) -> tuple[str, dict[str, list[str]]]:
-    """Return the grammar that a request of kind `tools` asks for, and in words what of the tools'
-    schemas it does not keep to, by their names. loose: keep only to those that must be kept to.
-    Raises RequestError."""
+    """Return the grammar of a request of kind `tools`, and the ignored parts of schemas.
+
+    The parts are in words, by the tools' names. Raises RequestError.
+
+    loose: keep only to schemas that must be kept to.
+    """
     try:
         return _ToolGrammar(request).fitting(loose=loose)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
@@ -45,43 +56,51 @@ def tool_grammar(
 
 
 class _ToolGrammar:
-    """A request, and the rules of each tool's arguments that were made for it."""
+    """A request, and the rules of its tools' arguments."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._form: ToolFormat = FORMATS[request["format"]]
-        self._choice, self._parallel = request["choice"], request["parallel"] is True
+        self._choice = request["choice"]
+        self._parallel = request["parallel"] is True
         self._thinking = str(request["thinking"])
         self._schema = request.get("schema") if self._choice == "auto" else None
         self._tools = _chosen(request["tools"], self._choice)
         self._strict = set(request.get("strict", ()))
-        self._made: dict[tuple[int, Keeping], tuple[list[str], list[str]]] = {}
+        self._made: dict[tuple[int, Keeping], Rules] = {}
 
     def fitting(self, *, loose: bool) -> tuple[str, dict[str, list[str]]]:
-        """Return the grammar that keeps to most of the schemas, and what it does not keep to."""
+        """Return the grammar that keeps to most of the schemas, and the parts that it ignores."""
         head = list(self._head())
         error = ""
-        for keeping in [self._least()] if loose else self._ways():
-            made = self._arguments_of(keeping)
-            if made is None:
+        ways = [self._least()] if loose else self._ways()
+        for keeping in ways:
+            arguments = self._arguments_of(keeping)
+            if arguments is None:
                 continue
-            rules = [*head, *(rule for one, _ in made for rule in one)]
-            lark = "".join(f"{rule}\n" for rule in rules)
-            tried = matcher_of(lark)
-            if not tried.is_error():
-                ignored = {self._tools[at]["name"]: one for at, (_, one) in enumerate(made) if one}
+            rules = list(head)
+            ignored = dict[str, list[str]]()
+            for tool, (tool_rules, tool_ignored) in zip(self._tools, arguments, strict=True):
+                rules += tool_rules
+                if tool_ignored:
+                    ignored[tool["name"]] = tool_ignored
+            lark = "\n".join([*rules, ""])
+            matcher = matcher_of(lark)
+            if not matcher.is_error():
                 return lark, ignored
-            error = describe(tried.get_error())
+            error = describe(matcher.get_error())
         raise RequestError(error)
 
     def _ways(self) -> Iterator[list[Keeping]]:
-        """Yield how much of each tool's schema to keep to, less and less."""
+        """Yield the keeping of each tool's schema, less and less of them."""
         first = self._each(Keeping.UNTRIED)
         sizes = [_size(tool.get("parameters")) for tool in self._tools]
         by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
-        room, kept = _MOST_SUBSCHEMAS, 0
-        for at in by_size:
-            room -= sizes[at]
-            kept += room >= 0
+        room = _MOST_SUBSCHEMAS
+        kept = 0
+        for index in by_size:
+            room -= sizes[index]
+            if room >= 0:
+                kept += 1
         yield self._without(first, by_size[kept:])
         some = self._each(Keeping.SOME)
         while kept:
@@ -90,88 +109,90 @@ class _ToolGrammar:
         yield self._least()
 
     def _each(self, keeping: Keeping) -> list[Keeping]:
-        """Keep so much to each tool's schema, but all to those that must be kept to."""
-        strict = self._strict
-        return [Keeping.ALL if tool["name"] in strict else keeping for tool in self._tools]
+        """Return this keeping for each tool, but ALL for those that must be kept to."""
+        keepings = [keeping] * len(self._tools)
+        for index, tool in enumerate(self._tools):
+            if tool["name"] in self._strict:
+                keepings[index] = Keeping.ALL
+        return keepings
 
     def _least(self) -> list[Keeping]:
         return self._each(Keeping.NOTHING)
 
     def _without(self, keeping: Sequence[Keeping], tools: list[int]) -> list[Keeping]:
-        """Keep to nothing of these tools' schemas, but for those that must be kept to."""
+        """Return NOTHING for these tools, but ALL for those that must be kept to."""
         less = list(keeping)
-        for at in tools:
-            if keeping[at] is not Keeping.ALL:
-                less[at] = Keeping.NOTHING
+        for index in tools:
+            if keeping[index] is not Keeping.ALL:
+                less[index] = Keeping.NOTHING
         return less
 
-    def _arguments_of(self, keeping: list[Keeping]) -> list[tuple[list[str], list[str]]] | None:
-        """Return each tool's rules and, in words, the parts of its schema that they do not keep to.
-        None where a schema has no rules that keep to all of it, and must have."""
-        made = list[tuple[list[str], list[str]]]()
-        for at, one in enumerate(keeping):
+    def _arguments_of(self, keepings: list[Keeping]) -> list[Rules] | None:
+        """Return each tool's rules; None if this keeping is impossible for one.
+
+        Raises RequestError for a schema that must be kept to.
+        """
+        arguments = list[Rules]()
+        for index, keeping in enumerate(keepings):
             try:
-                made.append(self._tool(at, one))
+                arguments.append(self._tool(index, keeping))
             except SchemaFault as fault:
-                if one is Keeping.ALL:
-                    name = self._tools[at]["name"]
-                    raise RequestError(
-                        f"{name} has strict, which cannot be kept: {fault}"
-                    ) from None
-                return None
-        return made
+                if keeping is not Keeping.ALL:
+                    return None
+                name = self._tools[index]["name"]
+                reason = f"{name} has strict, which cannot be kept: {fault}"
+                raise RequestError(reason) from None
+        return arguments
 
-    def _tool(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
-        """Return a tool's rules, and in words what they do not keep to. Raises SchemaFault."""
-        if (at, keeping) not in self._made:
-            rules, ignored = self._given(at, keeping)
-            self._made[at, keeping] = [*rules, *self._call(at)], ignored
-        return self._made[at, keeping]
+    def _tool(self, index: int, keeping: Keeping) -> Rules:
+        """Return the rules of a tool's calls. Raises SchemaFault."""
+        key = (index, keeping)
+        if key not in self._made:
+            rules, ignored = self._given(index, keeping)
+            self._made[key] = ([*rules, *self._call(index)], ignored)
+        return self._made[key]
 
-    def _given(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
-        """Return the rules of a tool's arguments, and in words what they do not keep to."""
-        name = f"given{at}"
-        schema: dict[str, Any] = self._tools[at].get("parameters") or {}
+    def _given(self, index: int, keeping: Keeping) -> Rules:
+        """Return the rules of a tool's arguments. Raises SchemaFault."""
+        name = f"given{index}"
+        schema: dict[str, Any] = self._tools[index].get("parameters") or {}
         if keeping is not Keeping.SOME:
             return self._kept(name, schema, keeping)
         try:
-            return self._tried(name, schema, Keeping.UNTRIED)
+            return self._checked(name, schema, Keeping.UNTRIED)
         except SchemaFault:
-            pass  # as most schemas are kept to whole, that is tried first
+            pass  # most schemas can be kept to as a whole, so that comes first
         try:
-            return self._tried(name, schema, Keeping.SOME)
+            return self._checked(name, schema, Keeping.SOME)
         except SchemaFault as fault:
             return self._any(name), [str(fault)]
 
-    def _tried(
-        self, name: str, schema: dict[str, Any], keeping: Keeping
-    ) -> tuple[list[str], list[str]]:
+    def _checked(self, name: str, schema: dict[str, Any], keeping: Keeping) -> Rules:
         """Return the rules of a tool's arguments that the library takes. Raises SchemaFault."""
         rules, ignored = self._kept(name, schema, keeping)
-        tried = matcher_of("\n".join([f"start: {name}", *rules, *self._shared()]))
-        if tried.is_error():
-            raise SchemaFault(describe(tried.get_error()))
+        matcher = matcher_of("\n".join([f"start: {name}", *rules, *self._shared()]))
+        if matcher.is_error():
+            raise SchemaFault(describe(matcher.get_error()))
         return rules, ignored
 
     def _call(self, at: int) -> Iterator[str]:
         """Yield the rules of a call from the tool's name on."""
-        form, begin = self._form, self._tools[at]["name"] + self._form.after
+        form = self._form
+        begin = self._tools[at]["name"] + form.after
         yield f"call{at}: {_literal(begin)} args{at}"
         yield f"args{at}: given{at} {_literal(form.end)}"
         if form.bare and self._schema is not None:
             parts = " ".join(map(_quoted, _JSON_PART.findall(form.head + begin)))
             yield f"bare{at}: {parts} given{at} {_quoted(form.end)}"
         elif form.bare and self._choice == "auto":
-            # lazy to the end of the name: another object with one is text
+            # Lazy to the end of the name: an object with another name is text.
             yield f"bare{at}: name{at} args{at}"
             yield f"name{at}[lazy]: {_quoted(form.head + begin)}"
         elif form.bare:
             yield f"bare{at}: {_quoted(form.head)} call{at}"
 
-    def _kept(
-        self, name: str, given: dict[str, Any], keeping: Keeping
-    ) -> tuple[list[str], list[str]]:
-        """Return rules that keep to a schema, the first of this name, and what they ignore."""
+    def _kept(self, name: str, given: dict[str, Any], keeping: Keeping) -> Rules:
+        """Return rules that keep to a schema; the first has this name. Raises SchemaFault."""
         if keeping is Keeping.NOTHING:
             return self._any(name), ["all of its schema: the tools are too large together"]
         try:
@@ -179,24 +200,24 @@ class _ToolGrammar:
         except _UNREADABLE as error:
             raise SchemaFault(f"its schema cannot be read: {error}") from None
 
-    def _rules(
-        self, name: str, schema: dict[str, Any], keeping: Keeping
-    ) -> tuple[list[str], list[str]]:
-        """Return rules by the model's form of calls. Raises SchemaFault, and what schemas that are
-        none lead to."""
+    def _rules(self, name: str, schema: dict[str, Any], keeping: Keeping) -> Rules:
+        """Return rules by the model's form of calls.
+
+        Raises SchemaFault, and the errors of _UNREADABLE for a schema that is none.
+        """
         form = self._form
         if form.syntax is not None or form.tag:
             return argument_rules(form, name, schema, keeping)
         if form.parameter:
             marked = MarkedParameters(form, name, schema, keeping)
             return list(marked.rules()), marked.ignored
-        made = json_rule(keeping, schema)
-        if made is None:
+        compiled = json_rule(keeping, schema)
+        if compiled is None:
             raise SchemaFault("all of its schema")
-        return [f"{name}: {made.rule}"], list(made.ignored)
+        return [f"{name}: {compiled.rule}"], list(compiled.ignored)
 
     def _any(self, name: str) -> list[str]:
-        """Return rules of any arguments."""
+        """Return the rules of arbitrary arguments."""
         form = self._form
         if form.syntax is not None or form.tag:
             return argument_rules(form, name, _ANY, Keeping.NOTHING)[0]
@@ -205,12 +226,15 @@ class _ToolGrammar:
         return [f"{name}: any_object"]
 
     def _head(self) -> Iterator[str]:
-        """Yield the rules of all but the arguments."""
-        form, choice = self._form, self._choice
+        """Yield all rules except those of arguments."""
+        form = self._form
         numbers = range(len(self._tools))
-        calls = "".join(f" | bare{at}" for at in numbers) if form.bare else ""
-        yield from start_rules(self._thinking, free=choice == "auto" and self._schema is None)
-        if choice == "auto" and self._schema is None:
+        calls = ""
+        if form.bare:
+            calls = "".join(f" | bare{at}" for at in numbers)
+        free = self._choice == "auto" and self._schema is None
+        yield from start_rules(self._thinking, free=free)
+        if free:
             yield f"body: TEXT | trigger rest calls{calls}"
             yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
             yield f"rest: {_literal(form.start.removeprefix(form.trigger))}"
@@ -220,8 +244,9 @@ class _ToolGrammar:
             yield f"content: {_answer(self._schema)}"
         else:
             yield f"body: {_literal(form.start)} calls{calls}"
-        several = self._parallel and form.between is not None and not is_object(choice)
-        more = f" ({_literal((form.between or '') + form.head)} call)*" * several
+        more = ""
+        if self._parallel and form.between is not None and not is_object(self._choice):
+            more = f" ({_literal(form.between + form.head)} call)*"
         yield f"calls: call{more} {_quoted(form.closing)}"
         yield "call: " + " | ".join(f"call{at}" for at in numbers)
         if form.ids:
@@ -229,17 +254,20 @@ class _ToolGrammar:
         yield from self._shared()
 
     def _shared(self) -> Iterator[str]:
-        """Yield the rules that those of arguments may need."""
+        """Yield the rules that the rules of arguments may use."""
         form = self._form
         if form.parameter and not form.tag:
             yield any_text_rule(form)
         yield f"any_object: {rule_of({'type': 'object'})}"
         yield f"any_json: {rule_of({})}"
-        yield TEXT + f" & ~/{form.never}/" * bool(form.never)
+        text = TEXT
+        if form.never:
+            text += f" & ~/{form.never}/"
+        yield text
 
 
 def _answer(schema: Any) -> str:
-    """Return the rule of a text that calls no tool."""
+    """Return the rule of a text without calls. Raises RequestError."""
     try:
         return strict(schema)
     except SchemaFault as fault:
@@ -247,14 +275,15 @@ def _answer(schema: Any) -> str:
 
 
 def _chosen(tools: Any, choice: Any) -> list[Mapping[str, Any]]:
-    """Return the tools that may be called. Raises RequestError for those that nobody can call."""
-    names = [tool["name"] for tool in tools]
-    for name in names:
+    """Return the tools that may be called. Raises RequestError for tools that cannot be called."""
+    names = set[str]()
+    for tool in tools:
+        name = tool["name"]
         if not _TOOL_NAME.fullmatch(name):
-            raise RequestError(
-                f"a tool's name has at most 64 letters, digits, '_', '-' and '.': not {name[:80]!r}"
-            )
-    if len(set(names)) < len(names):
+            allowed = "at most 64 letters, digits, '_', '-' and '.'"
+            raise RequestError(f"a tool's name has {allowed}: not {name[:80]!r}")
+        names.add(name)
+    if len(names) < len(tools):
         raise RequestError("two tools have the same name")
     if is_object(choice):
         tools = [tool for tool in tools if tool["name"] == choice["name"]]
@@ -271,7 +300,7 @@ def _chosen(tools: Any, choice: Any) -> list[Mapping[str, Any]]:
 
 
 def _object_schema(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments. Raise SchemaFault for one that no object fits."""
+    """Return the schema of a tool's arguments. Raises SchemaFault if no object fits it."""
     if "object" not in types_of(given):
         raise SchemaFault(f"its parameters are of type {str(given.get('type'))[:100]}, not object")
     schema: dict[str, Any] = {"type": "object", "properties": {}}
@@ -279,8 +308,9 @@ def _object_schema(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _size(schema: Any) -> int:
-    """Return how many subschemas a schema has, about."""
-    count, ahead = 0, [schema]
+    """Return the approximate number of subschemas."""
+    count = 0
+    ahead = [schema]
     while ahead:
         value = ahead.pop()
         if is_object(value):
@@ -292,6 +322,6 @@ def _size(schema: Any) -> int:
 
 
 def _literal(text: str) -> str:
-    """Return a text of a form in lark's syntax, with any id in the place of $ID."""
+    """Return a text of a form in lark's syntax; $ID stands for any id."""
     parts = [_quoted(part) if part else "" for part in text.split(ID)]
     return " ID ".join(parts).strip() or '""'

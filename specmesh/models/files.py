@@ -1,4 +1,4 @@
-"""The folder of downloaded models: what lies in it, and which model a name means."""
+"""The folder of downloaded models: its entries, and the model of a name."""
 
 import os
 import re
@@ -9,12 +9,17 @@ from specmesh.errors import ConfigError, NotThereYet
 from specmesh.paths import expanded, models_dir
 
 SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
-"""How llama.cpp names the files of one model in parts; it loads them all from the first."""
+"""llama.cpp's names for the files of a model in parts; it loads them all from the first."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 class Entry(NamedTuple):
-    """A GGUF model in the folder. name: its path from there, with slashes; size_bytes: of all its parts."""
+    """A GGUF model in the folder.
+
+    name: its path from the folder, with slashes.
+    size_bytes: the size of all its parts.
+    """
 
     name: str
     size_bytes: int
@@ -22,61 +27,60 @@ class Entry(NamedTuple):
 
 
 def entries(root: Path) -> list[Entry]:
-    """All models below a folder, by name; none where there is no such folder."""
+    """Return all models below a folder, by name; none if the folder does not exist."""
     found = list[Entry]()
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        here = Path(folder)
-        for path in (here / name for name in names if is_gguf(name)):
+        for name in filter(is_gguf, names):
+            path = Path(folder) / name
             size = sum(part.stat().st_size for part in parts(path) if part.exists())
             found.append(Entry(path.relative_to(root).as_posix(), size, path))
     return sorted(found)
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a file of this name is a GGUF model, or the first part of one."""
+    """Return True if a file of this name is a GGUF model, or the first part of one."""
+    if name.startswith(".") or not name.endswith(".gguf"):
+        return False
     split = SPLIT_NAME.fullmatch(name)
-    return (
-        name.endswith(".gguf")
-        and not name.startswith(".")
-        and (split is None or int(split["part"]) == 1)
-    )
+    return split is None or int(split["part"]) == 1
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a model: the one named, or all parts where its name says that it is one of several."""
+    """Return the files of a model: the one named, or all parts if the name is that of a part."""
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None:
         return [path]
     count = int(match["parts"])
-    return [
-        path.with_name(f"{match['stem']}-{part:05}-of-{count:05}.gguf")
-        for part in range(1, count + 1)
-    ]
+    names = [f"{match['stem']}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
+    return list(map(path.with_name, names))
 
 
 def check_files(path: Path) -> None:
-    """Raise ConfigError, which names the file, where a part is missing or no file; llama.cpp checks contents."""
+    """Raise ConfigError, which names the file, if a part is missing or no file.
+
+    llama.cpp checks contents.
+    """
     match = SPLIT_NAME.fullmatch(path.name)
     if match is not None and int(match["part"]) != 1:
         remedy = f"name the first part, {parts(path)[0].name}"
         raise ConfigError(f"{path} is part {int(match['part'])} of a model", remedy)
     try:
-        missing = [
-            file.name for file in parts(path) if not file.is_file()
-        ]  # opening a FIFO waits for its writer
+        # No other kind of file is opened: a FIFO would wait for its writer.
+        missing = [file.name for file in parts(path) if not file.is_file()]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if missing:
         lacking = ", ".join(missing[:3])
-        raise ConfigError(
-            f"{path}: {lacking} is missing, or no file", "name a .gguf file that has all parts"
-        )
+        reason = f"{path}: {lacking} is missing, or no file"
+        raise ConfigError(reason, "name a .gguf file that has all parts")
 
 
 def located(value: str | None, engine: str) -> str | None:
-    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id.
-    `bundled` stays. Raises as `resolve` does for anything that is none of them."""
+    """Return the path of a model by its name in `models list`, by path, or for MLX by a hub id.
+
+    `bundled` stays. Raises the errors of `resolve` for other values.
+    """
     if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
     try:
@@ -88,40 +92,45 @@ def located(value: str | None, engine: str) -> str | None:
 
 
 def resolve(value: str, root: Path) -> str:
-    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of
-    exactly one name. Raise NotThereYet where the disk that it lies on may be missing,
-    ConfigError otherwise, with what was tried."""
-    value, found = expanded(value), entries(root)
+    """Return the path of `--model VALUE`: a name in the folder, a path, or the end of one name.
+
+    Raises NotThereYet if the disk of the path may be missing, else ConfigError with the names and
+    paths that were tried.
+    """
+    value = expanded(value)
+    found = entries(root)
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
         return value
-    alike = named or [
-        entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))
-    ]
+    ends = (f"/{value}", f"/{value}.gguf")
+    alike = named or [entry for entry in found if f"/{entry.name}".endswith(ends)]
     match alike:
         case [entry]:
             return str(entry.path)
         case []:
             path = Path(value).absolute()
-            what = f"no model {value!r}: tried the {len(found)} names in {root} and the path {path}"
-            may_come = _may_come(path) and ("/" in value or not found)
+            tried = f"tried the {len(found)} names in {root} and the path {path}"
+            reason = f"no model {value!r}: {tried}"
             remedy = "`specmesh models list` shows the names"
-            raise NotThereYet.of(what, remedy) if may_come else ConfigError(what, remedy)
+            if _may_come(path) and ("/" in value or not found):
+                raise NotThereYet.of(reason, remedy)
+            raise ConfigError(reason, remedy)
         case _:
             names = ", ".join(entry.name for entry in alike)
-            raise ConfigError(
-                f"{value!r} means {len(alike)} models in {root}", f"give one of {names}"
-            )
+            reason = f"{value!r} means {len(alike)} models in {root}"
+            raise ConfigError(reason, f"give one of {names}")
 
 
 def _may_come(path: Path) -> bool:
-    """Return True if a path is missing as if its disk was not mounted: it is a link that leads
-    nowhere, or no model lies in its folder. If others lie there, its name is wrong. Raise
-    ConfigError for a folder that is closed."""
+    """Return True if a path is missing as if its disk was not mounted.
+
+    It is a broken link, or its folder has no models. If the folder has others, the name is wrong.
+    Raises ConfigError for a folder that this user may not read.
+    """
     try:
         if path.is_symlink():
             return True
-        names = os.listdir(path.parent)  # noqa: PTH208 - names are all that is wanted
+        names = os.listdir(path.parent)  # noqa: PTH208 - only names are needed
     except PermissionError as error:
         hint = "homes are hidden from the machine's own services" if path.is_absolute() else ""
         raise ConfigError(f"{path}: {error.strerror}", hint) from None

@@ -1,14 +1,15 @@
-"""`specmesh models pull`: choose a GGUF model's files in a repository of the Hugging Face hub and download them.
+"""`specmesh models pull`: downloads of GGUF models from the Hugging Face hub.
 
-OWNER/NAME lies in a folder of that name; `.partial` beside it holds unfinished downloads. All files of a model move to
-their places together, after the last one has been verified. huggingface_hub's own downloads begin anew when they are
-started again, so only its transfer is used: the next one goes on where it broke off.
+The files of OWNER/NAME go to a folder of that name; the folder `.partial` next to it holds
+unfinished downloads. All files of a model move to their places together, after the last one has
+been verified. huggingface_hub's own downloads begin anew when they are started again, so only its
+transfer is used: the next download goes on from the end of the last one.
 """
 
 import errno
 import fcntl
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from specmesh.models.files import is_gguf, parts
 
 _TIMEOUT = 30.0
 _COMPANIONS = ("mmproj", "imatrix")
-"""GGUF files beside a model that are no language models: projectors of images, statistics for quantising."""
+"""Names of GGUF files that are no language models: projectors of images, quantising statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,57 +44,65 @@ class RemoteFile:
 
 
 def pull(hub_id: str, file: str | None, root: Path) -> Path:
-    """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
-    file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
-    model or file, several to choose from), Busy (another pull of the same), PullError."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is said once, by our errors
-    commit, listed = _listing(hub_id)  # this checks the id, of which a folder's name is made
-    folder, files = root / hub_id, choose(hub_id, listed, file)
-    missing = [file for file in files if not matches(folder / file.name, file)]
+    """Download a model and return the path for `--model`.
+
+    Files that exist already are verified, not transferred again. Raises ConfigError (no access),
+    RequestError (no such model or file, several to choose from), Busy (another pull of the same),
+    PullError.
+
+    file: one GGUF file of the repository. None: the only one.
+    """
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # our own errors report failures
+    commit, listed = _listing(hub_id)  # this checks the id, which names a folder
+    folder = root / hub_id
+    files = choose(hub_id, listed, file)
+    partials = root / ".partial"
+    staged = dict[Path, Path]()
+    for each in files:
+        if not matches(folder / each.name, each):
+            name = f"{each.checksum} {each.name}".replace("/", " ")
+            staged[folder / each.name] = partials / name
     with _disk_errors(root):
-        partials = root / ".partial"
         partials.mkdir(parents=True, exist_ok=True)
-        staged = [partials / f"{file.checksum} {file.name}".replace("/", " ") for file in missing]
-        for one, path in zip(missing, staged, strict=True):
-            _fetch(
-                one,
-                hf_hub_url(hub_id, one.name, revision=commit, endpoint=constants.ENDPOINT),
-                path,
-            )
-        for one, path in zip(missing, staged, strict=True):
-            (folder / one.name).parent.mkdir(parents=True, exist_ok=True)
-            path.replace(folder / one.name)
+        for each in files:
+            path = staged.get(folder / each.name)
+            if path is not None:
+                url = hf_hub_url(hub_id, each.name, revision=commit, endpoint=constants.ENDPOINT)
+                _fetch(each, url, path)
+        for place, path in staged.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
     return folder / files[0].name
 
 
 def _listing(hub_id: str) -> tuple[str, list[RemoteFile]]:
-    """Return the newest commit, and the large files of the repository: the hub tells the SHA-256 of these."""
+    """Return the newest commit, and the large files, of which the hub has the SHA-256."""
     api = HfApi(constants.ENDPOINT, library_name="specmesh")
     with _refusals(hub_id):
         info = api.model_info(hub_id, files_metadata=True, timeout=_TIMEOUT)
-    large = [(file.rfilename, file.lfs) for file in info.siblings or () if file.lfs is not None]
-    return info.sha or "main", [RemoteFile(name, lfs.size, lfs.sha256) for name, lfs in large]
+    files = list[RemoteFile]()
+    for file in info.siblings or ():
+        if file.lfs is not None:
+            files.append(RemoteFile(file.rfilename, file.lfs.size, file.lfs.sha256))
+    return info.sha or "main", files
 
 
 def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> list[RemoteFile]:
-    """Return a model's files, the one for `--model` first. Raise RequestError where there is no such file, no model, or
-    more than one."""
+    """Return a model's files, the one for `--model` first.
+
+    Raises RequestError if there is no such file, no model, or more than one.
+    """
     known = {file.name: file for file in files if _is_safe(file.name)}
     if name is None:
-        last_parts = {name: name.rpartition("/")[2] for name in known}
-        models = [
-            name
-            for name, last in last_parts.items()
-            if is_gguf(last) and not last.startswith(_COMPANIONS)
-        ]
+        models = list(filter(_is_model, known))
         if len(models) != 1:
-            sizes = "".join(f"\n  {size}" for size in _sizes(known[name] for name in models))
-            raise RequestError(f"{hub_id} has {len(models)} GGUF models, name one of them:{sizes}")
+            sizes = [f"\n  {_with_size(known[model])}" for model in models]
+            count = f"{len(models)} GGUF models"
+            raise RequestError(f"{hub_id} has {count}, name one of them:{''.join(sizes)}")
         [name] = models
     if name not in known:
-        raise RequestError(
-            f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}"
-        )
+        existing = ", ".join(map(_with_size, known.values())) or "none"
+        raise RequestError(f"{hub_id} has no file {name}: it has {existing}")
     names = [part.as_posix() for part in parts(Path(name))]
     for part in names:
         if part not in known:
@@ -102,16 +111,21 @@ def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> list[Remot
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a name from the hub stays inside the folder and is not hidden."""
+    """Return True if a name from the hub stays inside the folder and is not hidden."""
     return "\\" not in name and all(part and not part.startswith(".") for part in name.split("/"))
 
 
-def _sizes(files: Iterable[RemoteFile]) -> list[str]:
-    return [f"{file.name} ({decimal(file.size)})" for file in files]
+def _is_model(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return is_gguf(last) and not last.startswith(_COMPANIONS)
+
+
+def _with_size(file: RemoteFile) -> str:
+    return f"{file.name} ({decimal(file.size)})"
 
 
 def matches(path: Path, file: RemoteFile) -> bool:
-    """Whether a file on the disk has the hub's size and checksum."""
+    """Return True if a file on the disk has the hub's size and checksum."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
     with _disk_errors(path), path.open("rb") as held:
@@ -119,7 +133,7 @@ def matches(path: Path, file: RemoteFile) -> bool:
 
 
 def _fetch(file: RemoteFile, url: str, path: Path) -> None:
-    """Complete and verify the file at `path`; one that is not the hub's is removed."""
+    """Complete and verify the file at `path`; remove it if it differs from the hub's."""
     with path.open("ab") as out:
         try:
             fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,14 +148,18 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
         size = path.stat().st_size
         path.unlink()
         raise PullError(
-            f"{file.name} came with {size} bytes of another checksum; the hub says {file.size} bytes and "
-            f"{file.checksum}: removed; pull it again"
+            f"{file.name} came with {size} bytes of another checksum; the hub says {file.size} "
+            f"bytes and {file.checksum}: removed; pull it again"
         )
 
 
 @contextmanager
 def _refusals(what: str, out: BinaryIO | None = None) -> Generator[None]:
-    """Say what the hub, or its library, refuses. out: the file that is transferred, in which what came is kept."""
+    """Raise errors of the hub and its library as ours.
+
+    what: the repository or file.
+    out: the file that is transferred, which keeps the bytes that came.
+    """
     try:
         yield
     except HFValidationError as error:
@@ -154,18 +172,14 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Generator[None]:
             hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
             raise ConfigError(f"{what}: the hub does not give it to you ({code})", hint) from error
         if code == 404:
-            raise RequestError(
-                f"{what} is not on {constants.ENDPOINT} (404): check the name"
-            ) from error
-        raise PullError(
-            f"{what}: {constants.ENDPOINT} answered {code}", "try again later"
-        ) from error
+            reason = f"{what} is not on {constants.ENDPOINT} (404): check the name"
+            raise RequestError(reason) from error
+        reason = f"{what}: {constants.ENDPOINT} answered {code}"
+        raise PullError(reason, "try again later") from error
     except HTTPError as error:
-        kept = (
-            f"; {out.tell()} bytes are kept: the same command goes on from there"
-            if out is not None
-            else ""
-        )
+        kept = ""
+        if out is not None:
+            kept = f"; {out.tell()} bytes are kept: the same command goes on from there"
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {reason}{kept}") from error
 
@@ -176,9 +190,7 @@ def _disk_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise PullError(
-                f"the disk of {path} is full", "make room; what came is kept"
-            ) from error
-        raise PullError(
-            f"{error.filename or path} cannot be written: {error.strerror or error}"
-        ) from error
+            reason = f"the disk of {path} is full"
+            raise PullError(reason, "make room; what came is kept") from error
+        place = error.filename or path
+        raise PullError(f"{place} cannot be written: {error.strerror or error}") from error

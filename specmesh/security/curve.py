@@ -1,8 +1,11 @@
-"""CURVE on ZeroMQ sockets: the options of each side, who is let in, how a handshake ended, who sent a message.
+"""CURVE on ZeroMQ sockets: options of each side, admission, results of handshakes, senders.
 
-Two locks keep strangers out of a verifier, and either holds alone. libzmq asks `ZapGuard` about each key in the
-handshake, and lets nobody in where no handler answers (ZAP_ENFORCE_DOMAIN). The router asks again about each message:
-only a handshake that the guard was asked about leaves a key with it.
+Two locks keep strangers out of a verifier, and each is enough by itself:
+
+- libzmq asks `ZapGuard` about each key in the handshake, and lets nobody in if no handler answers
+  (ZAP_ENFORCE_DOMAIN).
+- The router asks again about each message: only a handshake that the guard was asked about leaves a
+  key with it.
 """
 
 import contextlib
@@ -34,9 +37,9 @@ Context = zmq.Context[Socket]
 
 DOMAIN = "specmesh"  # the ZAP domain; libzmq asks no handler about a socket without one
 BAN_SECONDS = 30.0  # seconds that a key is kept out after one of its connections sent too much
-MAX_KEYS_LOGGED = (
-    16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
-)
+MAX_KEYS_LOGGED = 16
+"""Refused keys that the log names in a minute: invented keys must not fill a disk."""
+
 HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -48,7 +51,10 @@ _watched = itertools.count()
 
 
 def protect_server(socket: Socket, identity: Identity) -> None:
-    """Let in only whom the ZAP handler admits: without an enforced domain libzmq would not ask it."""
+    """Let in only keys that the ZAP handler admits.
+
+    Without an enforced domain libzmq would not ask it.
+    """
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
@@ -62,20 +68,26 @@ def protect_client(socket: Socket, identity: Identity, server: bytes) -> None:
 
 
 class ZapGuard(ThreadAuthenticator):
-    """Lets in the keys on the list of drafters, and this machine's own; pyzmq's thread answers libzmq. `allowed` is
-    replaced as a whole by `reread`. names: what a key is called here. failures: of handshakes, by reason."""
+    """Lets in the keys on the list of drafters, and this machine's own.
+
+    pyzmq's thread answers libzmq. `reread` replaces `allowed` as a whole.
+
+    names: the name of each key on the list.
+    failures: failed handshakes, by reason.
+    """
 
     def __init__(self, context: Context, keys: KeyFolder) -> None:
-        """Read the keys; raises ConfigError where they are wrong."""
+        """Read the keys. Raises ConfigError."""
         super().__init__(context)  # pyright: ignore[reportUnknownMemberType]  # of any context
-        self._keys, self._identity, self._stamp = keys, keys.identity(), self._stamped(keys)
+        self._keys = keys
+        self._identity = keys.identity()
+        self._stamp = self._stamped(keys)
         self.names: dict[str, str] = {}
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._banned: dict[str, float] = {}
-        self._wrong: tuple[int, ...] | None = (
-            None  # stamp of a list that could not be read, and is in the log as such
-        )
+        # Stamp of a list that could not be read, and was logged.
+        self._wrong: tuple[int, ...] | None = None
         self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
         self._mark = secrets.token_hex(16)
         self.configure_curve_callback(DOMAIN, self)
@@ -87,65 +99,71 @@ class ZapGuard(ThreadAuthenticator):
         self.thread.name = "auth"
 
     def curve_user_id(self, client_public_key: bytes) -> str:
-        """Return the User-Id of its messages: the key, as we write keys, after a mark that no peer knows: where nobody
-        is asked about a handshake, libzmq takes the User-Id that the peer itself sends."""
+        """Return the User-Id of the key's messages: a mark that no peer knows, and the key.
+
+        If no handler is asked about a handshake, libzmq takes the User-Id that the peer sends.
+        """
         return self._mark + client_public_key.hex()
 
     def key_of(self, user: str) -> str:
-        """Return the key that the sender with this User-Id has proved to this guard; empty where there was none."""
-        return user.removeprefix(self._mark) if user.startswith(self._mark) else ""
+        """Return the key that the sender with this User-Id has proved; "" without one."""
+        if not user.startswith(self._mark):
+            return ""
+        return user.removeprefix(self._mark)
 
     def stop(self) -> None:
-        """Stop, also where the thread has died, which pyzmq would wait for."""
+        """Stop, even after the thread has died, which pyzmq would wait for."""
         if self.is_alive():
             super().stop()
-        elif (
-            pipe := cast("Socket | None", self.pipe)
-        ) is not None:  # None before `start`, whatever pyzmq says
+            return
+        pipe = cast("Socket | None", self.pipe)  # None before `start`, despite its annotation
+        if pipe is not None:
             pipe.close(linger=0)
 
     def callback(self, _: str, key: bytes) -> bool:
         """Answer libzmq, on pyzmq's thread. An error ends the thread, and then nobody gets in."""
-        written, now = z85.decode(key).hex(), time.monotonic()
+        written = z85.decode(key).hex()
+        now = time.monotonic()
         if self.admits(written, now):
             return True
         self.failures["key"] += 1
         if written not in self.allowed and self._logged.due(written, now):
-            log.warning(
-                "drafter_refused",
-                key=written,
-                meaning="to let it in: specmesh keys allow KEY --name NAME",
-            )
+            meaning = "to let it in: specmesh keys allow KEY --name NAME"
+            log.warning("drafter_refused", key=written, meaning=meaning)
         return False
 
     def admits(self, key: str, now: float) -> bool:
-        """Return True if a key, as we write keys, may connect and speak."""
+        """Return True if a key, as we write keys, may connect and send messages."""
         return key in self.allowed and now >= self._banned.get(key, 0.0)
 
     def ban(self, key: str, now: float) -> None:
-        self._banned = {other: until for other, until in self._banned.items() if until > now} | {
-            key: now + BAN_SECONDS
-        }
+        """Keep a key out for BAN_SECONDS."""
+        banned = {key: until for key, until in self._banned.items() if until > now}
+        banned[key] = now + BAN_SECONDS
+        self._banned = banned
 
     def reread(self) -> bool:
-        """Take the list over when it has changed; return True if it was. A wrong one is logged, and changes nothing."""
-        stamp, before = self._stamped(self._keys), self.allowed
+        """Read the list if it has changed; return True if it was read.
+
+        A list with an error is logged, and changes nothing.
+        """
+        stamp = self._stamped(self._keys)
         if stamp == self._stamp:
             return False
+        before = self.allowed
         try:
             self.allowed = self._read()
-        except (
-            ConfigError,
-            OSError,
-        ) as error:  # perhaps there was no descriptor: it is tried again
+        # A shortage of descriptors passes: the list is read again.
+        except (ConfigError, OSError) as error:
             if stamp != self._wrong:
-                log.error(
-                    "drafters_not_read", error=str(error), meaning="those allowed before still are"
-                )
+                meaning = "those allowed before still are"
+                log.error("drafters_not_read", error=str(error), meaning=meaning)
             self._wrong = stamp
             return False
-        self._stamp, self._wrong = stamp, None
-        new, revoked = len(self.allowed - before), len(before - self.allowed)
+        self._stamp = stamp
+        self._wrong = None
+        new = len(self.allowed - before)
+        revoked = len(before - self.allowed)
         log.info("drafters_read", allowed=len(self.names), new=new, revoked=revoked)
         return True
 
@@ -154,24 +172,25 @@ class ZapGuard(ThreadAuthenticator):
         return keys.stamp(Listing.DRAFTERS) + keys.stamp(SECRET)
 
     def _read(self) -> frozenset[str]:
-        """The list, and this machine's own key unless it was replaced, perhaps because it leaked."""
+        """Return the keys of the list and this machine's own.
+
+        Its own key is left out if it was replaced, perhaps because it leaked.
+        """
         names = self._keys.listed(Listing.DRAFTERS)
         own = {self._identity.public.hex()}
         if self._keys.identity() != self._identity:
-            log.warning(
-                "key_replaced",
-                meaning="the old one lets nobody in; restart the verifier to use the new one",
-            )
+            meaning = "the old one lets nobody in; restart the verifier to use the new one"
+            log.warning("key_replaced", meaning=meaning)
             own.clear()
         self.names = names
         return frozenset(names) | own
 
 
-# --- as a client sees it
+# --- handshakes of a client
 
 
 class Handshake(StrEnum):
-    """How one ended, or its connection after it. The failures are labels of a counter."""
+    """The result of a handshake, or the end of its connection. Failures are labels of a counter."""
 
     DONE = "done"
     KEY = "key"  # the server does not allow the client's key
@@ -181,12 +200,13 @@ class Handshake(StrEnum):
 
 
 def watch(socket: Socket) -> None:
-    """Watch a socket that has not connected yet; end it by `unwatch`. Its monitor must be read: libzmq waits for its
-    reader with everything else. Its name is used once, because a new reader could else reach an old socket that is
-    still being closed."""
-    socket.get_monitor_socket(
-        HANDSHAKES | zmq.EVENT_DISCONNECTED, f"inproc://handshakes-{next(_watched)}"
-    )
+    """Watch a socket that has not connected yet, until `unwatch`.
+
+    Its monitor must be read: libzmq waits for its reader with everything. Its name is used once, so
+    that no reader reaches an old socket that is still being closed.
+    """
+    name = f"inproc://handshakes-{next(_watched)}"
+    socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED, name)
 
 
 def unwatch(socket: Socket) -> None:
@@ -212,21 +232,25 @@ def next_handshake(monitor: Socket) -> Handshake | None:
             return Handshake.BROKEN
 
 
-# --- who sent a message
+# --- senders of messages
 
 
 @dataclass(frozen=True, slots=True)
 class TcpConnection:
-    """A TCP connection of libzmq's, by its descriptor and where it leads."""
+    """A TCP connection of libzmq's, by its descriptor and the address of its other end."""
 
     descriptor: int
     end: tuple[object, ...]
 
     @classmethod
     def of(cls, known: Callable[[str | int], str]) -> Self | None:
-        """The one a message came over, of which libzmq has `known`; None where it does not, or another has its
-        descriptor by now."""
-        descriptor, host = int(known(zmq.SRCFD) or -1), known("Peer-Address")
+        """Return the connection of a message, if libzmq knows it.
+
+        known: returns a property of the message. None if another connection has the descriptor by
+        now.
+        """
+        descriptor = int(known(zmq.SRCFD) or -1)
+        host = known("Peer-Address")
         with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
             end: tuple[object, ...] | str | bytes = connection.getpeername()
             if isinstance(end, tuple) and end[0] == host.partition("%")[0]:
@@ -234,8 +258,11 @@ class TcpConnection:
         return None
 
     def cut(self) -> None:
-        """End it, for which libzmq has no call: its I/O thread then finds that the peer has left. Only where it still
-        leads where it did: descriptors are used again."""
+        """End the connection, for which libzmq has no call.
+
+        Its I/O thread then finds that the peer has left. A descriptor that was used again since is
+        left as it is.
+        """
         with (
             contextlib.suppress(OSError),
             sockets.socket(fileno=os.dup(self.descriptor)) as connection,

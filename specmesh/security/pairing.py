@@ -1,17 +1,17 @@
-"""Two machines learn each other's public keys, by a short code that a person reads on one and types
-on the other.
+"""The exchange of public keys between two machines, by a short code.
 
-The code never crosses the network: SPAKE2 makes a strong shared key of it, which encrypts what each
-side says of itself. Who does not know the code can try one, which ends the wait. Lines over TCP, at
-most MAX_LINE bytes each:
+A person reads the code on one machine and types it on the other. It never crosses the network:
+SPAKE2 makes a strong shared key of it, which encrypts the introductions of both sides. A stranger
+can try one code, which ends the wait. Lines over TCP, at most MAX_LINE bytes each:
 
-drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal verifier  the
-message of side B drafter   its introduction, encrypted verifier  its own, or "no" if the drafter's
-cannot be read
+    drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal
+    verifier  the message of side B
+    drafter   its introduction, encrypted
+    verifier  its own introduction, or "no" if it cannot read the drafter's
 
-The drafter uses the key first, so the verifier knows of the try before it says whether the code was
-right. Its message alone tells nothing about the code: who leaves before the introduction has not
-tried one.
+The drafter uses the key first, so the verifier counts the try before it answers whether the code
+was right. The verifier's first message reveals nothing about the code: a drafter that leaves before
+its introduction has not tried one.
 """
 
 import base64
@@ -45,7 +45,11 @@ _MESSAGE = re.compile(rb"[0-9a-f]{66}")
 
 @dataclass(frozen=True, slots=True)
 class PairingIntroduction:
-    """What a side says of itself. key: its public one. port: where a verifier listens for drafters; 0 of a drafter."""
+    """The introduction of one side.
+
+    key: its public key.
+    port: the port at which a verifier listens for drafters; 0 for a drafter.
+    """
 
     role: str
     key: str
@@ -65,30 +69,34 @@ def wait(
     admit: Callable[[PairingIntroduction], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code
-    was right. All callers are served side by side, so a silent or slow one delays nobody, and only
-    a whole introduction is a try: who leaves before it has learned nothing about the code. Raise
-    Refused after a wrong code, Busy if nobody came."""
+    """Wait as a verifier for the drafter with this code; return its introduction.
+
+    - `admit` is called before the drafter learns that the code was right.
+    - All callers are served side by side, so a silent or slow one delays nobody.
+    - Only a whole introduction is a try: a caller that leaves earlier has learned nothing about the
+      code.
+
+    Raises Refused after a wrong code, Busy if nobody came.
+    """
     end = time.monotonic() + lifetime
     callers = _Callers(listener)
     try:
         while (now := time.monotonic()) < end:
-            came = callers.next_line(now, end)
-            if came is None:
+            received = callers.next_line(now, end)
+            if received is None:
                 continue
-            caller, line = came
+            caller, line = received
             if caller.box is not None:
                 return _introduced(caller.connection, caller.box, line, mine, admit)
             _greeted(caller, line, code, callers)
     finally:
         callers.close()
-    raise Busy(
-        "nobody came, and the code is no longer good", "run `specmesh pair` again for a new one"
-    )
+    reason = "nobody came, and the code is no longer good"
+    raise Busy(reason, "run `specmesh pair` again for a new one")
 
 
 def _greeted(caller: "_Caller", greeting: bytes, code: str, callers: "_Callers") -> None:
-    """Answer a drafter's greeting, or drop what sent another one."""
+    """Answer a drafter's greeting; drop a caller with another one."""
     if not greeting.startswith(_GREETING):
         callers.drop(caller)
         return
@@ -109,27 +117,32 @@ def _introduced(
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
-    """Admit the drafter whose introduction this is, and answer it. Raise Refused where it had
-    another code."""
+    """Admit the drafter of an introduction, and answer it.
+
+    Raises Refused if it had another code.
+    """
     try:
         theirs = _opened(box, line, "drafter")
     except (WrongCode, RemoteProtocolError) as error:
         if isinstance(error, WrongCode):
             with contextlib.suppress(OSError):
                 connection.sendall(b"no\n")
-        raise Refused(
-            f"nobody was let in: {error}", "run `specmesh pair` again for a new code"
-        ) from None
+        remedy = "run `specmesh pair` again for a new code"
+        raise Refused(f"nobody was let in: {error}", remedy) from None
     admit(theirs)
     with contextlib.suppress(OSError):  # it has left, but it is let in, and the code is spent
         connection.sendall(_sealed(box, mine) + b"\n")
     return theirs
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Caller:
-    """A connection at the pairing port. end: when it is closed, on the monotonic clock. box: what
-    it and this side can open, once it has greeted."""
+    """A connection at the pairing port.
+
+    end: time of the monotonic clock at which it is closed.
+    kept: bytes of a line that is not complete.
+    box: encrypts introductions, once the greeting is answered.
+    """
 
     connection: socket.socket
     host: str
@@ -139,9 +152,11 @@ class _Caller:
 
 
 class _Callers:
-    """The connections at a listener, at most MAX_CALLERS, each for EXCHANGE_TIMEOUT_S. Beyond these
-    a host gives up its own oldest one, of several hosts the one with the most. Of hosts with lines
-    to read the one that was read least is first: computing an answer takes milliseconds."""
+    """The connections at a listener, at most MAX_CALLERS, each for EXCHANGE_TIMEOUT_S.
+
+    - Beyond MAX_CALLERS the host with the most connections loses its oldest one.
+    - Lines of the host that was read least come first: computing an answer takes milliseconds.
+    """
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -152,16 +167,20 @@ class _Callers:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def next_line(self, now: float, until: float) -> tuple[_Caller, bytes] | None:
-        """Wait for connections and bytes, at most until then; return a line that is whole by now,
-        and whose it is."""
-        for late in [one for one in self._there if one.end <= now]:
-            self.drop(late)
-        due = min((one.end for one in self._there), default=until)
-        keys = [key for key, _ in self._selector.select(max(min(due, until) - now, 0.0))]
-        callers = [key.data for key in keys if isinstance(key.data, _Caller)]
-        if len(callers) < len(keys):
-            self._accept()
-        for caller in sorted(callers, key=lambda one: self._read[one.host]):
+        """Wait for bytes, at most until then; return a whole line and its caller."""
+        due = until
+        for caller in list(self._there):
+            if caller.end <= now:
+                self.drop(caller)
+            else:
+                due = min(due, caller.end)
+        callers = list[_Caller]()
+        for key, _ in self._selector.select(max(due - now, 0.0)):
+            if isinstance(key.data, _Caller):
+                callers.append(key.data)
+            else:
+                self._accept()
+        for caller in sorted(callers, key=lambda caller: self._read[caller.host]):
             line = self._line_of(caller)
             if line is not None:
                 self._read[caller.host] += 1
@@ -186,11 +205,12 @@ class _Callers:
                 connection, address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # it left before it was heard, or there is no descriptor for it
+            except OSError:  # it left again, or there is no descriptor for it
                 self._make_room(most=len(self._there) - 1)
                 return
             connection.setblocking(False)
-            caller = _Caller(connection, str(address[0]), time.monotonic() + EXCHANGE_TIMEOUT_S)
+            end = time.monotonic() + EXCHANGE_TIMEOUT_S
+            caller = _Caller(connection=connection, host=str(address[0]), end=end)
             self._there.append(caller)
             self._selector.register(connection, selectors.EVENT_READ, caller)
             self._make_room(most=MAX_CALLERS)
@@ -198,12 +218,17 @@ class _Callers:
     def _make_room(self, most: int) -> None:
         if len(self._there) <= max(most, 0):
             return
-        [(crowded, _)] = Counter(one.host for one in self._there).most_common(1)
-        self.drop(next(one for one in self._there if one.host == crowded))
+        [(crowded, _)] = Counter(caller.host for caller in self._there).most_common(1)
+        for caller in self._there:
+            if caller.host == crowded:
+                self.drop(caller)
+                return
 
     def _line_of(self, caller: _Caller) -> bytes | None:
-        """Return the line that a caller has completed, if any; drop a caller that has left, or
-        sends no lines."""
+        """Return the line that a caller has completed, if any.
+
+        Drop a caller that has left, or sends no lines.
+        """
         if caller not in self._there:
             return None
         try:
@@ -223,7 +248,10 @@ class _Callers:
 
 
 def ask(connection: socket.socket, code: str, mine: PairingIntroduction) -> PairingIntroduction:
-    """The drafter's side; raises WrongCode, RemoteProtocolError where something else answers, OSError where it left."""
+    """Introduce a drafter to the verifier; return the verifier's introduction.
+
+    Raises WrongCode, RemoteProtocolError if another program answers, OSError if it left.
+    """
     lines = LineChannel(connection)
     side = SPAKE2_A(_password(code), **_SIDES)
     lines.write(_GREETING + side.start().hex().encode())
@@ -237,21 +265,22 @@ def _password(code: str) -> bytes:
 
 
 def _message_in(line: bytes) -> bytes:
-    """Return SPAKE2's message that a line has in hexadecimal. Raises RemoteProtocolError."""
+    """Return SPAKE2's message from its line in hexadecimal. Raises RemoteProtocolError."""
     if not _MESSAGE.fullmatch(line):
         raise RemoteProtocolError("what answers there is no `specmesh pair`")
     return bytes.fromhex(line.decode())
 
 
 def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
-    """Return what only both sides can open. Raises RemoteProtocolError for a message that is no
-    point."""
+    """Return the encryption of both sides.
+
+    Raises RemoteProtocolError for a message that is no point of SPAKE2's curve.
+    """
     try:
         key = side.finish(message)
-    except Exception as error:  # noqa: BLE001  (the library has many for what is no point of its curve)
-        raise RemoteProtocolError(
-            f"the other side breaks the exchange ({type(error).__name__})"
-        ) from None
+    except Exception as error:  # noqa: BLE001 - the library has many errors for that
+        reason = f"the other side breaks the exchange ({type(error).__name__})"
+        raise RemoteProtocolError(reason) from None
     return Fernet(base64.urlsafe_b64encode(key))
 
 
@@ -265,19 +294,21 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     except (InvalidToken, ValueError):
         raise WrongCode("the code was another one") from None
     match answered:
-        case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)} if (
-            said == role and KEY.fullmatch(key) and 0 <= port < 2**16
+        case {"role": str(claimed), "key": str(key), "name": str(name), "port": int(port)} if (
+            claimed == role and KEY.fullmatch(key) and 0 <= port < 2**16
         ):
-            word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[
-                :64
-            ]  # a list can hold it, a terminal show it
-            return PairingIntroduction(said, key, word or role, port)
+            # A list can hold this name, and a terminal show it.
+            word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
+            return PairingIntroduction(role, key, word[:64] or role, port)
         case _:
             raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
 
 
 class LineChannel:
-    """Lines over a connection, all of them together within EXCHANGE_TIMEOUT_S; raises OSError, RemoteProtocolError."""
+    """Lines over a connection, all of them together within EXCHANGE_TIMEOUT_S.
+
+    Raises OSError, RemoteProtocolError.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

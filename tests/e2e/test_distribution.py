@@ -49,7 +49,10 @@ def pair(shared: Mesh) -> Pair:
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
     engines = [
         LlamaVerifier(
-            ModelSettings("llama", str(BUNDLED / name), 128, 1, threads=1), max_draft=ROWS - 1
+            ModelSettings(
+                engine="llama", model=str(BUNDLED / name), ctx=128, max_sessions=1, threads=1
+            ),
+            max_draft=ROWS - 1,
         )
         for name in ("target.gguf", "drafter.gguf")
     ]

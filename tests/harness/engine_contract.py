@@ -27,7 +27,11 @@ SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
     return ModelSettings(
-        "llama", str(pick_gguf(request.param, request)), ctx=N_CTX, max_sessions=N_SEQ, threads=1
+        engine="llama",
+        model=str(pick_gguf(request.param, request)),
+        ctx=N_CTX,
+        max_sessions=N_SEQ,
+        threads=1,
     )
 
 
@@ -35,7 +39,10 @@ def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     kind = name.removeprefix("mlx-")
     folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
     return MlxDrafter(
-        ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1), n_batch=N_BATCH
+        ModelSettings(
+            engine="mlx", model=str(folder), ctx=N_CTX, max_sessions=N_SEQ, gpu_layers=-1
+        ),
+        n_batch=N_BATCH,
     )
 
 

@@ -38,7 +38,7 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
-MODEL = ModelSettings("sim", "step_ms=1")
+MODEL = ModelSettings(engine="sim", model="step_ms=1")
 M = TypeVar("M", bound=m.Message)
 
 

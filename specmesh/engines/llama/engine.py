@@ -103,13 +103,15 @@ class LlamaEngine:
         rows = max(n_batch, 2, width or 0)
         n_batch += (width or 0) * max_sessions  # rows of a prompt fit beside the sessions' steps
         n_outputs = min(n_outputs, n_batch)
+        outputs = n_outputs
+        if width is not None:
+            outputs = max(width, max_sessions)  # llama.cpp wants a row of logits for each sequence
         threads = settings.threads or physical_cores()
         sizes = CacheSizes(
             n_ctx=n_ctx,
             max_sessions=max_sessions,
             rows=rows,
-            # llama.cpp wants a row of logits for each sequence.
-            outputs=n_outputs if width is None else max(width, max_sessions),
+            outputs=outputs,
             threads=threads,
             width=width,
             guests=guests,
@@ -148,7 +150,9 @@ class LlamaEngine:
         has_window = model.lib.llama_model_n_swa(model.handle) > 0
         if self._cache.trimming != "removal" or has_window:
             return "whole"
-        return "copied" if width is None else "cut"
+        if width is not None:
+            return "cut"
+        return "copied"
 
     def use_threads(self, threads: int) -> None:
         self._cache.use_threads(threads)

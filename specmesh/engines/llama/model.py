@@ -118,11 +118,13 @@ def _note_no_gpu(settings: ModelSettings) -> None:
     Raises ConfigError if a GPU is required.
     """
     backends = gpu_backends()
-    seen = f"{', '.join(backends)} of llama.cpp finds none" if backends else CPU_ONLY
+    reason = CPU_ONLY
+    if backends:
+        reason = f"{', '.join(backends)} of llama.cpp finds none"
     if settings.require_gpu:
-        raise ConfigError(f"--require-gpu: there is no GPU: {seen}", "see `specmesh doctor`")
+        raise ConfigError(f"--require-gpu: there is no GPU: {reason}", "see `specmesh doctor`")
     if backends or settings.gpu_layers is not None:
-        log.warning("no_gpu", meaning=f"the CPU does all: {seen}")
+        log.warning("no_gpu", meaning=f"the CPU does all: {reason}")
 
 
 def _is_decoder_only(lib: Any, handle: Any) -> bool:

@@ -65,7 +65,9 @@ class FixedWidth(LlamaCache):
             blocks.append(rows)
         if not outputs:
             return self.logits(0)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks)
 
     def _step(self, span: Span) -> NDArray[np.float32]:
         missing = self._width - len(span.ids)
@@ -148,7 +150,9 @@ class Restore(LlamaCache):
         self.load(seq, length, state)
         track.behind = False
         ids = tuple(track.ids[length:])
-        return Span(seq, length, ids, logits=False) if ids else None
+        if not ids:
+            return None
+        return Span(seq, length, ids, logits=False)
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
         """Return True if a state is to be saved before these spans.

@@ -1,7 +1,7 @@
 """One sequence's memory in MLX: mlx-lm's caches, and snapshots of those that cannot be cut.
 
-Full attention can be cut anywhere. A recurrent layer keeps one state, and a sliding window forgets: neither can go
-back. MLX arrays are immutable, so keeping an earlier state costs memory and no work.
+Full attention can be cut anywhere. A recurrent layer keeps one state, and a sliding window forgets:
+neither can go back. MLX arrays are immutable, so keeping an earlier state costs memory and no work.
 """
 
 import copy
@@ -18,25 +18,30 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.engines.mlx.model import mapped
 from specmesh.errors import EngineError
 
-# A snapshot is taken where STRIDE ids have come since the last; as many are kept as cover REACH ids: no draft chain is
-# longer.
-STRIDE = 4
-REACH = 48
+STRIDE = 4  # ids after which another snapshot is taken
+REACH = 48  # ids that the snapshots cover; no draft chain is longer
 
-_TOGETHER = 8  # most ids of one pass with logits; of more, all but the last run without: the output layer is wide
+_TOGETHER = 8
+"""Most ids of one pass with logits.
+
+Of more ids, all but the last run without logits: the output layer is wide.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """States of the layers that cannot be cut, by layer, after `length` ids. Their arrays have handles of their own: a
-    cache that assigns to a slice changes only the handle it holds."""
+    """States of the layers that cannot be cut, by layer, after `length` ids.
+
+    Their arrays have handles of their own: a cache that assigns to a slice changes only the handle
+    that it holds.
+    """
 
     length: int
     states: dict[int, Any]
 
 
 class MlxSequence:
-    """Used from the model's thread."""
+    """The memory of one sequence, used from the model's thread."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -44,19 +49,24 @@ class MlxSequence:
 
     def clear(self) -> None:
         self._caches: list[Any] = make_prompt_cache(self._model)
-        self._watched = [
-            index for index, cache in enumerate(self._caches) if not _always_trims(cache)
-        ]
+        self._watched = list[int]()
+        for index, cache in enumerate(self._caches):
+            if not _always_trims(cache):
+                self._watched.append(index)
         self._snapshots: list[_Snapshot] = []
-        self.length = self.n_vocab = 0
+        self.length = 0
+        self.n_vocab = 0
 
     @property
     def can_trim(self) -> bool:
-        """Whether every layer can be cut anywhere, however long the sequence is."""
+        """Return True if every layer can be cut anywhere, however long the sequence is."""
         return not self._watched
 
     def feed(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append ids; with a `sampler` return its choice after the last of them. After an EngineError it is empty."""
+        """Append ids; with a `sampler` return its choice after the last of them.
+
+        After an EngineError the sequence is empty.
+        """
         with mapped(self._failed):
             if sampler is not None and len(ids) > _TOGETHER:
                 self._run(ids[:-1], None)
@@ -64,55 +74,67 @@ class MlxSequence:
             return self._run(ids, sampler)
 
     def trim(self, length: int) -> int:
-        """Keep at most the first `length` ids, fewer where the model must go further back; returns how many. After an
-        EngineError it is empty."""
+        """Keep at most the first `length` ids; return how many are kept.
+
+        They are fewer if the model must go further back. After an EngineError the sequence is
+        empty.
+        """
         surplus = self.length - length
         if surplus <= 0:
             return self.length
         with mapped(self._failed):
-            if not length or not (
-                self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)
-            ):
+            if not length:
+                done = False
+            elif can_trim_prompt_cache(self._caches):
+                done = self._cut(surplus)
+            else:
+                done = self._go_back(length)
+            if not done:
                 self.clear()
-        self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
+        while self._snapshots and self._snapshots[-1].length > self.length:
+            self._snapshots.pop()
         return self.length
 
-    def _failed(self, said: str) -> EngineError:
+    def _failed(self, reason: str) -> EngineError:
         self.clear()
-        return EngineError(f"MLX cannot run this model: {said}")
+        return EngineError(f"MLX cannot run this model: {reason}")
 
     def _run(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         rows = self._model(mx.array([ids]), cache=self._caches)
         self.length += len(ids)
         self.n_vocab = int(rows.shape[-1])
         if sampler is None:  # nothing but the states is evaluated, and the output layer never runs
-            mx.eval([cache.state for cache in self._caches])  # pyright: ignore[reportUnknownMemberType]  # of any tree
+            states = [cache.state for cache in self._caches]
+            mx.eval(states)  # pyright: ignore[reportUnknownMemberType]  # of any tree
             self._remember()
             return None
         row = rows[0, -1]
         best = mx.argmax(row)
-        mx.eval(best, row, [self._caches[index].state for index in self._watched])  # pyright: ignore[reportUnknownMemberType]  # likewise
+        states = [self._caches[index].state for index in self._watched]
+        mx.eval(best, row, states)  # pyright: ignore[reportUnknownMemberType]  # likewise
         self._remember()
         if sampler.argmax:
             return int(best.item())  # type: ignore[arg-type] # an index
         return sampler.choose(np.array(row.astype(mx.float32)), self.length)
 
     def _cut(self, surplus: int) -> bool:
-        """Cut every layer; returns whether each really lost `surplus` ids."""
-        trimmed: Any = trim_prompt_cache(
-            self._caches, surplus
-        )  # a count, whatever its annotation says
+        """Cut every layer; return True if each really lost `surplus` ids."""
+        trimmed: Any = trim_prompt_cache(self._caches, surplus)  # a count, despite its annotation
         if trimmed != surplus:
             return False
         self.length -= surplus
-        return all(
-            getattr(cache, "offset", 0) in (0, self.length) for cache in self._caches
-        )  # 0: an unused layer
+        offsets = {getattr(cache, "offset", 0) for cache in self._caches}
+        return offsets <= {0, self.length}  # 0: an unused layer
 
     def _go_back(self, length: int) -> bool:
-        """Return to the newest snapshot of at most `length` ids; False where there is none or a layer stays."""
-        snapshot = next((kept for kept in reversed(self._snapshots) if kept.length <= length), None)
-        if snapshot is None:
+        """Go back to the newest snapshot of at most `length` ids.
+
+        Return False if there is none, or a layer cannot be cut.
+        """
+        for snapshot in reversed(self._snapshots):
+            if snapshot.length <= length:
+                break
+        else:
             return False
         surplus = self.length - snapshot.length
         for index, cache in enumerate(self._caches):
@@ -127,23 +149,25 @@ class MlxSequence:
         """Snapshot the layers that cannot be cut, or soon cannot."""
         if self._snapshots and self.length < self._snapshots[-1].length + STRIDE:
             return
-        lost = {
-            index: cache for index in self._watched if _loses_its_past(cache := self._caches[index])
-        }
-        states = {index: tree_map(copy.copy, cache.state) for index, cache in lost.items()}
+        states = dict[int, Any]()
+        for index in self._watched:
+            cache = self._caches[index]
+            if _loses_its_past(cache):
+                states[index] = tree_map(copy.copy, cache.state)
         if states:
-            self._snapshots = [*self._snapshots[-REACH // STRIDE :], _Snapshot(self.length, states)]
+            del self._snapshots[: -REACH // STRIDE]
+            self._snapshots.append(_Snapshot(self.length, states))
 
 
 def _always_trims(cache: Any) -> bool:
-    """Return whether a cache can be cut however long it gets: no state, no window, nothing nested."""
+    """Return True if a cache can be cut however long it gets: no state, window or nested caches."""
     return cache.is_trimmable() and not hasattr(cache, "max_size") and not hasattr(cache, "caches")
 
 
 def _loses_its_past(cache: Any) -> bool:
-    """Return whether a cache cannot be cut, or is a window so nearly full that drafting may fill it."""
+    """Return True if a cache cannot be cut, or is a window that drafting may fill."""
     nested = getattr(cache, "caches", ())
     if nested:
-        return any(_loses_its_past(one) for one in nested)
+        return any(map(_loses_its_past, nested))
     room = getattr(cache, "max_size", np.inf) - getattr(cache, "offset", 0)
     return not cache.is_trimmable() or room <= REACH

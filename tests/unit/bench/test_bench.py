@@ -11,11 +11,12 @@ import pairs
 import pytest
 from click.testing import CliRunner
 
-from specmesh.bench import read_prompts, recommend
+from specmesh.bench import recommend
 from specmesh.bench.audit import audit, judged, lines
 from specmesh.bench.load import level
 from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
 from specmesh.bench.steps import read_costs
+from specmesh.bench.texts import read_prompts
 from specmesh.cli import main
 from specmesh.client import GeneratedText
 from specmesh.core.sampling.logprobs import logprobs_of

@@ -151,7 +151,7 @@ def tree(cls=SpecmeshError, depth=0):
 
 def test_the_tree_of_errors_is_drawn():
     """Each class is there once, below its base, with the party at fault."""
-    row = r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$"
+    row = r"^    ( *)(\w+)(?: +(?:ours|client|peer|nobody): .+)?$"
     drawn = re.findall(row, errors.__doc__, re.MULTILINE)
     assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
 

@@ -213,12 +213,12 @@ def test_bad_files(content, named, tmp_path):
 )
 def test_a_gpu_is_required_of_engines_that_cannot_use_one(engine, model, gpu_layers):
     with pytest.raises(ConfigError, match="--require-gpu"):
-        ModelSettings(engine, model, gpu_layers=gpu_layers, require_gpu=True)
+        ModelSettings(engine=engine, model=model, gpu_layers=gpu_layers, require_gpu=True)
 
 
 @pytest.mark.parametrize("gpu_layers", [None, -1, 9])
 def test_a_gpu_is_required_of_llama(gpu_layers):
-    ModelSettings("llama", "m.gguf", gpu_layers=gpu_layers, require_gpu=True)
+    ModelSettings(engine="llama", model="m.gguf", gpu_layers=gpu_layers, require_gpu=True)
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_services_wait(env, flags, waits, start):
 @pytest.mark.fault("E7.81")
 def test_layers_elsewhere_need_layers_on_a_gpu():
     with pytest.raises(ConfigError, match="--gpu-layers 0"):
-        ModelSettings("llama", "m.gguf", rpc=("127.0.0.1:1",))
+        ModelSettings(engine="llama", model="m.gguf", rpc=("127.0.0.1:1",))

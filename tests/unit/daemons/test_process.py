@@ -253,7 +253,7 @@ def test_a_shared_sticky_folder_is_used(folder):
 
 
 def model_hash(path):
-    return serve.model_hash(ModelSettings("llama", str(path)))
+    return serve.model_hash(ModelSettings(engine="llama", model=str(path)))
 
 
 def hash_of(path, content):

@@ -232,7 +232,7 @@ def test_what_can_be_put_in_other_words_is_kept_to(
 # --- faults
 
 M = {"M": {"type": "object", "properties": {"q": {"type": "array", "uniqueItems": True}}}}
-ONE_OF_FAULT = "a oneOf can be kept to where a type or a required const tells its branches apart"
+ONE_OF_FAULT = "a oneOf can be kept to if a type or a required const distinguishes its branches"
 FAULTS: list[tuple[dict[str, Any], str]] = [
     (
         {"properties": {"a": {"items": {"format": "foo"}}}},

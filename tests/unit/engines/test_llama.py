@@ -46,7 +46,7 @@ MEGABYTE = 10**6
 
 def settings(path: Path, **changes: object) -> ModelSettings:
     return ModelSettings(
-        "llama", str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes}
+        engine="llama", model=str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes}
     )
 
 
@@ -283,7 +283,7 @@ class TestVocabulary:
 @functools.cache
 def bundled_encoders() -> tuple[LlamaEncoder, ...]:
     paths = [bundled(name) for name in ("target.gguf", "drafter.gguf")]
-    return tuple(LlamaModel(ModelSettings("llama", path)).encoder for path in paths)
+    return tuple(LlamaModel(ModelSettings(engine="llama", model=path)).encoder for path in paths)
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -346,7 +346,8 @@ def test_nothing_on_stderr(tiny_gguf: Path) -> None:
     program = (
         "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama.engine import *;"
         "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
-        "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
+        "settings = ModelSettings(engine='llama', model=sys.argv[1], ctx=64, max_sessions=1, threads=1);"
+        "LlamaVerifier(settings)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tiny_gguf)],
@@ -363,7 +364,7 @@ def test_nothing_on_stderr(tiny_gguf: Path) -> None:
 
 def refused(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        LlamaModel(ModelSettings("llama", str(path)))
+        LlamaModel(ModelSettings(engine="llama", model=str(path)))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -29,7 +29,9 @@ EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 def opened(make_gguf: Callable[..., Path], template: str) -> AbstractContextManager[LlamaVerifier]:
     path = str(make_gguf("chat", chat=template))
-    return closing(LlamaVerifier(ModelSettings("llama", path, ctx=64, max_sessions=1, threads=1)))
+    return closing(
+        LlamaVerifier(ModelSettings(engine="llama", model=path, ctx=64, max_sessions=1, threads=1))
+    )
 
 
 def test_own_template(make_gguf: Callable[..., Path]):

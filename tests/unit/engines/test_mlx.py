@@ -29,7 +29,9 @@ MODELS = Path(str(files("specmesh") / "models"))
 
 
 def opened(folder: Path) -> MlxDrafter:
-    return MlxDrafter(ModelSettings("mlx", str(folder), 256, 1, gpu_layers=-1))
+    return MlxDrafter(
+        ModelSettings(engine="mlx", model=str(folder), ctx=256, max_sessions=1, gpu_layers=-1)
+    )
 
 
 @pytest.mark.fault("E7.82")
@@ -40,10 +42,14 @@ def test_the_cpu_instead_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
     folder, required = str(MODELS / "drafter-hf"), {"gpu_layers": None, "require_gpu": True}
     for gpu_layers, count in ((None, 0), (-1, 1)):
         with capture_logs() as told:
-            MlxDrafter(ModelSettings("mlx", folder, 256, 1, gpu_layers=gpu_layers)).close()
+            MlxDrafter(
+                ModelSettings(
+                    engine="mlx", model=folder, ctx=256, max_sessions=1, gpu_layers=gpu_layers
+                )
+            ).close()
         assert [one["event"] for one in told].count("no_gpu") == count
     with pytest.raises(ConfigError, match="--require-gpu"):
-        MlxDrafter(ModelSettings("mlx", folder, 256, 1, **required))
+        MlxDrafter(ModelSettings(engine="mlx", model=folder, ctx=256, max_sessions=1, **required))
 
 
 @pytest.mark.fault("E7.78")
@@ -54,7 +60,9 @@ def test_same_vocabulary(make_gguf: Callable[..., Path], make_hf: Callable[..., 
     if kind == "tiny":
         path = make_gguf("two-formats", seed=9)
         folder = make_hf("two-formats", gguf=path)
-    target = LlamaVerifier(ModelSettings("llama", str(path), ctx=256, max_sessions=1, threads=1))
+    target = LlamaVerifier(
+        ModelSettings(engine="llama", model=str(path), ctx=256, max_sessions=1, threads=1)
+    )
     with closing(target), closing(opened(folder)) as drafter:
         assert drafter.vocabulary == target.vocabulary
 

@@ -13,7 +13,8 @@ from specmesh import paths
 from specmesh.cli import main
 from specmesh.daemons.link.names import numbers_here
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.security import check_bind, check_connect, check_one_network, check_rpc, keys
+from specmesh.security import keys
+from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
 
 KEY = "ab" * 32
