@@ -27,12 +27,8 @@ DRAFT_MS = 3.3  # a draft model of about a billion weights on a Mac
 def step_ms(machine: str, rows: int) -> float:
     """Interpolate between the known widths; beyond these a step lasts as long as the widest."""
     steps = STEPS_MS[machine]
-    narrow = 1
-    for wide in sorted(steps):
-        if wide >= rows:
-            break
-        narrow = wide
-    if rows >= wide:
-        return steps[wide]
+    rows = min(max(rows, 1), max(steps))
+    narrow = max(known for known in steps if known <= rows)
+    wide = min(known for known in steps if known >= rows)
     share = (rows - narrow) / max(wide - narrow, 1)
     return steps[narrow] + share * (steps[wide] - steps[narrow])

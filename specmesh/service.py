@@ -1,4 +1,4 @@
-"""The daemons as services of systemd or launchd, rendered from the templates in systemd/ and launchd/."""
+"""The daemons as services of systemd or launchd, by the templates in systemd/ and launchd/."""
 
 import getpass
 import grp
@@ -25,15 +25,22 @@ from specmesh.paths import config_folders, write_whole
 
 NOTICE = 10.0  # seconds between two lines about a start that takes long
 
-SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
+SETTINGS = (
+    "# Settings of `specmesh {0}`. "
+    "`specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A daemon as a service. file: its unit or property list, which holds `text`. settings: its
-    file of settings. commands: what each `specmesh service` command runs, and `removed` after an
-    uninstall; -COMMAND may fail. state: the command that prints how far a start is, which may
-    wait for long; empty where the manager does not tell."""
+    """A daemon as a service.
+
+    file, text: its unit or property list.
+    settings: its file of settings.
+    commands: the commands of each `specmesh service` command, and `removed` after an uninstall.
+        -COMMAND may fail.
+    state: the command that prints the progress of a long start; empty if the manager has none.
+    """
 
     file: Path
     text: str
@@ -43,8 +50,12 @@ class Service:
 
 
 def install(service: Service, role: str, dry: bool) -> None:
-    """Write its file, and settings where there are none, and tell the manager, also where all is as it was: it may not
-    have heard the last time. dry: only say what would be done."""
+    """Write the service's file, and settings if it has none, and reload the manager.
+
+    The manager is reloaded even if nothing has changed: it may have missed the last change.
+
+    dry: only print the commands.
+    """
     files = {service.file: service.text}
     if not service.settings.exists():
         files[service.settings] = SETTINGS.format(role)
@@ -60,21 +71,23 @@ def install(service: Service, role: str, dry: bool) -> None:
 
 
 def uninstall(service: Service, dry: bool) -> None:
-    """Stop it and remove its files; what is not there is no error."""
+    """Stop a service and remove its files; missing ones are no error."""
     run(service.commands["uninstall"], dry)
     for path in (service.file, service.settings):
         click.echo(f"remove {path}")
         if not dry:
             path.unlink(missing_ok=True)
     if not dry:
-        with suppress(OSError):  # the other daemon's settings, or keys, lie there
+        with suppress(OSError):  # it has the other daemon's settings, or keys
             service.settings.parent.rmdir()
     run(service.commands["removed"], dry)
 
 
 def run(commands: Iterable[str], dry: bool, state: str = "") -> None:
-    """Run what a service's command stands for, and say how far it is where that takes long.
-    Raises EngineError where the manager refuses, after its own message."""
+    """Run the commands of a service, and print the progress of those that take long.
+
+    Raises EngineError if the manager refuses, after its own message.
+    """
     for command in commands:
         words = shlex.split(command.removeprefix("-"))
         click.echo(f"$ {shlex.join(words)}")
@@ -85,13 +98,14 @@ def run(commands: Iterable[str], dry: bool, state: str = "") -> None:
         except FileNotFoundError:
             raise ConfigError(f"{words[0]} is not here: services need systemd or launchd") from None
         if code and not command.startswith("-"):
-            hint = "is this user logged in? else use --system" if "--user" in words else "see above"
+            hint = "see above"
+            if "--user" in words:
+                hint = "is this user logged in? else use --system"
             raise EngineError(f"{shlex.join(words)} failed", hint)
 
 
 def _followed(words: list[str], state: list[str]) -> int:
-    """Run a command and return its exit code; while it runs on, print the output of `state` now and
-    then."""
+    """Run a command and return its exit code; print the output of `state` every NOTICE seconds."""
     with subprocess.Popen(words) as process:  # noqa: S603 - our own arguments
         while True:
             try:
@@ -113,20 +127,26 @@ _GPU_GROUPS = {"render", "video"}
 
 
 def systemd_service(role: str, system: bool) -> Service:
+    """Return a daemon as a service of systemd: of the system, or of this user."""
     name = f"specmesh-{role}"
-    config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
-    units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
-    control, journal = (
-        ("systemctl", "journalctl") if system else ("systemctl --user", "journalctl --user")
-    )
-    # Its user stays after an uninstall, and its folders: models and caches may be large.
-    users = (
-        ("""systemd-sysusers --inline 'u specmesh - "specmesh daemons" /var/lib/specmesh'""",)
-        if system
-        else ()
-    )
+    if system:
+        settings = Path("/etc/specmesh")
+        units = Path("/etc/systemd/system")
+        control = "systemctl"
+        journal = "journalctl"
+    else:
+        settings = config_folders()[0]
+        units = Path.home() / ".config/systemd/user"
+        control = "systemctl --user"
+        journal = "journalctl --user"
+    config = settings / f"{role}.toml"
+    install: tuple[str, ...] = (f"{control} daemon-reload", f"{control} enable {name}")
+    if system:
+        # Its user stays after an uninstall, and its folders: models and caches may be large.
+        user = 'u specmesh - "specmesh daemons" /var/lib/specmesh'
+        install = (f"systemd-sysusers --inline '{user}'", *install)
     commands = {
-        "install": (*users, f"{control} daemon-reload", f"{control} enable {name}"),
+        "install": install,
         "uninstall": (
             f"-{control} stop {name}",
             f"-{control} reset-failed {name}",
@@ -140,52 +160,69 @@ def systemd_service(role: str, system: bool) -> Service:
         "logs": (f"{journal} --unit {name} --no-pager --lines 200",),
     }
     state = f"{control} show --property StatusText --value {name}"
-    return Service(units / f"{name}.service", unit(role, system, config), config, commands, state)
+    return Service(
+        file=units / f"{name}.service",
+        text=unit(role, system, config),
+        settings=config,
+        commands=commands,
+        state=state,
+    )
 
 
 def unit(role: str, system: bool, config: Path) -> str:
+    """Return the unit file of a daemon."""
+    groups = {group.gr_name for group in grp.getgrall()}
     values = {
         "ROLE": role,
         "COMMAND": f"{quoted(sys.executable, program=True)} -P -m specmesh",
         "CONFIG": str(config),
         "CONFIG_ARGUMENT": quoted(str(config)),
         "HOME": _protect_home(),
-        "GROUPS": " ".join(sorted(_GPU_GROUPS & {group.gr_name for group in grp.getgrall()})),
+        "GROUPS": " ".join(sorted(_GPU_GROUPS & groups)),
     }
     template = TEMPLATES / ("system.service" if system else "user.service")
     return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
 def quoted(argument: str, program: bool = False) -> str:
-    """Quote an argument for ExecStart, see systemd.service(5). In the first word systemd expands no variables."""
-    plain = argument.replace("%", "%%").replace("$", "$" if program else "$$")
+    """Quote an argument for ExecStart, see systemd.service(5).
+
+    program: the first word, in which systemd expands no variables.
+    """
+    plain = argument.replace("%", "%%")
+    if not program:
+        plain = plain.replace("$", "$$")
     if re.fullmatch(r"[\w@+=:,./%$-]+", plain):
         return plain
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _protect_home() -> str:
-    """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    source = (
-        Path(specmesh.__file__).resolve().parents[1]
-    )  # in a checkout of its own, where it is installed editable
-    needed = dict.fromkeys(
-        [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1]), str(source)]
-    )
-    inside = [
-        quoted(path.replace(":", "\\:"), program=True)
-        for path in needed
-        if path.startswith(_HIDDEN)
-    ]
-    return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
+    """Return the value of ProtectHome: `yes`, or for a Python in a home, only its folders."""
+    source = Path(specmesh.__file__).resolve().parents[1]  # a checkout, if installed editable
+    program = Path(sys.executable).resolve().parents[1]
+    inside = dict[str, None]()
+    for path in (sys.prefix, sys.base_prefix, str(program), str(source)):
+        if path.startswith(_HIDDEN):
+            inside[quoted(path.replace(":", "\\:"), program=True)] = None
+    if not inside:
+        return "yes"
+    return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}"
 
 
-_WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do sleep 0.2; n=$((n + 1)); done'
-"""bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
+_WAIT = (
+    'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; '
+    "do sleep 0.2; n=$((n + 1)); done"
+)
+"""A wait for the end of a job.
+
+bootout returns before the job has ended, and until then bootstrap fails. ExitTimeOut and some
+seconds are enough.
+"""
 
 
 def launchd_service(role: str, system: bool) -> Service:
-    """A daemon as a LaunchAgent of whoever is logged in at the screen, or as a LaunchDaemon."""
+    """Return a daemon as a LaunchDaemon, or as a LaunchAgent of the user at the screen."""
     label = f"org.specmesh.{role}"
     domain = "system" if system else f"gui/{os.getuid()}"
     home = Path("/") if system else Path.home()
@@ -205,10 +242,16 @@ def launchd_service(role: str, system: bool) -> Service:
         "status": (f"-launchctl print {domain}/{label}",),
         "logs": (f"tail -n 200 {shlex.quote(str(logs / f'{role}.log'))}",),
     }
-    return Service(job, plist(role, system, config, logs), config, commands)
+    return Service(
+        file=job,
+        text=plist(role, system, config, logs),
+        settings=config,
+        commands=commands,
+    )
 
 
 def plist(role: str, system: bool, config: Path, logs: Path) -> str:
+    """Return the property list of a daemon."""
     values = {
         "ROLE": role,
         "LABEL": f"org.specmesh.{role}",

@@ -22,8 +22,11 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's
     OfflineModeIsEnabled,
 )
-from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]  # of any headers
-from huggingface_hub.utils import build_hf_headers, logging  # pyright: ignore[reportUnknownVariableType]  # likewise
+from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
+from huggingface_hub.utils import (
+    build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+    logging,
+)
 from rich.filesize import decimal
 
 from specmesh.errors import Busy, ConfigError, PullError, RequestError

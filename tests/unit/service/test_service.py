@@ -41,7 +41,9 @@ def test_dry_run(command, role, system, tmp_path, monkeypatch):
 def test_install_under_any_umask(tmp_path):
     """The service's own user can read the files that root makes."""
     settings = tmp_path / "etc/specmesh/verifier.toml"
-    installed = service.Service(tmp_path / "unit", "", settings, {"install": ()})
+    installed = service.Service(
+        file=tmp_path / "unit", text="", settings=settings, commands={"install": ()}
+    )
     before = os.umask(0o077)
     try:
         service.install(installed, "verifier", dry=False)
