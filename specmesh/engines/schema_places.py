@@ -139,12 +139,12 @@ class Place:
 
     @cached_property
     def _members(self) -> list[dict[str, Any]]:
-        """The keywords of the subschemas that hold or are compared for this place."""
+        """Return the keywords of the subschemas that hold or are compared for this place."""
         return [self._subschemas.keywords(node) for node in self._reached(mentioned=True)]
 
     @cached_property
     def declared(self) -> dict[str, None]:
-        """The properties that some subschema of this place declares."""
+        """Return the properties that some subschema of this place declares."""
         names = dict[str, None]()
         for member in self._members:
             names |= dict.fromkeys(as_object(member.get("properties")))
@@ -152,7 +152,7 @@ class Place:
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """The only properties that an object has in this place; None if it may have others."""
+        """Return the only properties of an object in this place; None if it may have others."""
         for node in self._reached(mentioned=False):
             if self._is_open(node):
                 return None
@@ -179,7 +179,7 @@ class Place:
 
     @cached_property
     def single(self) -> bool:
-        """True if one subschema has all keywords for an object in this place."""
+        """Return True if one subschema has all keywords for an object in this place."""
         about_objects = [member for member in self._members if member.keys() & OF_OBJECTS]
         return len(about_objects) == 1 and len(self.roots) == 1
 
