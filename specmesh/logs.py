@@ -89,7 +89,7 @@ def flush() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, whatever its threads do, but write its log first."""
+    """Write the log, then end this process at once, whatever its threads do."""
     flush()
     os._exit(code)
 

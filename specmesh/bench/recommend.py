@@ -61,7 +61,7 @@ def known() -> Json:
 
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
-    """Return a target's family, if it is known, and the evidence: metadata of its file or a name."""
+    """Return a target's family, if it is known, and the evidence: its file or a name."""
     families = objects_at(known(), "families")
     architecture = metadata.get("general.architecture")
     pre = metadata.get("tokenizer.ggml.pre")
