@@ -1,4 +1,4 @@
-"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused; GBNF for llguidance."""
+"""Grammars compiled for a vocabulary: masks, forced ids, fitting and refused texts; GBNF."""
 
 import json
 import random
@@ -117,7 +117,7 @@ OBJECT = {
 def test_it_goes_on_as_one_that_begins_with_the_same_text(
     grammars: Grammars, text: str, data: st.DataObject
 ):
-    """A text is resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""
+    """The ids that may follow depend on the text only, wherever it is resumed or taken back."""
     grammar = Grammar(GBNF if text.startswith("root") else SCHEMA, text)
     constraint, said = grammars.compile(grammar), list[int]()
     while not constraint.complete and len(said) < 40:
@@ -141,7 +141,7 @@ def test_it_goes_on_as_one_that_begins_with_the_same_text(
 
 
 def test_a_lexers_states_are_each_texts_own():
-    """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
+    """Only the text that exhausts its limits ends: the next of the same grammar goes as far."""
     far = [0, 0]
     with closing(Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))) as narrow:
         for text in range(2):
@@ -351,7 +351,7 @@ def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
 
 
 def test_a_rule_that_nobody_uses_changes_nothing():
-    """A recursive one would put a grammar that is one lexeme on the parser, which takes far longer."""
+    """A recursive rule moves a grammar of one lexeme to the parser, which takes far longer."""
     line = 'root ::= line+\nline ::= [a-z ]+ [.]? [a-z ]* "\\n"?\n'
     assert gbnf_to_lark(line + 'unused ::= "(" unused ")" | "x"') == gbnf_to_lark(line)
 

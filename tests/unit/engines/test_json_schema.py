@@ -1,4 +1,4 @@
-"""JSON schemas in llguidance's hands: what objects are closed to, what the library would read otherwise, faults."""
+"""JSON schemas for llguidance: closed objects, rewritten keywords, faults."""
 
 import json
 import os
@@ -322,7 +322,7 @@ def test_gpt_oss_answers_in_its_channel():
 
 
 def test_another_process_makes_the_same_grammar():
-    """A text is gone on with by another verifier, and a drafter drafts by the grammar of its own."""
+    """Another verifier may resume a text, and a drafter drafts by a grammar of its own."""
     schema = {
         "anyOf": [X_A, X_B, CAT, DOG, KIND, {"properties": dict.fromkeys("qwertz", STRING)}],
         "properties": dict.fromkeys("yxcvb", A),

@@ -166,7 +166,7 @@ class TestEngine:
         code: int,
         named: str,
     ) -> None:
-        """Half-way through: its sequences are empty, whatever llama.cpp kept of it, and the others as they were."""
+        """The sequences of a failed step are empty, and the others unchanged."""
         engine = LlamaVerifier(settings(make_gguf(f"tiny-{arch}", arch=arch)))
         ids = tuple(range(40, 52))
         (straight,) = engine.decode([Span(0, 0, ids, logits=True)])
@@ -206,7 +206,7 @@ class TestVocabulary:
 
     @pytest.mark.fault("E7.83")
     def test_a_text_that_would_end_the_daemon(self, make_gguf: Callable[..., Path]) -> None:
-        """With some vocabularies each letter of a run takes stack, of which a daemon's threads have too little."""
+        """With some vocabularies each letter of a run takes stack; a thread has too little."""
         engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
         assert len(engine.tokenizer.encode("x" * MEGABYTE)) == MEGABYTE
         engine.close()
@@ -476,7 +476,7 @@ class TestRestore:
         straight.close()
 
 
-# --- steps of a constant width: the same bits with and without drafts, however they are cut, and beside any others
+# --- steps of a constant width: the same bits with any drafts, cuts and other sequences
 
 WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
 
@@ -517,7 +517,7 @@ def plain(target: LlamaVerifier, ids: tuple[int, ...]) -> list[NDArray[np.float3
 
 
 def test_drafts_change_no_bit(target, ids):
-    """Right and wrong drafts of every number, over a boundary of the blocks that attention is computed in."""
+    """Any number of right and wrong drafts, over a boundary of attention's blocks."""
     expected = plain(target, ids)
     target.decode([Span(1, 0, ids[:PROMPT], logits=False)])
     at, luck = PROMPT, np.random.default_rng(5)
@@ -533,7 +533,7 @@ def test_drafts_change_no_bit(target, ids):
 
 
 def test_other_sequences_change_no_bit(target, ids):
-    """A sequence that shares its steps with others, whose rows come and go, is computed as it is alone."""
+    """Other sequences of a step, whose rows come and go, change no bit of a sequence."""
     expected = plain(target, ids)
     target.decode([Span(2, 0, ids[100:130], logits=False), Span(1, 0, ids[:PROMPT], logits=False)])
     for at in range(PROMPT, PROMPT + STEPS):
@@ -545,7 +545,7 @@ def test_other_sequences_change_no_bit(target, ids):
 
 
 def test_the_whole_context(target, ids):
-    """A step at the very end of a sequence has room for what fills it up; a prompt may be longer than one decode."""
+    """The last step of a sequence has room for filling rows; a prompt may take several decodes."""
     most = target.info.n_batch
     target.decode([Span(0, 0, ids[:most], logits=False)])
     target.decode([Span(0, most, ids[most : N_CTX - 1], logits=False)])

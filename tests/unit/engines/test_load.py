@@ -1,5 +1,7 @@
-"""Engines from settings: timing steps at start-up, in virtual time, on a target that sleeps; which one `auto` means;
-those without a model of their own: a table around another, whose ids and noise are the verifier's; prompt lookup."""
+"""Engines from settings, times of a target's steps, remapped drafters and prompt lookup.
+
+Steps are timed in virtual time, on a target that sleeps.
+"""
 
 import platform
 import sys
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -50,7 +53,7 @@ def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Target(SimVerifier):
-    """Its info may say otherwise."""
+    """A simulated target with another info."""
 
     def __init__(self, settings: SimSettings, **info: object) -> None:
         super().__init__(settings)
@@ -68,7 +71,7 @@ def widths(settings: SimSettings, **info: object) -> set[int]:
 
 
 def test_steps_of_any_width_are_known():
-    """As long as they take, with the most drafts too; the target's sequences are empty afterwards."""
+    """Their times are measured, with the most drafts too. The sequences are empty afterwards."""
     engine = Target(SimSettings(step_ms=1, row_ms=0.2))
     costs = measured(engine)
     assert {1, 2, 4, 8, 9, 16, 17, MAX_DRAFTS + 1} <= set(costs.tables()[0]), "where kernels change"
@@ -92,27 +95,31 @@ def test_a_slow_target_is_not_measured_for_long():
     ids=["batch", "context", "logits"],
 )
 def test_narrow_targets(settings: SimSettings, info: dict[str, object], most: int):
-    """No step is wider than the target takes, longer than its context, or asks for more logits than it has room for."""
+    """No measured step exceeds the target's batch, context or rows of logits."""
     assert widths(settings, **info) == {*range(1, most + 1)}
 
 
 def test_a_target_that_saves_has_something_to_save():
-    """Before a step with drafts it saves its state, which takes time too: none is there without an id."""
-    engine, held = (
-        Target(SimSettings(n_ctx=3), capabilities=Capabilities(trimming="restore")),
-        set[int](),
-    )
+    """Saving the state before a step takes time too, and an empty sequence has none."""
+    capabilities = Capabilities(trimming="restore")
+    engine = Target(SimSettings(n_ctx=3), capabilities=capabilities)
+    held = set[int]()
     decode = engine.decode
-    engine.decode = lambda spans: (
-        held.update(span.position for span in spans if span.logits) or decode(spans)
-    )
+
+    def noting(spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        held.update(span.position for span in spans if span.logits)
+        return decode(spans)
+
+    engine.decode = noting
     assert sorted(measured(engine).tables()[0]) == [1, 2]
     assert held == {1}
 
 
 # --- which engine `auto` means
 
-APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
+APPLE = ("darwin", "arm64")
+LINUX = ("linux", "x86_64")
+INTEL = ("darwin", "x86_64")
 BOTH = {"llama_cpp", "mlx_lm"}
 
 
@@ -126,16 +133,14 @@ BOTH = {"llama_cpp", "mlx_lm"}
         (LINUX, BOTH, "bundled", "llama"),
         (LINUX, {"mlx_lm"}, "bundled", "mlx"),
         (LINUX, (), "bundled", "llama"),
-        *[
-            (machine, BOTH, model, "mlx")
-            for machine in (APPLE, LINUX)
-            for model in ("folder", "org/name")
-        ],
-        *[
-            (machine, BOTH, model, "llama")
-            for machine in (APPLE, LINUX)
-            for model in ("m.gguf", "file")
-        ],
+        (APPLE, BOTH, "folder", "mlx"),
+        (APPLE, BOTH, "org/name", "mlx"),
+        (APPLE, BOTH, "m.gguf", "llama"),
+        (APPLE, BOTH, "file", "llama"),
+        (LINUX, BOTH, "folder", "mlx"),
+        (LINUX, BOTH, "org/name", "mlx"),
+        (LINUX, BOTH, "m.gguf", "llama"),
+        (LINUX, BOTH, "file", "llama"),
     ],
 )
 def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
@@ -198,7 +203,7 @@ def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scr
     ids=["greedy", "sampled", "top-k", "top-p"],
 )
 def test_choices_are_those_of_an_identical_model(params: SamplingParams):
-    """With a permuted vocabulary the choice at each position is what the sampler makes of the verifier's order."""
+    """With a permuted vocabulary the sampler chooses as in the verifier's order, everywhere."""
     draft, order = shuffled(VERIFIER)
     engine, inner = wrapped(draft)
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""MLX as drafter: the vocabulary of a model, as llama.cpp has the same one's, unusable models, errors."""
+"""MLX as drafter: vocabularies, compared with llama.cpp's, unusable models, errors."""
 
 from collections.abc import Callable
 from contextlib import closing

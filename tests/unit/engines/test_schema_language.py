@@ -1,4 +1,4 @@
-"""The language of a schema's grammar against JSON Schema's, both ways, for small schemas and documents."""
+"""The language of a schema's grammar is that of JSON Schema, for small schemas and documents."""
 
 import itertools
 import json
@@ -145,7 +145,7 @@ LEAVES = st.sampled_from([0, 1, 2, -3, "", "x", None, True, 0.5, {}, []])
 
 @st.composite
 def documents(draw: st.DrawFn, root: Any, nodes: list[Any], depth: int = 0) -> Any:
-    """A document that may fit: most of its names are declared, most of what is required is there."""
+    """Make a document that may fit: most names are declared, most required ones are present."""
     found = here(root, list(nodes))
     names = sorted({name for one in found for name in one.get("properties", {})})
     required = sorted({name for one in found for name in one.get("required", [])})
