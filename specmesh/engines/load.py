@@ -10,6 +10,7 @@ import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
+from specmesh.errors import NotThereYet
 from specmesh.models.files import located
 from specmesh.paths import bundled
 
