@@ -1,4 +1,4 @@
-"""`specmesh keys`, `pair`, `service` and `models`: keys, trusted peers, services and models."""
+"""`specmesh keys`, `pair`, `service`, `models` and `doctor`: what a machine needs, and has."""
 
 import os
 import pwd
@@ -371,3 +371,22 @@ def list_models(json: bool) -> None:
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
     lines = table(found) or [f"no models in {folder}: `specmesh models pull` gets them"]
     print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)
+
+
+# --- doctor
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+def doctor_command(ctx: click.Context, json: bool) -> None:
+    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
+    from specmesh import logs
+    from specmesh.cli import doctor
+
+    logs.configure("error")
+    checks = list(doctor.examine())
+    results = [check._asdict() for check in checks]
+    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
+    failed = any(check.status == "fail" for check in checks)
+    ctx.exit(int(failed))

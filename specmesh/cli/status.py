@@ -1,4 +1,4 @@
-"""`specmesh stats`, `ps`, `ping` and `doctor`: the state of daemons, their peers and a machine."""
+"""`specmesh stats`, `ps` and `ping`: the state of daemons and their peers."""
 
 import re
 import shutil
@@ -355,22 +355,3 @@ def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:
         "median_ms": round(median(answered), 4) if answered else None,
         "max_ms": max(answered, default=None),
     }
-
-
-# --- doctor
-
-
-@click.command("doctor")
-@json_option
-@click.pass_context
-def doctor_command(ctx: click.Context, json: bool) -> None:
-    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
-    from specmesh import logs
-    from specmesh.cli import doctor
-
-    logs.configure("error")
-    checks = list(doctor.examine())
-    results = [check._asdict() for check in checks]
-    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
-    failed = any(check.status == "fail" for check in checks)
-    ctx.exit(int(failed))
