@@ -34,6 +34,7 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.events import Opening
+from specmesh.core.verifier.target import Target
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 
@@ -134,12 +135,21 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
     limits = TargetLimits(
         N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces
     )
-    core = VerifierCore(limits, StepCosts(), KVSlots(N_SEQ, "copied", 0), 512, max_sessions=N_SEQ)
+    target = Target(
+        limits=limits,
+        costs=StepCosts(),
+        slots=KVSlots(N_SEQ, "copied", 0),
+        n_batch=512,
+        max_sessions=N_SEQ,
+    )
+    core = VerifierCore(target)
     params = SessionParams(SamplingParams(), max_tokens=FULL, cache_prompt=False)
+    prompt = (40, 41)
+    opening = Opening(client=1, request=Request(None, prompt, params), ids=prompt, n_prompt=2)
 
     def turn() -> float:
-        while len(core.sessions) < sequences:
-            core.handle(Opening(1, Request(None, (40, 41), params), (40, 41), 2), now())
+        while len(core.sessions()) < sequences:
+            core.handle(opening, now())
         started = now()
         step = core.next_step(started)
         assert isinstance(step, Step)

@@ -88,8 +88,8 @@ def speed(case: Case, steps: int, seed: int) -> float:
                 sessions=case.sessions,
                 tokens=tokens,
                 seconds=seconds,
-                asked=drafting,
-                had_drafts=drafting,
+                drafting=drafting,
+                has_drafts=drafting,
                 rate_alone=case.estimate,
             )
         )

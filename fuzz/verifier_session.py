@@ -199,7 +199,7 @@ class _World:
                     assert self.reason is None, "a round after the end"
                     self.seen["accepted"] += effect.accepted
                     self.seen["rejected"] += int(effect.accepted < len(effect.drafts))
-                    self.shown.extend(effect.text_ids)
+                    self.shown.extend(effect.text.ids)
                 case ev.Finish(reason):
                     assert self.reason is None, "ended twice"
                     self.reason = reason

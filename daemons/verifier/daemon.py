@@ -1,4 +1,6 @@
-"""The verifier's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
+"""The verifier's I/O: frames and requests become events of its core, its effects become frames and
+answers.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +30,8 @@ from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
-from specmesh.core.requests import Reply
+from specmesh.core.requests import Reply, Scored
+from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.statistics.snapshot import VerifierSnapshot
@@ -38,6 +41,7 @@ from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.peer_limits import PeerAccounts
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
+from specmesh.core.verifier.target import Target
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
@@ -47,22 +51,22 @@ from specmesh.engines.grammar import Grammars
 from specmesh.engines.steps import limits_of, run_step
 from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
+from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
-REPORT_PATIENCE = (
-    0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
-)
+REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which is busy during a step
 
 PROMPT_SIZES = (2**14, 2**18)
-"""Bytes of requests that do not wait for longer ones: each size has a thread."""
+"""Bytes of requests that do not wait for longer ones: each size has a thread of its own."""
 
 Encoded = vev.Opening | vev.RequestRefused
 Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
+"""Mail for the event loop: of the API, of the prompt encoder, and of the core."""
 
 
 class VerifierLoop(DaemonLoop[Order]):
-    """A verifier. All but the core and the engine runs on the event loop."""
+    """A verifier's event loop: all of it but the core and the engine, which have a thread."""
 
     def __init__(
         self,
@@ -79,40 +83,57 @@ class VerifierLoop(DaemonLoop[Order]):
         closing: float = CLOSING,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
-        super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
-        self._router, self._engine, self._model_hash = (
-            Router(socket, guard, accounts),
-            engine,
-            model_hash,
-        )
+        fast = FAST_ON_CPU if engine.info.threads else FAST
+        super().__init__(settings.drain, stopping, fast)
         self.stats = VerifierStats(time.monotonic())
-        self._report, self._closing = vev.CoreReport(), closing
+        self._router = Router(socket, guard, accounts)
+        self._engine = engine
+        self._model_hash = model_hash
+        self._report = vev.CoreReport()
+        self._closing = closing
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
+        self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
         self._prompts = PromptEncoder(
             engine.tokenizer,
             limits,
             lambda client: client in self._clients.requests,
             self.mailbox.put,
         )
-        core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
+        core = core_of(engine, limits, costs, settings.grace)
+        run = partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
         cores = thread_share(engine, drafter=False, explicit=settings.model.threads is not None)
+        welcome = m.Welcome(
+            verifier=name,
+            model=engine.info.model,
+            model_hash=model_hash,
+            vocab_fingerprint=engine.tokenizer.vocabulary.fingerprint(),
+            n_vocab=limits.n_vocab,
+            n_ctx=limits.n_ctx,
+            end_ids=sorted(limits.end_ids),
+        )
         self._drafters = Drafters(
-            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core,
-            model_hash, cores, link,
-        )  # fmt: skip
+            engine=engine,
+            limits=limits,
+            router=self._router,
+            clients=self._clients,
+            act=self._act,
+            stats=self.stats,
+            core=self._core,
+            welcome=welcome,
+            cores=cores,
+            link=link,
+        )
 
     # --- the loop
 
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(
-            vev.Signal.REPORT_WANTED
-        )  # what drafters, and whoever asks during a step, get at first
+        # Drafters and snapshots have this report until there is another.
+        self._put(vev.Signal.REPORT_WANTED)
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -121,7 +142,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _leave(self) -> None:
         self._router.inlet.close()
-        self._act(self._clients.end(WentAway("the verifier is stopping: the text ends here")))
+        error = WentAway("the verifier is stopping: the text ends here")
+        self._act(self._clients.end(error))
         for _, order in self._stats_orders:
             self._late(order)
         self._drafters.leave()
@@ -129,36 +151,37 @@ class VerifierLoop(DaemonLoop[Order]):
     def _close(self) -> bool:
         self._policies.shutdown(wait=False, cancel_futures=True)
         encoded = self._prompts.close(self._closing)
-        return (
-            self._core.close(self._closing, self._engine.close if encoded else lambda: None)
-            and encoded
-        )
+        free = self._engine.close if encoded else lambda: None
+        return self._core.close(self._closing, free) and encoded
 
-    def _tell(self, event: vev.Happened) -> None:
-        """Hand over what happens now; from any thread."""
+    def _put(self, event: vev.Happened) -> None:
+        """Hand the core an event that happens now; from any thread."""
         self._core.put(event, time.monotonic())
 
     @property
     def models(self) -> tuple[str, ...]:
+        """Return the name of the model."""
         return (self._engine.info.model,)
 
     def served(self, _: str) -> ModelInfo:
-        info, tokenizer = self._engine.info, self.tokenizer
+        """Return the limits and the vocabulary of the model."""
+        info = self._engine.info
         return ModelInfo(
             info.model,
-            tokenizer.vocabulary,
+            self.tokenizer.vocabulary,
             n_ctx=info.n_ctx,
             max_sessions=info.max_sessions,
-            texts=tokenizer.texts,
+            texts=self.tokenizer.texts,
         )
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """Return the target's tokenizer."""
         return self._engine.tokenizer
 
     def _drained(self) -> bool:
         self._act(self._clients.stop(self._refusal))
-        self._tell(vev.Signal.STOPPING)
+        self._put(vev.Signal.STOPPING)
         return not self._clients.requests
 
     def _take(self, order: Order, now: float) -> None:
@@ -189,77 +212,89 @@ class VerifierLoop(DaemonLoop[Order]):
     def _tick(self, now: float) -> None:
         self.progress += self._router.guarded and not self._core.stuck
         self._drafters.look(now)
-        if not self._clients.live:
+        if not self._clients.running:
             self.stats.throughput.idle()
         while self._stats_orders and now >= self._stats_orders[0][0]:
-            self._stats_orders.pop(0)[1].tell(self.snapshot(now))
+            self._answer_stats(now)
+
+    def _answer_stats(self, now: float) -> None:
+        _, order = self._stats_orders.pop(0)
+        order.tell(self.snapshot(now))
 
     def snapshot(self, now: float) -> VerifierSnapshot:
+        """Return the content of `specmesh stats --json`."""
         info = self._engine.info
         model = info.named() | {
             "reproducible": info.capabilities.width is not None,
             "model_hash": self._model_hash or None,
         }
+        encrypted = self._router.encrypted
         return self.stats.snapshot(
             max_sessions=info.max_sessions,
             core=self._report,
-            peers={identity: peer.describe() for identity, peer in self._drafters.peers.items()},
+            peers=self._drafters.described(),
             traffic=self._router.traffic,
             now=now,
-            live=self._clients.live,
+            live=self._clients.running,
             queued=len(self._clients.waiting),
-            **facts(self._engine, model, self._router.address, encrypted=self._router.encrypted),
+            **facts(self._engine, model, self._router.address, encrypted=encrypted),
         )
 
-    # --- what the core says
+    # --- effects of the core
 
-    def _deliver(self, said: list[vev.Effect] | BaseException) -> None:
-        """Hand over what the core says, on its thread."""
-        self.mailbox.put(said, urgent=not isinstance(said, list) or not all(map(_may_wait, said)))
+    def _deliver(self, effects: list[vev.Effect] | BaseException) -> None:
+        """Hand over effects of the core, or the error that ended it, on its thread."""
+        urgent = True
+        if isinstance(effects, list):
+            urgent = not all(map(_may_wait, effects))
+        self.mailbox.put(effects, urgent=urgent)
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
-            case vev.Committed(session):
-                self._act(self._clients.committed(effect))
-                traffic = self._clients.sessions.get(session)
-                if traffic is not None:
-                    self.stats.committed(traffic.opened, traffic.sent_at, effect)
-                    traffic.sent_at = effect.at
+            case vev.ToClient(client, news):
+                self._count(news)
+                self._act(self._clients.give(client, news))
             case vev.ToDrafter():
                 self._drafters.send(effect)
-            case vev.ToClient():
-                self._act(self._clients.hear(effect))
             case vev.Ran():
-                rounds = self.stats.ran(effect)
+                self.stats.ran(effect)
                 if logs.least <= DEBUG:
-                    _log_step(effect, rounds)
+                    _log_step(effect)
             case vev.Solve(session, inputs, old):
-                self._policies.submit(solve, inputs, old).add_done_callback(
-                    partial(self._solved, session)
-                )
-            case vev.Began():
-                self.stats.began(effect)
-                self._act(self._clients.began(effect))
-            case vev.SessionEnded():
-                if not effect.again:
-                    self.stats.ended(effect)
-                self._act(self._clients.ended(effect))
+                solving = self._policies.submit(solve, inputs, old)
+                solving.add_done_callback(partial(self._solved, session))
             case vev.RequestRefused(client, error):
                 self._act(self._clients.refuse(client, error))
             case vev.Forgotten(session):
-                self._clients.sessions.pop(session, None)
+                self._clients.forget(session)
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s
                 if self._stats_orders:
-                    self._stats_orders.pop(0)[1].tell(self.snapshot(now))
+                    self._answer_stats(now)
             case vev.Noted():
                 note(effect)
             case _:
                 assert_never(effect)
 
+    def _count(self, news: vev.ClientNews) -> None:
+        match news:
+            case Round():
+                traffic = self._clients.sessions.get(news.session)
+                if traffic is not None:
+                    self.stats.committed(traffic.opened, traffic.sent_at, news)
+                    traffic.sent_at = news.at
+            case vev.Began():
+                self.stats.began(news)
+            case vev.SessionEnded():
+                self.stats.ended(news)
+            case Scored():
+                pass
+            case _:
+                assert_never(news)
+
     def _act(self, effects: Sequence[ClientsEffect]) -> None:
-        """Carry out what was decided about requests."""
+        """Carry out effects of requests."""
         for effect in effects:
             match effect:
                 case Reply(client, event):
@@ -267,28 +302,37 @@ class VerifierLoop(DaemonLoop[Order]):
                 case Encode(opening):
                     self._prompts.add(opening)
                 case vev.Opening() | vev.ClientLeft() | vev.ClientPaused():
-                    self._tell(effect)
+                    self._put(effect)
                 case _:
                     assert_never(effect)
 
     def _solved(self, session: int, done: "Future[Policy]") -> None:
         if not done.cancelled():
-            self._tell(vev.Solved(session, done.result()))
+            self._put(vev.Solved(session, done.result()))
 
 
 def _may_wait(effect: vev.Effect) -> bool:
-    """Tokens may wait for more of them, but for a text's first."""
-    return isinstance(effect, vev.Ran) or (isinstance(effect, vev.Committed) and not effect.first)
+    """Return True for tokens, which may wait for more of them; but not for a text's first."""
+    if isinstance(effect, vev.ToClient):
+        return isinstance(effect.what, Round) and not effect.what.first
+    return isinstance(effect, vev.Ran)
 
 
-def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
+def _log_step(step: vev.Ran) -> None:
+    sessions: list[int] = []
+    drafts = 0
+    accepted = 0
+    for done in step.rounds:
+        sessions.append(done.session)
+        drafts += len(done.drafts)
+        accepted += done.accepted
     log.debug(
         "step",
-        sessions=[one.session for one in rounds],
+        sessions=sessions,
         rows=step.rows,
-        drafts=sum(len(one.round.drafts) for one in rounds),
-        accepted=sum(one.round.accepted for one in rounds),
-        draft_n=[one.draft_n for one in rounds],
+        drafts=drafts,
+        accepted=accepted,
+        draft_n=list(step.draft_n),
         seconds=round(step.ended - step.started, 6),
     )
 
@@ -296,30 +340,30 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
 def core_of(
     engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float
 ) -> VerifierCore:
+    """Return the core of a verifier with this engine."""
     info = engine.info
     capabilities = info.capabilities
-    room = info.n_ctx * (1 if capabilities.reuse == "whole" else info.max_sessions)
-    part = PREFILL_ROWS if capabilities.width is not None else None
+    texts = 1 if capabilities.reuse == "whole" else info.max_sessions
     slots = KVSlots(
         info.max_sessions,
         capabilities.reuse,
-        room,
-        part,
+        room=info.n_ctx * texts,
+        part=None if capabilities.width is None else PREFILL_ROWS,
         offloads=capabilities.offloads,
         guests=info.guests,
         n_ctx=info.n_ctx,
     )
-    first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(
-        limits,
-        costs,
-        slots,
-        info.n_batch,
+    # Numbers of sessions differ from those before a restart.
+    first = time.monotonic_ns() & 0xFFFFFF
+    target = Target(
+        limits=limits,
+        costs=costs,
+        slots=slots,
+        n_batch=info.n_batch,
         max_sessions=info.max_sessions,
         guests=info.guests,
-        first=first,
-        grace=grace,
     )
+    return VerifierCore(target, first=first, grace=grace)
 
 
 def _log_ignored(tool: str, ignored: Sequence[str]) -> None:
@@ -327,9 +371,12 @@ def _log_ignored(tool: str, ignored: Sequence[str]) -> None:
 
 
 class PromptEncoder:
-    """Encodes prompts and compiles grammars, on threads of their own; each goes to `deliver`, on
-    that thread. Tenants take turns, and what takes long has other threads than what does not.
-    limits: the target's. wanted: whether a client still waits; any thread may ask."""
+    """Encodes prompts and compiles grammars, on threads of its own.
+
+    - Tenants take turns.
+    - A prompt waits for none that is much longer, and a grammar for none that takes long.
+    - Each result goes to `deliver`, on the thread that made it.
+    """
 
     def __init__(
         self,
@@ -338,43 +385,51 @@ class PromptEncoder:
         wanted: Callable[[int], bool],
         deliver: Callable[[Encoded], None],
     ) -> None:
-        self._tokenizer, self._limits = tokenizer, limits
-        self._wanted, self._deliver = wanted, deliver
+        """Begin with no work.
+
+        limits: the target's. wanted: returns True if a client still waits; from any thread.
+        """
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._wanted = wanted
+        self._deliver = deliver
         self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
         self._grammars.prepare()
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
-        self._quick, self._patient = FairWorker("grammars"), FairWorker("slow grammars")
+        self._quick = FairWorker("grammars")
+        self._patient = FairWorker("slow grammars")
 
     def add(self, opening: vev.Opening) -> None:
         """Encode a prompt that is still wanted when its turn comes."""
         size = opening.request.size
         worker = next(worker for most, worker in self._prompts.items() if size <= most)
-        self._have_done(worker, opening, self._encoded)
+        self._assign(worker, opening, self._encoded)
 
     def close(self, timeout: float) -> bool:
-        """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
+        """Encode no more; return True if the work that was begun ended within `timeout` seconds."""
         self._grammars.close()
         workers = (*self._prompts.values(), self._quick, self._patient)
-        return not wait([worker.close() for worker in workers], timeout).not_done
+        closing = [worker.close() for worker in workers]
+        return not wait(closing, timeout).not_done
 
-    def _have_done(
+    def _assign(
         self,
         worker: FairWorker,
         opening: vev.Opening,
         work: Callable[[vev.Opening], Encoded | None],
     ) -> None:
-        """Have a worker do its part for a client that still waits then, and deliver what comes of
-        it, if anything."""
+        """Have a worker do `work` if the client still waits then, and deliver any result."""
 
-        def done() -> Encoded | None:
+        def if_wanted() -> Encoded | None:
             return work(opening) if self._wanted(opening.client) else None
 
-        cost = opening.request.size
-        worker.submit(opening.tenant, cost, done).add_done_callback(partial(self._settle, opening))
+        done = worker.submit(opening.tenant, opening.request.size, if_wanted)
+        done.add_done_callback(partial(self._settle, opening))
 
     def _settle(self, opening: vev.Opening, done: "Future[Encoded | None]") -> None:
         if done.cancelled():
             return
+        encoded: Encoded | None
         match done.exception():
             case None:
                 encoded = done.result()
@@ -387,29 +442,28 @@ class PromptEncoder:
             self._deliver(encoded)
 
     def _encoded(self, opening: vev.Opening) -> vev.Opening | None:
-        """Return what has its prompt's ids; None where a grammar is to be compiled next."""
+        """Return the request with its prompt's ids; None if its grammar is to be compiled next."""
         ids, params = prompt_of(opening.request, self._tokenizer, self._limits.n_ctx)
         request = replace(opening.request, params=params)
         opening = replace(opening, request=request, ids=ids, n_prompt=len(ids))
         if params.grammar is None:
             return opening
-        if len(ids) >= self._limits.n_ctx:  # many tools may take long to compile
+        if len(ids) >= self._limits.n_ctx:  # a grammar of many tools may take long to compile
             raise PromptTooLong.of(len(ids), self._limits.n_ctx)
-        self._have_done(self._quick, opening, self._guided_quickly)
+        self._assign(self._quick, opening, self._guided_quickly)
         return None
 
     def _guided_quickly(self, opening: vev.Opening) -> vev.Opening | None:
-        """Return what has its grammar; None where that takes longer than most, and so waits for
-        others' that do."""
+        """Return the request with its grammar; None if that waits for others that take long."""
         try:
             return self._guided(opening, patient=False)
         except ChildLate:
-            self._have_done(self._patient, opening, self._guided)
+            self._assign(self._patient, opening, self._guided)
             return None
 
     def _guided(self, opening: vev.Opening, *, patient: bool = True) -> vev.Opening:
-        grammar, generated = opening.request.params.grammar, opening.request.generated
-        assert grammar is not None, "asked only where there is one"
-        constraint = self._grammars.compile(grammar, patient=patient)
-        check_resumed(generated, constraint, self._limits)
+        request = opening.request
+        assert request.params.grammar is not None, "only requests with a grammar come here"
+        constraint = self._grammars.compile(request.params.grammar, patient=patient)
+        check_resumed(request.generated, constraint, self._limits)
         return replace(opening, constraint=constraint)

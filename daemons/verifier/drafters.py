@@ -1,9 +1,9 @@
-"""The drafters attached to a verifier: who is there, and what each says."""
+"""The drafters attached to a verifier: their frames, links, and clients."""
 
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -12,6 +12,7 @@ import structlog
 from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.events import Rows, Step
+from specmesh.core.fields import Json
 from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
@@ -24,11 +25,11 @@ from specmesh.core.requests import (
     refusal_of,
     requested,
 )
-from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session_params import TargetLimits, opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
+from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -44,10 +45,14 @@ Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterPeer:
-    """A drafter attached to this verifier, the `number`-th to come. key_name: what the key that it has proved is called
-    here, where keys are used. connection: where libzmq tells it."""
+    """A drafter attached to this verifier.
+
+    number: it was the so-manieth to attach.
+    key_name: the name here of the key that it has proved; empty if keys are not used.
+    connection: its TCP connection, if libzmq names it.
+    """
 
     identity: bytes
     hello: m.Hello
@@ -59,10 +64,11 @@ class DrafterPeer:
 
     @property
     def end(self) -> Peer:
+        """Return its name and address."""
         return Peer(self.hello.drafter, self.address)
 
-    def describe(self) -> dict[str, object]:
-        """Return its part of `stats --json`, but for what the core has measured."""
+    def describe(self) -> Json:
+        """Return its part of `stats --json`, without the core's measurements."""
         return {
             "number": self.number,
             "drafter": self.hello.drafter,
@@ -77,13 +83,18 @@ class DrafterPeer:
 
 
 class Drafters:
-    """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
-    their sessions becomes frames. While a step hangs PINGs and their answers stop. step_s: seconds of a step of one
-    row, as sent to them."""
+    """The drafters attached to a verifier.
+
+    - Their frames become events of the core, and its frames go to them.
+    - PINGs and their answers stop while a step hangs, so that drafters leave.
+
+    peers: by identity, the oldest first.
+    step_s: seconds of a step of one row, as they are sent it.
+    """
 
     def __init__(
         self,
-        name: str,
+        *,
         engine: VerifyEngine,
         limits: TargetLimits,
         router: Router,
@@ -91,70 +102,81 @@ class Drafters:
         act: Callable[[Sequence[ClientsEffect]], None],
         stats: VerifierStats,
         core: CoreLoop,
-        model_hash: str,
+        welcome: m.Welcome,
         cores: ThreadShare,
         link: Callable[[float], Link],
     ) -> None:
-        self._model_hash, self._link = model_hash, link
-        self._name, self._info, self._limits = name, engine.info, limits
-        self._vocabulary = engine.tokenizer.vocabulary
-        self._fingerprint = self._vocabulary.fingerprint()
-        self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
-        self._router, self._clients, self._act, self._stats, self._core = (
-            router,
-            clients,
-            act,
-            stats,
-            core,
-        )
+        """Begin without drafters.
+
+        act: carries out effects of requests.
+        welcome: for all drafters, without the host and its threads.
+        cores: the CPU threads of this host. link: makes the link of a drafter that attaches now.
+        """
         self.peers: dict[bytes, DrafterPeer] = {}
-        self._numbers = itertools.count(1)
         self.step_s = 0.0
+        self._info = engine.info
+        self._limits = limits
+        self._router = router
+        self._clients = clients
+        self._act = act
+        self._stats = stats
+        self._core = core
+        self._welcome = welcome
+        self._cores = cores
+        self._link = link
+        self._vocabulary = engine.tokenizer.vocabulary
+        self._shared = vev.ThreadsShared(cores.alone, cores.alone)
+        self._numbers = itertools.count(1)
+
+    def described(self) -> dict[bytes, Json]:
+        """Return the part of each drafter in `stats --json`, by identity."""
+        return {identity: peer.describe() for identity, peer in self.peers.items()}
 
     def look(self, now: float) -> None:
-        """Do what is due: PINGs, and those that are gone."""
-        gone = {
-            peer.identity: why
-            for peer in self.peers.values()
-            if (why := peer.link.departure(now)) is not None
-        }
-        for identity, reason in (gone | self._router.take_gone()).items():
+        """Do what is due: let drafters go, and send PINGs."""
+        gone: dict[bytes, Departure] = {}
+        for peer in self.peers.values():
+            departure = peer.link.departure(now)
+            if departure is not None:
+                gone[peer.identity] = departure
+        gone |= self._router.take_gone()
+        for identity, reason in gone.items():
             self._peer_gone(identity, reason, now)
-        due = [
-            peer
-            for peer in self.peers.values()
-            if now >= peer.link.next_ping and not self._core.stuck
-        ]
+        if self._core.stuck:
+            return
+        due = [peer for peer in self.peers.values() if now >= peer.link.next_ping]
         for peer in due:
             self._ping(peer, now)
         if due:
-            self._core.put(vev.Signal.REPORT_WANTED, now)  # what the next ones tell
+            self._core.put(vev.Signal.REPORT_WANTED, now)  # for the next PINGs
 
-    def send(self, order: vev.ToDrafter) -> None:
-        traffic, peer = (
-            self._clients.sessions.get(order.what.session),
-            self.peers.get(order.drafter),
-        )
+    def send(self, effect: vev.ToDrafter) -> None:
+        """Send a frame of the core."""
+        peer = self.peers.get(effect.drafter)
         if peer is None:
             return
-        size = self._router.send(order.drafter, order.what)
+        size = self._router.send(effect.drafter, effect.what)
         peer.link.unread += size
+        traffic = self._clients.sessions.get(effect.what.session)
         if traffic is not None:
             traffic.bytes_sent += size
-            traffic.drafters.add(order.drafter)
+            traffic.drafters.add(effect.drafter)
 
     def leave(self) -> None:
+        """Send all drafters BYE."""
         for identity in self.peers:
             self._router.send(identity, m.Bye())
 
     def ping_for(self, order: PingPeers, now: float) -> None:
+        """Send all drafters a PING, and pass the answers on."""
         order.sent(peer.end for peer in self.peers.values())
         for peer in self.peers.values():
             self._ping(peer, now, partial(order.answered, peer.end))
 
-    # --- what they say
+    # --- their frames
 
     def receive(self) -> None:
+        """Take all frames that have come."""
         for identity, message, size in self._router.receive(time.monotonic()):
             now = time.monotonic()
             peer = self.peers.get(identity)
@@ -169,58 +191,63 @@ class Drafters:
                     self._peer_gone(identity, Departure.STOPPED, now)
                 case _ if peer is None:
                     self._router.traffic.handshake_failures["hello"] += 1
-                    self._router.send(
-                        identity, m.Error("hello", "introduce yourself with HELLO first")
-                    )
+                    error = m.Error("hello", "introduce yourself with HELLO first")
+                    self._router.send(identity, error)
                 case _:
                     self._message(peer, message, size, now)
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
+        identity = peer.identity
         match message:
             case m.Draft() | m.DraftProbs() | m.Nack():
                 traffic = self._clients.sessions.get(message.session)
-                if traffic is not None and peer.identity in traffic.drafters:
+                if traffic is not None and identity in traffic.drafters:
                     traffic.bytes_received += size
-                self._core.put(vev.FromDrafter(peer.identity, message), now)
+                self._core.put(vev.FromDrafter(identity, message), now)
             case m.Open():
                 self._open_for(peer, message, now)
-            case m.Close(ref=ref) if ref:  # its client did not wait for a session
-                self._act(self._clients.withdraw(peer.identity, ref))
+            case m.Close(ref=ref) if ref:  # its client has left before it had a session
+                self._act(self._clients.withdraw(identity, ref))
             case m.Close():
-                self._core.put(vev.SessionClosed(peer.identity, message.session), now)
+                self._core.put(vev.SessionClosed(identity, message.session), now)
             case m.Pause(session, paused):
-                self._core.put(vev.SessionPaused(peer.identity, session, paused), now)
+                self._core.put(vev.SessionPaused(identity, session, paused), now)
             case m.Vocab(start):
-                pieces = chunk(self._vocabulary, start)
-                peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
-            case m.Ping(number, busy):
-                peer.link.note_busy(busy)
-                self._heard_mute(peer, message, now)
-                if not self._core.stuck:
-                    self._router.send(peer.identity, self._heartbeat(m.Pong, number, now))
-            case m.Pong(number, busy):
-                self._heard_mute(peer, message, now)
-                round_trip = peer.link.pong(number, busy, now)
-                if round_trip is not None:
-                    self._stats.round_trips.record(round_trip)
-                    self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
+                pieces = m.Vocab(start, chunk(self._vocabulary, start))
+                peer.link.unread += self._router.send(identity, pieces)
+            case m.Ping():
+                self._ping_came(peer, message, now)
+            case m.Pong():
+                self._pong_came(peer, message, now)
             case m.Hello() | m.Bye():
-                pass  # dealt with before
-            case (
-                m.Welcome()
-                | m.Opened()
-                | m.Done()
-                | m.Error()
-                | m.Logprobs()
-                | m.Truth()
-                | m.Sync()
-            ):
-                self._router.traffic.rejected["direction"] += 1
-                self._router.bad(peer.identity, now)
+                pass  # `receive` takes them
+            case m.Welcome() | m.Opened() | m.Done() | m.Error():
+                self._misdirected(peer, now)
+            case m.Truth() | m.Sync() | m.Logprobs():
+                self._misdirected(peer, now)
             case _:
                 assert_never(message)
 
-    def _heard_mute(self, peer: DrafterPeer, beat: m.Ping | m.Pong, now: float) -> None:
+    def _misdirected(self, peer: DrafterPeer, now: float) -> None:
+        """Count a frame that only verifiers send."""
+        self._router.traffic.rejected["direction"] += 1
+        self._router.bad(peer.identity, now)
+
+    def _ping_came(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
+        peer.link.note_busy(ping.busy)
+        self._note_mute(peer, ping, now)
+        if not self._core.stuck:
+            pong = self._heartbeat(m.Pong, ping.number, now)
+            self._router.send(peer.identity, pong)
+
+    def _pong_came(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
+        self._note_mute(peer, pong, now)
+        round_trip = peer.link.pong(pong.number, pong.busy, now)
+        if round_trip is not None:
+            self._stats.round_trips.record(round_trip)
+            self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
+
+    def _note_mute(self, peer: DrafterPeer, beat: m.Ping | m.Pong, now: float) -> None:
         """Note whether a drafter drafts at all, by a field of each PING and PONG."""
         muted = beat.no_drafts == NoDrafts.VOCABULARY
         if muted != peer.link.mute:
@@ -230,11 +257,10 @@ class Drafters:
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
         if self._core.stuck:
             return
-        known = self.peers.get(identity)
-        if known is not None and known.hello == hello:
-            self._router.send(
-                identity, self._welcome(hello)
-            )  # it asked more than once while nobody listened
+        attached = self.peers.get(identity)
+        if attached is not None and attached.hello == hello:
+            # It has sent HELLO more than once before this verifier answered.
+            self._send_welcome(identity, hello)
             return
         self._peer_gone(identity, Departure.HELLO_AGAIN, now)
         key = self._router.proved_key()
@@ -243,46 +269,45 @@ class Drafters:
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
-        router, number = self._router, next(self._numbers)
-        proved = router.name_of(key), TcpConnection.of(router.inlet.known)
-        self.peers[identity] = peer = DrafterPeer(
-            identity, hello, self._link(now), number, router.sender(), *proved
+        peer = DrafterPeer(
+            identity=identity,
+            hello=hello,
+            link=self._link(now),
+            number=next(self._numbers),
+            address=self._router.sender(),
+            key_name=self._router.name_of(key),
+            connection=TcpConnection.of(self._router.inlet.known),
         )
+        self.peers[identity] = peer
         self._stats.peer_came()
         self._share_cores(now)
-        self._router.send(identity, self._welcome(hello))
+        self._send_welcome(identity, hello)
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         if hello.n_ctx < self._limits.n_ctx:
-            meaning = (
-                f"texts of more tokens get no drafts from it: give it --ctx {self._limits.n_ctx}"
-            )
+            remedy = f"give it --ctx {self._limits.n_ctx}"
+            meaning = f"texts of more tokens get no drafts from it: {remedy}"
             log.warning("drafter_context_is_smaller", n_ctx=hello.n_ctx, meaning=meaning)
         self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)
 
-    def _welcome(self, hello: m.Hello) -> m.Welcome:
-        """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
-        limits = self._limits
-        host = self._cores.host if hello.host == self._cores.host else ""
-        return m.Welcome(
-            verifier=self._name,
-            model=self._info.model,
-            model_hash=self._model_hash,
-            vocab_fingerprint=self._fingerprint,
-            n_vocab=limits.n_vocab,
-            n_ctx=limits.n_ctx,
-            end_ids=sorted(limits.end_ids),
-            host=host,
-            cpu_threads=self._cores.threads,
-        )
+    def _send_welcome(self, identity: bytes, hello: m.Hello) -> None:
+        """Send WELCOME.
+
+        It names the host only to a drafter that knows the name, which may claim cores of this host.
+        """
+        cores = self._cores
+        host = cores.host if hello.host == cores.host else ""
+        welcome = replace(self._welcome, host=host, cpu_threads=cores.threads)
+        self._router.send(identity, welcome)
 
     def _share_cores(self, now: float) -> None:
-        cores, peers = self._cores, self.peers
-        note(cores.beside(peer.hello for peer in peers.values()))
-        here = frozenset(
-            identity for identity, peer in peers.items() if cores.shared_with(peer.hello)
-        )
-        shared = vev.ThreadsShared(cores.alone, cores.threads, here)
+        cores = self._cores
+        note(cores.beside(peer.hello for peer in self.peers.values()))
+        sharing: set[bytes] = set()
+        for identity, peer in self.peers.items():
+            if cores.shared_with(peer.hello):
+                sharing.add(identity)
+        shared = vev.ThreadsShared(cores.alone, cores.threads, frozenset(sharing))
         if shared != self._shared:
             self._shared = shared
             self._core.put(shared, now)
@@ -290,7 +315,9 @@ class Drafters:
     def _ping(
         self, peer: DrafterPeer, now: float, answer: Callable[[float], None] | None = None
     ) -> None:
-        self._router.send(peer.identity, self._heartbeat(m.Ping, peer.link.ping(now, answer), now))
+        number = peer.link.ping(now, answer)
+        ping = self._heartbeat(m.Ping, number, now)
+        self._router.send(peer.identity, ping)
 
     def _heartbeat(self, kind: type[Heartbeat], number: int, now: float) -> Heartbeat:
         """Return a PING or PONG with the verifier's load."""
@@ -304,8 +331,11 @@ class Drafters:
         )
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
-        """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it
-        has none: what was taken for its connection may be another's."""
+        """Let a drafter go, if it is one.
+
+        Its TCP connection is cut if its own end may never do so, but not without a route to it:
+        then the connection may be another drafter's.
+        """
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
@@ -327,47 +357,41 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._act(
-            self._clients.open(
-                request,
-                client,
-                identity,
-                order.ref,
-                self._router.accounts.keys[identity],
-                tenant=(identity, order.ref),
-            )
+        effects = self._clients.open(
+            request,
+            client,
+            owner=identity,
+            ref=order.ref,
+            key=self._router.accounts.keys[identity],
+            tenant=(identity, order.ref),
         )
+        self._act(effects)
 
 
 class RemoteClient:
-    """The client of a session that a drafter asked for: `say` sends it a frame."""
+    """The client of a session that a drafter asked for."""
 
-    def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
-        self._say, self._ref, self._session = say, order.ref, 0
+    def __init__(self, send: Callable[[m.ControlMessage], object], order: m.Open) -> None:
+        """Answer an OPEN; `send` sends its drafter a frame."""
+        self._send = send
+        self._ref = order.ref
+        self._session = 0
 
     def on_event(self, event: ClientEvent) -> None:
-        """Send what TRUTH does not."""
+        """Send the events that TRUTH does not carry."""
         match event:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
                 self._session = session
-                self._say(m.Opened(session, self._ref, prompt_tokens, opened_options(params)))
+                options = opened_options(params)
+                self._send(m.Opened(session, self._ref, prompt_tokens, options))
             case Scored(logprobs):
-                for at, flat in flattened(logprobs, m.MAX_LOGPROBS):
-                    chosen, top_ids, top = flat
-                    self._say(
-                        m.Logprobs(
-                            session=self._session,
-                            base=1 + at,
-                            chosen=chosen,
-                            top_ids=top_ids,
-                            top=top,
-                        )
-                    )
+                for frame in logprobs_frames(self._session, 1, logprobs):
+                    self._send(frame)
             case Tokens() | Finished():
                 pass  # TRUTH and DONE were sent
             case Failed(error):
                 code, message, param = refusal_of(error)
-                self._say(m.Error(code, message, self._ref, param))
+                self._send(m.Error(code, message, self._ref, param))
             case _:
                 assert_never(event)

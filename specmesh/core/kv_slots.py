@@ -1,8 +1,8 @@
 """KV slots: which sequence of an engine a session gets, and the prefix cache of ended sessions.
 
-A session that ends leaves its ids in its sequence. One that begins gets the sequence, or a copy of
-another one's beginning, by which most is gained. The next turn of a chat, or the same system
-prompt, then costs its new ids only. Ids are compared, never just digests of them.
+A session that ends leaves its ids in its sequence, and another one may begin with them. The next
+turn of a chat, or the same system prompt, then costs its new ids only. Ids are compared, never just
+digests of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,11 +91,23 @@ class _Candidate:
 
     @property
     def gain(self) -> int:
+        """Return the ids that are cached more with this choice than without a cache."""
         return self.reused - self.lost
 
 
 class KVSlots:
     """The sequences of one engine, and its orders before the next step.
+
+    - A session that begins gets the sequence, or the copy, by which most ids are reused, minus the
+      cached ids that are lost for it.
+    - If nothing is reused it gets an empty sequence, else the least recently used one.
+    - Fewer than MIN_REUSED_IDS are never reused.
+    - A sequence keeps its ids when its session ends, until the ids of all sequences without a
+      session exceed `room`: then the least recently used ones are emptied.
+    - A sequence that a failed step has used is emptied.
+
+    At a verifier only this and the engine note what a sequence holds: here its KVSlot has the length
+    while it has a session, and its KVContents have the ids afterwards.
 
     It is false while no sequence is free.
     """
@@ -140,6 +152,7 @@ class KVSlots:
         self._saved = 0
 
     def __bool__(self) -> bool:
+        """Return True if a sequence is free."""
         return bool(self._free)
 
     def snapshot(self) -> PrefixCacheSection:
@@ -307,6 +320,6 @@ class KVSlots:
         return tuple(orders)
 
     def doubt(self, seqs: Iterable[int]) -> None:
-        """Empty sequences without a session that a failed step had to do with."""
+        """Empty sequences without a session that a failed step has used."""
         for seq in self._free.keys() & set(seqs):
             self._forget(seq)

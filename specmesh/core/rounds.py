@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.requests import Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,40 +19,37 @@ class SourceDrafts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one step did for one session.
+    """One step's part for one session: statistics, log, client and sources read it as it is.
 
-    base: ids that were committed before it.
+    session: its number. base: ids that were committed before it.
     ids: committed by it; the first `accepted` of them were drafts. An end id is the last one.
-    shown: how many of the ids a client is shown.
+    text: the same as a client is shown them, without an end id.
     drafts: verified by it. tested: how many of them were compared.
     by_source: the drafts by their source, in order.
     generated: ids that count as generated: all but an end id.
     over: an end id, a stop string or the grammar ends the text with these ids.
+    first: the session has had no round before.
     at: when the step ended. sessions: how many had rows in it.
     """
 
+    session: int
     base: int
     ids: tuple[int, ...]
     accepted: int
-    shown: int
+    text: Tokens
     drafts: tuple[int, ...] = ()
     tested: int = 0
     by_source: tuple[SourceDrafts, ...] = ()
-    logprobs: tuple[Logprob | None, ...] = ()
     generated: int = 0
     over: bool = False
+    first: bool = False
     at: float = 0.0
     sessions: int = 1
 
     @property
-    def text_ids(self) -> tuple[int, ...]:
-        """Return the ids that a client is shown."""
-        return self.ids[: self.shown]
-
-    @property
     def exact_drafts(self) -> int:
         """Return how many drafts came from sources whose drafts are accepted for certain."""
-        return sum(one.drafted for one in self.by_source if one.exact)
+        return sum(part.drafted for part in self.by_source if part.exact)
 
 
 def split_by_source(

@@ -24,10 +24,12 @@ from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
 
 VOCABULARY = 2
@@ -134,13 +136,14 @@ class Simulation:
         most_drafts = MAX_DRAFTS
         if policy is not None:
             most_drafts = len(policy(texts.prompt).inputs.steps) - 1
-        self._verifier = VerifierCore(
-            TargetLimits(ENDLESS, VOCABULARY, frozenset(), most_drafts),
-            deepcopy(site.known or site.costs),
-            KVSlots(users, "whole", 0),
-            STEP_ROWS,
+        target = Target(
+            limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), most_drafts),
+            costs=deepcopy(site.known or site.costs),
+            slots=KVSlots(users, "whole", 0),
+            n_batch=STEP_ROWS,
             max_sessions=users,
         )
+        self._verifier = VerifierCore(target)
         self._drafters: dict[vev.DrafterId, _Drafter] = {}
         for number in range(site.drafters or users):
             self._join(b"%d" % number)
@@ -189,7 +192,12 @@ class Simulation:
         params = SessionParams(SamplingParams(), tokens, self._texts.draft_n, cache_prompt=False)
         client = next(self._order) * self._users + user  # the first to ask is served first
         ids = (RIGHT,) * self._texts.prompt
-        opening = vev.Opening(client, Request(None, ids, params), ids, self._texts.prompt)
+        opening = vev.Opening(
+            client=client,
+            request=Request(None, ids, params),
+            ids=ids,
+            n_prompt=self._texts.prompt,
+        )
         self._handle(opening, now)
 
     # --- the verifier
@@ -203,8 +211,7 @@ class Simulation:
         if self._stepping:
             return
         if self._policy is not None:
-            for context in self._verifier.sessions.values():
-                session = context.session
+            for session in self._verifier.sessions():
                 session.draft_length.policy = self._policy(len(session.prefix))
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
@@ -241,21 +248,19 @@ class Simulation:
                 case vev.ToDrafter(drafter, frame):
                     arrived = partial(self._arrived, self._drafters[drafter], frame)
                     self._at(now + self._site.round_trip / 2, arrived)
-                case vev.Committed(client=int(client), round=done):
+                case vev.ToClient(int(client), Round() as done):
                     counts = self._counts
-                    counts.tokens[client % self._users] += done.shown
+                    counts.tokens[client % self._users] += len(done.text.ids)
                     counts.drafted += len(done.drafts)
                     counts.accepted += done.accepted
                 case vev.Solve() if self._policy is None:
                     self._solver_free = max(self._solver_free, now) + self._site.solving
                     self._at(self._solver_free, partial(self._solved, effect))
-                case vev.SessionEnded(client=int(client)):
+                case vev.ToClient(int(client), vev.SessionEnded()):
                     self._ask(client % self._users, now)
-                case vev.Committed() | vev.Solve() | vev.SessionEnded():
+                case vev.ToClient() | vev.RequestRefused() | vev.Forgotten():
                     pass
-                case vev.Began() | vev.ToClient() | vev.RequestRefused() | vev.Forgotten():
-                    pass
-                case vev.Ran() | vev.Noted() | vev.CoreReport():
+                case vev.Solve() | vev.Ran() | vev.Noted() | vev.CoreReport():
                     pass
                 case _:
                     assert_never(effect)
@@ -276,7 +281,7 @@ class Simulation:
         self._verifier.handle(vev.RoundTrip(identity, round_trip), 0.0)
         self._drafters[identity] = _Drafter(identity, core)
 
-    def _arrived(self, drafter: _Drafter, frame: vev.Said, now: float) -> None:
+    def _arrived(self, drafter: _Drafter, frame: vev.DrafterFrame, now: float) -> None:
         """Hand a frame to a drafter's core, as its daemon would."""
         event: ev.CoreEvent
         match frame:

@@ -25,6 +25,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.drafter_pool import RemoteDrafter
 from specmesh.core.verifier.session import VerifierSession
+from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
 
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
@@ -53,7 +54,7 @@ class Draft:
     began: float
 
 
-Effect = Send | vev.Committed | vev.SessionEnded | ev.Learned
+Effect = Send | vev.ToClient | ev.Learned
 
 
 @dataclass(slots=True)
@@ -70,12 +71,16 @@ class Verifier:
     session, and the core offers it no other. seen: counts what happens. first: number of its first session."""
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
-        limits, slots = (
-            TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS),
-            KVSlots(N_SEQ, "whole", 0),
+        target = Target(
+            limits=TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS),
+            costs=StepCosts(),
+            slots=KVSlots(N_SEQ, "whole", 0),
+            n_batch=n_batch,
+            max_sessions=N_SEQ,
+            prefill_rows=PREFILL_ROWS,
         )
-        rows = {"max_sessions": N_SEQ, "prefill_rows": PREFILL_ROWS}
-        self._core = VerifierCore(limits, StepCosts(), slots, n_batch, **rows, first=first)
+        self._core = VerifierCore(target, first=first)
+        self._lifecycle = self._core._lifecycle
         self._sessions: dict[int, _Session] = {}
         self._peers: dict[bytes, Hashable] = {}
         self._held = Counter[int]()  # ids in each sequence of the target's memory
@@ -87,15 +92,15 @@ class Verifier:
     ) -> int:
         """A session for a prompt, or for one whose text has begun with what was said."""
         opening = vev.Opening(
-            len(self._sessions), Request(None, prompt, params), (*prompt, *said), len(prompt)
+            client=len(self._sessions),
+            request=Request(None, prompt, params),
+            ids=(*prompt, *said),
+            n_prompt=len(prompt),
         )
-        [number] = [
-            effect.session
-            for effect in self._core.handle(opening, now)
-            if isinstance(effect, vev.Began)
-        ]
-        self._sessions[number] = _Session(self._core.sessions[number].session)
-        return number
+        self._core.handle(opening, now)
+        newest = self._core.sessions()[-1]
+        self._sessions[newest.id] = _Session(newest)
+        return newest.id
 
     # --- drafters
 
@@ -109,14 +114,14 @@ class Verifier:
         rated: bool,
     ) -> list[Effect]:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
-        live = self._core.sessions[number]
+        live = self._lifecycle.running[number]
         assert live.drafter is None
-        return self._effects(
-            self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now), now
-        )
+        identity = self._joined(peer, round_trip, rated=rated)
+        self._lifecycle.drafters.attach(live, identity, now)
+        return self._effects(self._core._take_effects(now), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
-        live = self._core.sessions.get(number)
+        live = self._lifecycle.running.get(number)
         identity = None if live is None else live.drafter
         if identity is None:
             return []
@@ -128,13 +133,13 @@ class Verifier:
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
         """Another drafter, which perhaps was there before, for a session that may have one."""
-        pool, live = self._core.drafters, self._core.sessions[number]
+        pool, live = self._lifecycle.drafters, self._lifecycle.running[number]
         known = [one for one, other in self._peers.items() if other is peer]
-        released = [] if live.drafter is None else pool.release(live, live.drafter)
-        attached = pool.attach(
-            live, known[0] if known else self._joined(peer, None, rated=False), now
-        )
-        return self._effects([*released, *attached], now)
+        if live.drafter is not None:
+            pool.release(live, live.drafter)
+        identity = known[0] if known else self._joined(peer, None, rated=False)
+        pool.attach(live, identity, now)
+        return self._effects(self._core._take_effects(now), now)
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
@@ -144,14 +149,14 @@ class Verifier:
             drafter.estimates.arrivals.record_round_trip(round_trip)
         if rated:
             drafter.estimates.acceptance.record(4, 3)
-        self._core.drafters.drafters[identity] = drafter
+        self._lifecycle.drafters._drafters[identity] = drafter
         return identity
 
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
         number, session = message.session, self._sessions.get(message.session)
-        live = self._core.sessions.get(number)
+        live = self._lifecycle.running.get(number)
         identity = next(
             (one for one, known in self._peers.items() if known is peer), b"of nobody's"
         )
@@ -174,7 +179,7 @@ class Verifier:
             assert isinstance(order, KVCut), "nothing is shared"
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
-        numbers = {live.session.slot.seq: number for number, live in self._core.sessions.items()}
+        numbers = {session.slot.seq: session.id for session in self._core.sessions()}
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
@@ -211,7 +216,7 @@ class Verifier:
                 case vev.ToDrafter(drafter, m.Truth() | m.Nack() as sent):
                     self._seen["verifier nacks"] += isinstance(sent, m.Nack)
                     result.append(Send(sent, self._peers[drafter]))
-                case vev.Committed() | vev.SessionEnded():
+                case vev.ToClient():
                     result.append(effect)
                 case vev.Solve(number, inputs, old):
                     result += self._effects(

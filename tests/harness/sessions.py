@@ -93,7 +93,7 @@ def generate(
 
 
 def ids_of(rounds: Sequence[Round]) -> tuple[int, ...]:
-    return tuple(token for one in rounds for token in one.text_ids)
+    return tuple(token for one in rounds for token in one.text.ids)
 
 
 def mostly_right(row: Row, luck: Random, count: int = 3, n_vocab: int = 16) -> Drafts:

@@ -34,18 +34,15 @@ LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loa
 
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms."""
-    one = DrafterPeer(
-        name.encode(),
-        Hello(
-            drafter=name,
-            engine="llama",
-            model="small.gguf",
-            vocab_fingerprint="",
-            n_vocab=0,
-            n_ctx=4096,
-        ),
-        Link(0.0),
+    hello = Hello(
+        drafter=name,
+        engine="llama",
+        model="small.gguf",
+        vocab_fingerprint="",
+        n_vocab=0,
+        n_ctx=4096,
     )
+    one = DrafterPeer(identity=name.encode(), hello=hello, link=Link(0.0))
     one.link.pong(one.link.ping(1.0), 0.25, 1.005)
     return one
 
@@ -55,7 +52,11 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     reasons."""
     stats, traffic = VerifierStats(0.0), WireSection()
     for reason in ended:
-        stats.ended(vev.SessionEnded(1, 1, reason, None, (), {}, 2.0))
+        stats.ended(
+            vev.SessionEnded(
+                session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
+            )
+        )
     traffic.rejected["magic"] += 1
     traffic.handshake_failures["hello"] += 1
     machine = session(
@@ -73,7 +74,14 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     }
     drafting = dict.fromkeys(peers, measured)
     report = vev.CoreReport(
-        rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}}
+        sessions=rows,
+        drafters=drafting,
+        kept=2,
+        draft_n=machine.draft_n,
+        prefix_cache=PREFIX_CACHE,
+        totals=machine.counts,
+        step_s=0.034,
+        steps={0: {1: 0.034}},
     )
     known = {identity: one.describe() for identity, one in peers.items()}
     told = facts(

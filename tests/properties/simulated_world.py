@@ -12,6 +12,7 @@ from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
 from fuzz.frames import decoded
 from fuzz.oracle import END, PROMPT, Memory, alone
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams
@@ -335,18 +336,18 @@ class World:
                 case core.Send(message, peer):
                     if peer is not None:
                         peer.down.send(message)
-                case vev.Committed(session=key, round=done):
-                    self.commit(self.sessions[key], done)
-                case vev.SessionEnded(session=key, reason=reason):
-                    assert self.sessions[key].reason is None
-                    self.sessions[key].reason = reason
+                case vev.ToClient(_, Round() as done):
+                    self.commit(self.sessions[done.session], done)
+                case vev.ToClient(_, vev.SessionEnded() as end):
+                    assert self.sessions[end.session].reason is None
+                    self.sessions[end.session].reason = end.reason
 
     def commit(self, served, done):
         assert served.reason is None
         assert done.accepted <= len(done.drafts)
         accepted = [token for token in done.drafts[: done.accepted] if token != END]
-        assert [*done.text_ids[: done.accepted]] == accepted
-        served.shown.extend(done.text_ids)
+        assert [*done.text.ids[: done.accepted]] == accepted
+        served.shown.extend(done.text.ids)
         served.rounds.append((self.clock.now, len(done.drafts), done.accepted))
 
     def run(self, limit=60_000):

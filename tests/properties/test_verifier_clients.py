@@ -19,6 +19,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, Encode
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.target import Target
 from specmesh.errors import Busy, EngineError, RequestError
 
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
@@ -66,10 +67,15 @@ class World:
         self.events = deque()
         self.effects = deque()
         self.encoding = []
-        slots = KVSlots(3, "whole", 0, guests=2, n_ctx=LIMITS.n_ctx)
-        self.core = VerifierCore(
-            LIMITS, StepCosts(), slots, 16, max_sessions=3, guests=2, grace=GRACE
+        target = Target(
+            limits=LIMITS,
+            costs=StepCosts(),
+            slots=KVSlots(3, "whole", 0, guests=2, n_ctx=LIMITS.n_ctx),
+            n_batch=16,
+            max_sessions=3,
+            guests=2,
         )
+        self.core = VerifierCore(target, grace=GRACE)
         self.step = None
         self.clients = Clients(LIMITS, 3, 4)
         self.asked = []
@@ -109,7 +115,7 @@ class World:
         self.asked.append((client, owner))
         ref = len(self.asked)
         tenant = (owner, ref) if owner else (self.rng.choice("ab"), self.rng.choice((1, 2)))
-        self.serve(self.clients.open(request, client, owner, ref, "", tenant=tenant))
+        self.serve(self.clients.open(request, client, owner=owner, ref=ref, tenant=tenant))
 
     def cancel(self):
         if not self.asked:
@@ -197,21 +203,15 @@ class World:
         return rows
 
     def carry_out(self, most=3):
-        clients = self.clients
-        takes = {
-            vev.Committed: clients.committed,
-            vev.Began: clients.began,
-            vev.SessionEnded: clients.ended,
-        }
         for _ in range(min(most, len(self.effects))):
             effect = self.effects.popleft()
-            if take := takes.get(type(effect)):
-                self.serve(take(effect))
             match effect:
+                case vev.ToClient(client, news):
+                    self.serve(self.clients.give(client, news))
                 case vev.RequestRefused(client, error):
                     self.serve(self.clients.refuse(client, error))
                 case vev.Forgotten(session):
-                    self.clients.sessions.pop(session, None)
+                    self.clients.forget(session)
                 case vev.ToDrafter(drafter, said):
                     self.known.append((drafter, said.session))
 
@@ -231,15 +231,15 @@ class World:
     def left(self):
         """Return all that is still there."""
         clients = self.clients
-        core = self.core
+        lifecycle = self.core._lifecycle
         parts = [clients.sessions, clients.requests, clients.waiting]
-        parts += [core.sessions, core.waiting.openings, core.kept]
+        parts += [self.core.sessions(), lifecycle._waiting.openings, lifecycle._kept]
         return [part for part in parts if part]
 
     def check_places(self):
         """Assert that short texts and others have no more sessions than places."""
         assert not any(entry.session for entry in self.clients.waiting)
-        guests = [session.guest for session in self.core.sessions.values()]
+        guests = [context.guest for context in self.core._lifecycle.running.values()]
         assert guests.count(True) <= 2
         assert guests.count(False) <= 3
 
@@ -272,5 +272,5 @@ def test_nothing_is_left(seed, stopped):
         world.serve(world.clients.stop(world.stopped_with))
         world.tell(vev.Signal.STOPPING)
         world.settle(lambda: not (world.clients.requests or world.events or world.effects))
-        assert not world.core.sessions
+        assert not world.core.sessions()
     world.settle(lambda: not world.left() and not world.events)

@@ -46,7 +46,9 @@ class RollingAcceptance:
 
     def pooled(self) -> float:
         """Return the rate over all positions."""
-        prior = PRIOR if self._parent is None else self._parent.pooled()
+        prior = PRIOR
+        if self._parent is not None:
+            prior = self._parent.pooled()
         accepted = sum(self._accepted) + prior * PRIOR_ROUNDS
         return accepted / (sum(self._tested) + PRIOR_ROUNDS)
 

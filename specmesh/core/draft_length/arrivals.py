@@ -70,8 +70,8 @@ class ArrivalEstimate:
     """The drafts of one drafter for one session, from the moment that it took the session.
 
     Measurements go into the drafter's `Arrivals`. In all methods `frontier` is the number of
-    committed ids, `lead` the number of drafts in hand beyond it, and `asked` the number of drafts
-    that the drafter is asked for.
+    committed ids, `lead` the number of drafts in hand beyond it, and `draft_n` the number of
+    drafts that the drafter is asked for.
     """
 
     def __init__(self, arrivals: Arrivals) -> None:
@@ -94,7 +94,9 @@ class ArrivalEstimate:
         time, position = self._anchor
         ahead = position - frontier + (now - time) / interval
         is_plausible = ahead < lead + 1 and (lead == 0 or ahead >= lead)
-        return ahead if is_plausible else float(lead)
+        if not is_plausible:
+            return float(lead)
+        return ahead
 
     def due(self, position: int, now: float) -> float:
         """Return when the draft before a position can be here; those up to the anchor come
@@ -125,7 +127,7 @@ class ArrivalEstimate:
         self.drafting = True
         self._silent_since = None
 
-    def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
+    def arrived(self, frontier: int, draft_n: int, end: int, now: float) -> None:
         """Learn from drafts up to the position `end`.
 
         The first ones after a flush show how long a restart takes, the others how long one draft
@@ -137,7 +139,7 @@ class ArrivalEstimate:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)
             self._flush = None
-        elif self._arrived is not None and self._arrived[1] < end <= frontier + asked:
+        elif self._arrived is not None and self._arrived[1] < end <= frontier + draft_n:
             time, position = self._arrived
             self._arrivals.record_interval(now - time, end - position)
         if self._arrived is None or end > self._arrived[1]:
@@ -145,16 +147,18 @@ class ArrivalEstimate:
         if self._anchor is None or end > self._anchor[1]:
             self._anchor = (now, end)
 
-    def moved(self, frontier: int, asked: int, now: float, *, flushed: bool) -> None:
+    def moved(self, frontier: int, draft_n: int, now: float, *, flushed: bool) -> None:
         """Note the new frontier before it is sent. flushed: no draft is left beyond it."""
         self._arrived = None
-        if not asked:
+        if not draft_n:
             self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
         if not flushed:
             return
-        self._flush = (now, frontier) if asked else None
+        self._flush = None
+        if draft_n:
+            self._flush = (now, frontier)
         restart = self._arrivals.restart
         if restart is None:
             self._anchor = (now + self._arrivals.round_trip, frontier)

@@ -90,7 +90,7 @@ class DraftLengthController:
         self._accepted = 0
         self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._news = False  # of acceptance, since the policy was last checked
-        self._asked_at = 0  # frontier at which drafts were last asked for
+        self._wanted_at = 0  # frontier at which drafts were last asked for
         self._muted = False  # the drafter drafts nothing, by its own account
         self.probing = False
         self.draft_n = self._wanted_drafts()
@@ -166,11 +166,11 @@ class DraftLengthController:
         return self.lone and (self.refuses(self.drafter) or unwanted)
 
     @property
-    def asking(self) -> bool:
+    def wants_drafts(self) -> bool:
         """Return True if drafts are asked for adaptively, or were until recently."""
         if self._fixed is not None or self.drafter is None:
             return False
-        return self._frontier - self._asked_at < PROBE_INTERVAL
+        return self._frontier - self._wanted_at < PROBE_INTERVAL
 
     # --- step or wait
 
@@ -231,7 +231,9 @@ class DraftLengthController:
         if lead >= drafts or not self.estimate.drafting:
             return drafts, None
         until = self.estimate.due(frontier + drafts, now) + self.estimate.slack
-        return drafts, until if until > now else None
+        if until <= now:
+            return drafts, None
+        return drafts, until
 
     def _waiting_pays(self) -> bool:
         """Return True while accepted drafts have saved the time that waiting has cost so far."""
@@ -240,7 +242,9 @@ class DraftLengthController:
 
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-        return tuple(accumulate(self.acceptance.rates(drafts), mul)) if drafts else ()
+        if not drafts:
+            return ()
+        return tuple(accumulate(self.acceptance.rates(drafts), mul))
 
     def _seconds(self, rows: int) -> float:
         return self._costs.seconds(rows, self._frontier)
@@ -248,7 +252,9 @@ class DraftLengthController:
     @property
     def round_trip(self) -> float:
         """Return the seconds to the drafter and back; 0 while unknown."""
-        return 0.0 if self.drafter is None else self.drafter.arrivals.round_trip
+        if self.drafter is None:
+            return 0.0
+        return self.drafter.arrivals.round_trip
 
     @property
     def alone(self) -> float:
@@ -274,8 +280,9 @@ class DraftLengthController:
             return None
         speculation.policy_checked_at = now
         self._news = False
-        is_current = self.policy is not None and not moved(self.policy.inputs, inputs)
-        return None if is_current else inputs
+        if self.policy is not None and not moved(self.policy.inputs, inputs):
+            return None
+        return inputs
 
     def inputs_with(
         self, rates: list[float], arrivals: Arrivals, load: int | None = None
@@ -284,7 +291,9 @@ class DraftLengthController:
 
         load: sessions that it would draft for; None for the present ones.
         """
-        interval = arrivals.interval_at(arrivals.load if load is None else load)
+        if load is None:
+            load = arrivals.load
+        interval = arrivals.interval_at(load)
         if interval is None or self._seconds(1) <= 0:
             return None
         restart = arrivals.restart
@@ -351,16 +360,16 @@ class DraftLengthController:
             return
         speculation = self.drafter.speculation
         if self.draft_n:
-            self._asked_at = self._frontier
+            self._wanted_at = self._frontier
             speculation.drafted()
             return
         if self.withheld or self._muted or self._fixed is not None:
             return
-        quiet = self._frontier - self._asked_at
+        quiet = self._frontier - self._wanted_at
         if quiet >= speculation.probe_interval:
             self.draft_n = FIRST_DRAFT_N
             self.probing = True
-            self._asked_at = self._frontier
+            self._wanted_at = self._frontier
             speculation.probed()
 
     def _wanted_drafts(self) -> int:
@@ -376,7 +385,9 @@ class DraftLengthController:
                 self._share = self._fair_share()
                 self._share_until = self._frontier + SHARE_TOKENS
             return self._share
-        return FIRST_DRAFT_N if self.policy is None else self.policy.wanted
+        if self.policy is None:
+            return FIRST_DRAFT_N
+        return self.policy.wanted
 
     def _fair_share(self) -> int:
         """Return the drafts that each session should bring if all were like this one."""

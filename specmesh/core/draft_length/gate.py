@@ -74,7 +74,7 @@ class StepOutcome:
 
     sessions: how many shared it. tokens: committed by it.
     seconds: from the end of the step before to its own end.
-    asked: drafts were asked for. had_drafts: it verified some.
+    drafting: drafts were asked for. has_drafts: it verified some.
     rate_alone: expected tokens per second without drafts; 0 while unknown.
     shared_host: a drafter of this host slows steps down. The rate without drafts is then measured
         before anything is drafted.
@@ -83,8 +83,8 @@ class StepOutcome:
     sessions: int
     tokens: int
     seconds: float
-    asked: bool
-    had_drafts: bool
+    drafting: bool
+    has_drafts: bool
     rate_alone: float = 0.0
     shared_host: bool = False
 
@@ -92,12 +92,18 @@ class StepOutcome:
 class SpeculationGate:
     """Opens and shuts for the drafts of one source at one number of sessions.
 
-    - open: drafts may be asked for.
-    - verdict: drafting pays; None before it was measured.
+    - The budget counts steps without drafts. It grows by the steps that drafts save, and by EARNED
+      of each step without; it falls by the steps that drafting loses.
+    - The gate shuts when the budget is overdrawn by DEBT, and opens when nothing is owed. So the
+      cost of drafting is bounded, even if it pays for some texts only.
+    - While it is shut, STEPS_WITHOUT steps show the rate without drafts, and the verdict is made.
+    - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
+      clearly.
+    - Beside a drafter of the same host that rate is measured before anything is drafted.
+    - Steps just after a change, and one that took far too long, do not count.
 
-    The budget is what drafting may lose, in steps without drafts: what it has gained, and a small
-    share of the steps without. While the budget is spent the gate is shut. So the cost of drafting
-    is bounded, also where it pays for some texts only.
+    open: drafts may be asked for.
+    verdict: drafting pays; None before it was measured.
     """
 
     def __init__(self) -> None:
@@ -128,9 +134,9 @@ class SpeculationGate:
         self._stalled = stalled
         if not self.open:
             # Drafts of before may still be in hand.
-            if settled and not (step.had_drafts or stalled):
+            if settled and not (step.has_drafts or stalled):
                 self._stepped_shut(step)
-        elif step.asked:
+        elif step.drafting:
             baseline_missing = step.shared_host and not self._without.enough
             if not self._alone or baseline_missing:
                 self._shut()

@@ -76,11 +76,13 @@ class StepCosts:
             expected = self.seconds(rows, context)
             if expected > 0:
                 curve.record(rows, expected)
-        # Medians are computed on demand: while nothing is expected there is no demand.
-        before = curve.medians.get(rows) if self._expected else None
-        curve.record(rows, seconds)
         self._slower = None
-        if self._expected and curve.medians[rows] != before:
+        if not self._expected:
+            curve.record(rows, seconds)  # its medians are computed on demand
+            return
+        before = curve.medians.get(rows)
+        curve.record(rows, seconds)
+        if curve.medians[rows] != before:
             self._dearer.clear()
             self._expected.clear()
 
@@ -89,8 +91,9 @@ class StepCosts:
         bucket = _bucket(context)
         if self._alone is not None:
             curve = self.curves.get(bucket)
-            measured = None if curve is None else curve.medians.get(rows)
-            return self._beside(rows, context, self._alone) if measured is None else measured
+            if curve is None or rows not in curve.medians:
+                return self._beside(rows, context, self._alone)
+            return curve.medians[rows]
         key = (bucket, rows)
         known = self._expected.get(key)
         if known is None:
@@ -134,7 +137,9 @@ class StepCosts:
         if curve is None:
             return self._in_bucket(shorter, rows)
         if bucket not in self._dearer:
-            extra = [one - self._in_bucket(shorter, width) for width, one in curve.medians.items()]
+            extra: list[float] = []
+            for width, seconds in curve.medians.items():
+                extra.append(seconds - self._in_bucket(shorter, width))
             self._dearer[bucket] = median(extra)
         return max(self._in_bucket(shorter, rows) + self._dearer[bucket], 0.0)
 

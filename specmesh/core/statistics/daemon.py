@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 from specmesh.core import events as ev
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import NoDrafts
+from specmesh.core.rounds import Round
 from specmesh.core.statistics import snapshot
 from specmesh.core.statistics.counters import (
     LONG,
@@ -82,7 +83,6 @@ class VerifierStats(DaemonStats):
         self._between_tokens = Histogram(SHORT)
         self._latencies = Histogram(LONG)
         self._ended: Counter[str] = Counter()  # sessions by reason
-        self._rounds: list[vev.Committed] = []  # of the step that runs
         histograms = snapshot.HistogramsSection(
             round_trip_s=Histogram(SHORT),
             time_to_first_token_s=self._first_tokens,
@@ -100,31 +100,29 @@ class VerifierStats(DaemonStats):
         if began.resumed:
             self.resumed += 1
 
-    def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
+    def committed(self, opened: float, last: float | None, done: Round) -> None:
         """Count a round of a session.
 
         opened: when the session was. last: when its round before was sent; None for the first.
         """
-        tokens = done.round.shown
-        self._rounds.append(done)
+        tokens = len(done.text.ids)
         if last is None:
             self._first_tokens.record(done.at - opened)
         elif tokens:
             self._between_tokens.record((done.at - last) / tokens, tokens)
 
     def ended(self, end: vev.SessionEnded) -> None:
-        """Count the end of a session."""
+        """Count the end of a session, once."""
+        if end.again:
+            return
         self._ended[end.reason] += 1
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
 
-    def ran(self, step: vev.Ran) -> list[vev.Committed]:
-        """Count a step; return its rounds."""
+    def ran(self, step: vev.Ran) -> None:
+        """Count a step."""
         self.busy.record(step.ended, step.ended - step.started)
         self.throughput.record(step.tokens, step.started, step.ended)
-        rounds = self._rounds
-        self._rounds = []
-        return rounds
 
     def snapshot(
         self,

@@ -154,7 +154,7 @@ class Probabilistic:
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
         """Return the function that chooses each token."""
-        chosen = self._verified(rows) if rows.offers else []
+        chosen = self._verified(rows)
 
         def choose(index: int) -> int:
             return chosen[index] if index < len(chosen) else self._own_choice(rows, index)
@@ -164,6 +164,8 @@ class Probabilistic:
     def _verified(self, rows: VerifiedRows) -> list[int]:
         """Return the accepted drafts, and the recovered token if not all are accepted."""
         offers = rows.offers
+        if not offers:
+            return []
         distributions = [
             rows.sampler(index).distribution(rows.logits[index]) for index in range(len(offers))
         ]

@@ -129,7 +129,9 @@ class WaitingRequests:
         as_guest = len(running) - guests >= self._max_sessions
         if as_guest and guests >= self._guests:
             return None
-        taken = Counter(part for context in running for part in parts_of(context.tenant))
+        taken = Counter[Tenant]()
+        for context in running:
+            taken.update(parts_of(context.tenant))
         fit: list[vev.Opening] = []
         for opening in self.openings:
             at_share = taken[opening.tenant[:1]] >= self._share
@@ -167,7 +169,9 @@ class WaitingRequests:
         self._turn += 1
         for part in parts_of(tenant):
             self._turns[part] = self._turn
-        present = {part for opening in self.openings for part in parts_of(opening.tenant)}
+        present: set[Tenant] = set()
+        for opening in self.openings:
+            present.update(parts_of(opening.tenant))
         for part in self._turns.keys() - present:
             del self._turns[part]
 
@@ -195,7 +199,10 @@ class KeptSessions(dict[int, SessionContext]):
         context.kept_until = now + self.grace
 
     def running(self, *, guest: bool | None = None) -> SessionContext | None:
-        """Return the oldest session that has not ended; if `guest` is given, of guests or others."""
+        """Return the oldest session that has not ended.
+
+        guest: of the guests, or of the others; None for any.
+        """
         for context in self.values():
             if context.state is ContextState.KEPT and guest in (None, context.guest):
                 return context

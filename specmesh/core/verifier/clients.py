@@ -1,22 +1,41 @@
-"""The verifier's clients, here and at drafters: what the core says of their sessions, as their events."""
+"""The clients of a verifier's sessions, its own and those of drafters: requests in, events out.
+
+The core knows clients by numbers; here each number has its request and its sink.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import EventSink, Failed, Finished, Reply, Request, Started, Tokens
+from specmesh.core.requests import (
+    ClientEvent,
+    EventSink,
+    Failed,
+    Finished,
+    Reply,
+    Request,
+    Scored,
+    Started,
+    Tokens,
+)
+from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_request
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import WaitingRoom, most_sessions
 from specmesh.errors import Busy, SpecmeshError
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ClientRequest:
-    """A request until its session ends. `number` names its client to the core. owner: the drafter
-    whose client asked, by `ref`; None for a client here. tenant: whom it counts for. size: bytes
-    that it takes. session: 0 before it has one."""
+    """A request until its session ends.
+
+    number: the core's number of its client.
+    owner: the drafter whose client asked, by `ref`; None for a client of the verifier's own.
+    tenant: for whom it counts. size: bytes that it takes.
+    session: the number of its session; 0 before it has one.
+    """
 
     number: int
     request: Request
@@ -27,10 +46,20 @@ class ClientRequest:
     size: int = 0
     session: int = 0
 
+    @property
+    def waits(self) -> bool:
+        """Return True if it waits for a session; one by its name only is answered at once."""
+        return not self.session and not self.request.named_only
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, kw_only=True)
 class SessionTraffic:
-    """What is counted here of a session. sent_at: time of its last round. drafters: those that have heard of it."""
+    """The traffic of a session, counted by the I/O thread.
+
+    sent_at: time of its newest round.
+    drafters: those that were sent a frame of it.
+    over: the session has ended; its end may be asked for.
+    """
 
     opened: float
     name: str
@@ -43,61 +72,60 @@ class SessionTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make ids of a prompt and a constraint of its grammar, if its request is still there when it is its turn. They
-    come back by `encoded`, or why not by `refuse`."""
+    """Make ids of a prompt, and a constraint of its grammar, if its request still waits then.
+
+    The result goes to `Clients.encoded`, an error to `Clients.refuse`.
+    """
 
     opening: vev.Opening
 
 
 ClientsEffect = Encode | Reply | vev.Opening | vev.ClientLeft | vev.ClientPaused
-"""What is to be done; the last three the core is to hear."""
+"""The last three are events for the core."""
 
 
 class Clients:
-    """Requests by number, sessions by id. Beside those that find one of `max_sessions` free `most`
-    requests may wait; the core decides who is next. A drafter's own clients get half of these places
-    at most. A prompt that takes long to encode holds up nobody: those that are ready overtake it."""
+    """The requests of clients by number, and the traffic of sessions.
+
+    - Besides those that find one of `max_sessions` sessions free, `most` requests may wait. The
+      core decides which is next.
+    - The clients of one drafter get half of these places at most.
+    - A request waits for its own prompt only: those that are encoded sooner begin sooner.
+
+    sessions: by number. requests: by number.
+    """
 
     def __init__(self, limits: TargetLimits, max_sessions: int, most: int) -> None:
-        self._limits, self._max_sessions, self._most = limits, max_sessions, most
-        self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
-        self.requests: dict[int, ClientRequest] = {}
-        self._waiting: dict[int, ClientRequest] = {}  # those that need a session of their own
+        self.requests: dict[int | None, ClientRequest] = {}  # None is no client's number
+        self._limits = limits
+        self._max_sessions = max_sessions
+        self._most = most
+        self._stopped: SpecmeshError | None = None
         self._room = WaitingRoom()
         self._numbers = itertools.count(1)
 
     @property
-    def live(self) -> int:
-        """Sessions that run, those that are kept too."""
+    def running(self) -> int:
+        """Return the number of sessions that run, kept ones included."""
         return sum(not traffic.over for traffic in self.sessions.values())
 
     @property
     def waiting(self) -> list[ClientRequest]:
-        """Requests that wait for a session; one by its name only is answered at once."""
-        return list(self._waiting.values())
+        """Return the requests that wait for a session."""
+        return [entry for entry in self.requests.values() if entry.waits]
 
-    def _add(self, entry: ClientRequest) -> None:
-        self.requests[entry.number] = entry
-        if not entry.request.named_only:
-            self._waiting[entry.number] = entry
-            self._room.enter(entry.tenant, entry.size)
+    def owners(self) -> list[bytes | None]:
+        """Return the owner of each session that has a client."""
+        return [entry.owner for entry in self.requests.values() if entry.session]
 
-    def _waits_no_longer(self, number: int) -> None:
-        entry = self._waiting.pop(number, None)
-        if entry is not None:
-            self._room.leave(entry.tenant, entry.size)
-
-    def _remove(self, number: int) -> ClientRequest | None:
-        self._waits_no_longer(number)
-        return self.requests.pop(number, None)
-
-    # --- what clients ask for
+    # --- requests of clients
 
     def open(
         self,
         request: Request,
         client: EventSink,
+        *,
         owner: bytes | None = None,
         ref: int = 0,
         key: str = "",
@@ -105,158 +133,193 @@ class Clients:
     ) -> Sequence[ClientsEffect]:
         """Let a request wait for a session, or for the one that it names, which may be there."""
         entry = ClientRequest(
-            next(self._numbers), request, client, owner, ref, tenant, request.own_size
+            number=next(self._numbers),
+            request=request,
+            client=client,
+            owner=owner,
+            ref=ref,
+            tenant=tenant,
+            size=request.own_size,
         )
         try:
-            if self._stopped is not None:
-                raise self._stopped
-            if not (request.named_only or self._held(request.id)):
-                self._check_room(entry)
+            self._check(entry)
         except SpecmeshError as error:
             return [Reply(client, Failed(error))]
         self._add(entry)
-        ids = (
-            () if request.named_only else request.prompt_ids or ()
-        )  # without ids no new session begins
+        ids: tuple[int, ...] = ()
+        if not request.named_only:  # without ids no new session begins
+            ids = request.prompt_ids or ()
         opening = vev.Opening(
-            entry.number, request, ids, len(ids), None, entry.owner, key, entry.tenant
+            client=entry.number,
+            request=request,
+            ids=ids,
+            n_prompt=len(ids),
+            owner=owner,
+            key=key,
+            tenant=tenant,
         )
         if request.named_only:
-            return [opening]  # the core answers at once
+            return [opening]
         if request.prompt_ids is not None and request.params.grammar is None:
             return self.encoded(opening)
         return [Encode(opening)]
 
-    def _held(self, name: str) -> bool:
-        """Return whether a session has this name, and nobody waits for it yet: it takes no other place."""
-        names = [traffic.name for traffic in self.sessions.values()]
-        return bool(name) and name in names and all(one.request.id != name for one in self.waiting)
-
-    def _check_room(self, entry: ClientRequest) -> None:
-        """Raise Busy where too many wait already."""
-        count, owners = self._room.count, self.owners()
+    def _check(self, entry: ClientRequest) -> None:
+        """Raise an error if a request may not wait: the verifier stops, or too many wait."""
+        if self._stopped is not None:
+            raise self._stopped
+        if entry.request.named_only or self._has_place(entry.request.id):
+            return
+        count = self._room.count
+        owners = self.owners()
         hint = "try again, or start the verifier with a larger --max-queue"
         full = f"all {self._max_sessions} sessions are taken and {count} requests wait: {hint}"
         places = self._most + max(self._max_sessions - len(owners), 0)
         self._room.check(entry.tenant, entry.size, places, full)
         if entry.owner is None:
             return
-        theirs = owners.count(entry.owner)
-        theirs += sum(one.owner == entry.owner for one in self._waiting.values())
-        if theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
-            raise Busy(f"{theirs} requests of this drafter run or wait", hint)
+        own = owners.count(entry.owner)
+        for other in self.waiting:
+            if other.owner == entry.owner:
+                own += 1
+        if own >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
+            raise Busy(f"{own} requests of this drafter run or wait", hint)
+
+    def _has_place(self, name: str) -> bool:
+        """Return True if a session has this name, and no other request waits for it."""
+        if not name or all(traffic.name != name for traffic in self.sessions.values()):
+            return False
+        return all(entry.request.id != name for entry in self.waiting)
+
+    def _add(self, entry: ClientRequest) -> None:
+        self.requests[entry.number] = entry
+        if entry.waits:
+            self._room.enter(entry.tenant, entry.size)
+
+    def _remove(self, number: int | None) -> ClientRequest | None:
+        entry = self.requests.pop(number, None)
+        if entry is not None and entry.waits:
+            self._room.leave(entry.tenant, entry.size)
+        return entry
 
     def encoded(self, opening: vev.Opening) -> Sequence[ClientsEffect]:
-        """Hand a request with its prompt to the core, unless it was withdrawn."""
-        entry, request = self.requests.get(opening.client), opening.request
-        if entry is None:
+        """Hand a request with its prompt's ids to the core, unless it was withdrawn."""
+        if opening.client not in self.requests:
             return []
-        known = (*opening.ids, *request.generated)
+        request = opening.request
+        ids = (*opening.ids, *request.generated)
         try:
-            check_request(request.params, known, len(opening.ids), self._limits)
+            check_request(request.params, ids, len(opening.ids), self._limits)
         except SpecmeshError as error:
-            return self.refuse(entry.number, error)
-        return [replace(opening, ids=known)]
+            return self.refuse(opening.client, error)
+        return [replace(opening, ids=ids)]
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> Sequence[ClientsEffect]:
-        """Forget requests; those that have a session hear its end."""
-        gone = [one for one in self.requests.values() if unwanted(one)]
-        for entry in gone:
-            if not entry.session:
-                self._remove(entry.number)
-        return [vev.ClientLeft(entry.number) for entry in gone]
+        """Forget requests; those that have a session still get its end."""
+        left: list[ClientsEffect] = []
+        for entry in list(self.requests.values()):
+            if unwanted(entry):
+                left.append(vev.ClientLeft(entry.number))
+                if not entry.session:
+                    self._remove(entry.number)
+        return left
 
     def pause(self, client: EventSink, *, paused: bool) -> Sequence[ClientsEffect]:
         """Let a client's session wait, or go on."""
-        entries = [one for one in self.requests.values() if one.client is client and one.session]
-        return [vev.ClientPaused(entry.number, paused) for entry in entries]
+        events: list[ClientsEffect] = []
+        for entry in self.requests.values():
+            if entry.client is client and entry.session:
+                events.append(vev.ClientPaused(entry.number, paused))
+        return events
 
     def withdraw(self, owner: bytes, ref: int) -> Sequence[ClientsEffect]:
-        """Forget the request that a drafter sent with `ref`, unless a session has come of it."""
-        return self.cancel(lambda one: (one.owner, one.ref) == (owner, ref) and not one.session)
+        """Forget the request that a drafter sent with `ref`, unless it has a session."""
+        return self.cancel(
+            lambda entry: entry.owner == owner and entry.ref == ref and not entry.session
+        )
 
     def abandon(self, owner: bytes) -> None:
-        """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
-        for entry in [one for one in self.requests.values() if one.owner == owner]:
-            self._remove(entry.number)
+        """Forget the requests of a drafter that has gone; the core keeps or ends their sessions."""
+        for entry in list(self.requests.values()):
+            if entry.owner == owner:
+                self._remove(entry.number)
 
     def stop(self, error: SpecmeshError) -> Sequence[ClientsEffect]:
-        """Refuse those that wait, and whoever comes."""
-        self._stopped, effects = error, list[ClientsEffect]()
-        for entry in [one for one in self.requests.values() if not one.session]:
-            effects += self.refuse(entry.number, error)
-            effects.append(vev.ClientLeft(entry.number))  # the core may be about to begin it
+        """Refuse the requests that wait, and all that come."""
+        self._stopped = error
+        effects: list[ClientsEffect] = []
+        for entry in list(self.requests.values()):
+            if not entry.session:
+                effects += self.refuse(entry.number, error)
+                effects.append(vev.ClientLeft(entry.number))  # the core may be about to begin it
         return effects
 
-    def owners(self) -> list[bytes | None]:
-        """Who asked for the sessions that run, without those that are kept, which give way."""
-        return [entry.owner for entry in self.requests.values() if entry.session]
-
     def end(self, error: SpecmeshError) -> Sequence[Reply]:
-        """Nobody hears more than this."""
-        return [reply for number in list(self.requests) for reply in self.refuse(number, error)]
-
-    # --- what the core says
-
-    def refuse(self, number: int, error: SpecmeshError) -> Sequence[Reply]:
-        entry = self._remove(number)
-        return [Reply(entry.client, Failed(error))] if entry is not None else []
-
-    def began(self, began: vev.Began) -> Sequence[Reply]:
-        if began.adopted:  # whoever had it before hears no more of it
-            for entry in [one for one in self.requests.values() if one.session == began.session]:
-                self._remove(entry.number)
-        else:
-            self.sessions[began.session] = SessionTraffic(began.opened, began.name)
-        new = self.requests.get(began.client)
-        if new is None:
-            return []
-        new.session = began.session
-        self._waits_no_longer(new.number)
-        replies = [
-            Reply(
-                new.client,
-                Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params),
-            )
-        ]
-        if began.said:
-            replies.append(Reply(new.client, Tokens(began.said, 0, began.logprobs)))
+        """End all requests with an error."""
+        replies: list[Reply] = []
+        for number in list(self.requests):
+            replies += self.refuse(number, error)
         return replies
 
-    def hear(self, effect: vev.ToClient) -> Sequence[Reply]:
-        entry = self.requests.get(effect.client) if effect.client is not None else None
-        return [Reply(entry.client, effect.what)] if entry is not None else []
+    # --- effects of the core
 
-    def committed(self, done: vev.Committed) -> Sequence[Reply]:
-        """Give a round to its session's client."""
-        entry = self.requests.get(done.client) if done.client is not None else None
-        if entry is None:
+    def refuse(self, number: int | None, error: SpecmeshError) -> Sequence[Reply]:
+        """End a request with an error."""
+        return self._end(number, Failed(error))
+
+    def _end(self, number: int | None, event: Failed | Finished) -> Sequence[Reply]:
+        entry = self._remove(number)
+        return [] if entry is None else [Reply(entry.client, event)]
+
+    def give(self, number: int | None, news: vev.ClientNews) -> Sequence[Reply]:
+        """Give a client the news of its session."""
+        event: ClientEvent
+        match news:
+            case Round():
+                event = news.text
+            case Scored():
+                event = news
+            case vev.Began():
+                return self._began(number, news)
+            case vev.SessionEnded():
+                return self._ended(number, news)
+            case _:
+                assert_never(news)
+        entry = self.requests.get(number)
+        return [] if entry is None else [Reply(entry.client, event)]
+
+    def _began(self, number: int | None, began: vev.Began) -> Sequence[Reply]:
+        if began.adopted:  # the client before gets no more of it
+            for entry in list(self.requests.values()):
+                if entry.session == began.session:
+                    self._remove(entry.number)
+        else:
+            self.sessions[began.session] = SessionTraffic(opened=began.opened, name=began.name)
+        new = self.requests.get(number)
+        if new is None:
             return []
-        return [
-            Reply(
-                entry.client,
-                Tokens(
-                    done.round.text_ids,
-                    min(done.round.accepted, done.round.shown),
-                    done.round.logprobs,
-                ),
-            )
-        ]
+        if new.waits:
+            self._room.leave(new.tenant, new.size)
+        new.session = began.session
+        prompt = began.prompt_ids
+        started = Started(began.session, len(prompt), prompt, began.params)
+        replies = [Reply(new.client, started)]
+        if began.ids:
+            replies.append(Reply(new.client, Tokens(began.ids, 0, began.logprobs)))
+        return replies
 
-    def ended(self, end: vev.SessionEnded) -> Sequence[Reply]:
-        """Tell a session's client of its end, with the report."""
-        entry = self._remove(end.client) if end.client is not None else None
+    def _ended(self, number: int | None, end: vev.SessionEnded) -> Sequence[Reply]:
+        """Send the end of a session, with the report and the bytes that it took on the wire."""
+        report = dict(end.report)
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True
-        if entry is None:
-            return []
+            report["bytes_sent"] = traffic.bytes_sent
+            report["bytes_received"] = traffic.bytes_received
         if end.error is not None:
-            return [Reply(entry.client, Failed(end.error))]
-        report = end.report
-        if traffic is not None:
-            report = report | {
-                "bytes_sent": traffic.bytes_sent,
-                "bytes_received": traffic.bytes_received,
-            }
-        return [Reply(entry.client, Finished(end.reason, end.prompt_ids, report))]
+            return self.refuse(number, end.error)
+        return self._end(number, Finished(end.reason, end.prompt_ids, report))
+
+    def forget(self, session: int) -> None:
+        """Forget a session that cannot be resumed."""
+        self.sessions.pop(session, None)

@@ -75,160 +75,154 @@ class RemoteDrafter:
 
 
 class DrafterPool:
-    """Assigns drafters to sessions; calls return the effects to carry out.
+    """Assigns drafters to sessions.
 
     A session of a drafter's own client always has that drafter.
-
-    drafters: by identity, the oldest first.
     """
 
-    def __init__(self, sessions: Mapping[int, SessionContext]) -> None:
-        """Assign drafters to these sessions, which others add and remove."""
-        self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
+    def __init__(self, sessions: Mapping[int, SessionContext], effects: list[vev.Effect]) -> None:
+        """Assign drafters to these sessions, which others add and remove.
+
+        effects: takes what is to be carried out.
+        """
+        self._effects = effects
+        self._drafters: dict[vev.DrafterId, RemoteDrafter] = {}  # the oldest first
         self._sessions = sessions
         self._acceptance = RollingAcceptance()  # of all drafters
 
+    @property
+    def count(self) -> int:
+        """Return how many drafters are attached."""
+        return len(self._drafters)
+
     # --- drafters come and go
 
-    def join(self, joined: vev.DrafterJoined, now: float) -> list[vev.Effect]:
+    def join(self, joined: vev.DrafterJoined, now: float) -> None:
         """Add a drafter."""
-        self.drafters[joined.drafter] = RemoteDrafter(joined, self._acceptance)
-        return self.find_all(now)
+        self._drafters[joined.drafter] = RemoteDrafter(joined, self._acceptance)
+        self.find_all(now)
 
-    def name(self, identity: vev.DrafterId | None) -> str | None:
-        """Return the name of a drafter; None if it has gone."""
-        return self.drafters[identity].name if identity in self.drafters else None
+    def name(self, context: SessionContext) -> str | None:
+        """Return the name of a session's drafter; None if it has none."""
+        drafter = self._drafter_of(context)
+        return None if drafter is None else drafter.name
 
     def gone(self, identity: vev.DrafterId) -> None:
         """Remove a drafter."""
-        self.drafters.pop(identity, None)
+        self._drafters.pop(identity, None)
         for context in self._sessions.values():
             if context.drafter == identity:
                 self.detach(context)
 
-    def mute(self, identity: vev.DrafterId, now: float, *, muted: bool) -> list[vev.Effect]:
+    def mute(self, identity: vev.DrafterId, now: float, *, muted: bool) -> None:
         """Note that a drafter drafts nothing, or that it drafts again.
 
         Its own clients' sessions stay with it; others find another drafter.
         """
-        drafter = self.drafters.get(identity)
+        drafter = self._drafters.get(identity)
         if drafter is None:
-            return []  # it has just gone
+            return  # it has just gone
         drafter.muted = muted
-        effects: list[vev.Effect] = []
         for context in self._sessions.values():
             if context.drafter != identity:
                 continue
             context.session.draft_length.mute(muted=muted)
             if context.owner != identity:
-                effects += self.release(context, identity)
+                self.release(context, identity)
                 self.detach(context)
-        return effects + self.find_all(now)
+        self.find_all(now)
 
     def round_trip(self, identity: vev.DrafterId, seconds: float) -> None:
         """Note the time from a PING to its PONG."""
-        if identity in self.drafters:
-            self.drafters[identity].estimates.arrivals.record_round_trip(seconds)
+        if identity in self._drafters:
+            self._drafters[identity].estimates.arrivals.record_round_trip(seconds)
 
     # --- a session gets a drafter, or loses it
 
-    def find_all(self, now: float) -> list[vev.Effect]:
+    def find_all(self, now: float) -> None:
         """Give each session without a drafter one.
 
         The session of a drafter's own client waits for that drafter.
         """
-        effects: list[vev.Effect] = []
-        if not self.drafters:
-            return effects
-        for context in self._sessions.values():
-            unowned = context.drafter is None and context.owner is None
-            if unowned and context.session.may_draft:
-                effects += self.find(context, now)
-        return effects
+        if self._drafters:
+            for context in self._sessions.values():
+                self.find(context, now)
 
-    def find(self, context: SessionContext, now: float) -> list[vev.Effect]:
-        """Give a session a drafter, if there is any: first one to measure, then the best one."""
+    def find(self, context: SessionContext, now: float) -> None:
+        """Give a session without a drafter one: first one to measure, then the best one."""
+        unowned = context.drafter is None and context.owner is None
+        if not (unowned and context.session.may_draft):
+            return
         fitting = self._fitting(context)
         if not fitting:
-            return []
+            return
         chosen = self._unmeasured(fitting, now) or self._best(context, fitting)
-        return self.attach(context, chosen.id, now)
+        self.attach(context, chosen.id, now)
 
-    def attach(
-        self, context: SessionContext, identity: vev.DrafterId, now: float
-    ) -> list[vev.Effect]:
+    def attach(self, context: SessionContext, identity: vev.DrafterId, now: float) -> None:
         """Let a drafter draft for a session. The one before must know that it no longer does."""
-        drafter = self.drafters.get(identity)
+        drafter = self._drafters.get(identity)
         if drafter is None:
-            return []  # it has just gone
-        context.drafter = identity
-        context.rounds = 0
-        context.announced = False
+            return  # it has just gone
+        context.attach(identity)
         if drafter.measured_at is not None and drafter.unmeasured(now):
             drafter.estimates.forget()
         drafter.silent = False
-        return self._announce(context, drafter, now)
+        self._announce(context, drafter, now)
 
-    def _announce(
-        self, context: SessionContext, drafter: RemoteDrafter, now: float
-    ) -> list[vev.Effect]:
-        """Tell a drafter of its session, unless its drafts are refused.
+    def _announce(self, context: SessionContext, drafter: RemoteDrafter, now: float) -> None:
+        """Send a drafter its session, unless its drafts are refused.
 
         A refused drafter may need the cores that the verifier's steps want.
         """
         session = context.session
         is_own = drafter.id == context.owner
         if session.draft_length.refuses(drafter.estimates) and not is_own:
-            return []
-        context.announced = True
-        session.draft_length.mute(muted=drafter.muted)
-        effects: list[vev.Effect] = []
+            return
+        frames = context.announce(drafter.estimates, muted=drafter.muted)
         if not is_own:  # the owner has just got OPENED
             options = opened_options(session.params)
             opened = m.Opened(context.id, 0, session.n_prompt, options)
-            effects.append(vev.ToDrafter(drafter.id, opened))
-        for frame in session.attach(drafter.estimates):
-            effects += self.send(context, frame)
+            self._effects.append(vev.ToDrafter(drafter.id, opened))
+        for frame in frames:
+            self.send(context, frame)
         self.weigh()
         # Other sessions may have measured the drafter: a policy is due before the first step.
-        effects += self.reconsider(context, now)
-        return effects
+        self.reconsider(context, now)
 
-    def send(self, context: SessionContext, frame: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
+    def send(self, context: SessionContext, frame: m.Truth | m.Sync | m.Nack) -> None:
         """Send a frame to a session's drafter, if it has one.
 
         The log-probabilities of its ids follow, if the drafter's client asked for them.
         """
         if context.drafter is None:
-            return []
-        effects: list[vev.Effect] = [vev.ToDrafter(context.drafter, frame)]
+            return
+        self._effects.append(vev.ToDrafter(context.drafter, frame))
         if context.session.logprobs is not None and not isinstance(frame, m.Nack):
             for logprobs in context.logprobs(frame):
-                effects.append(vev.ToDrafter(context.drafter, logprobs))
-        return effects
+                self._effects.append(vev.ToDrafter(context.drafter, logprobs))
 
     def detach(self, context: SessionContext) -> None:
         """Let a session go on without a drafter."""
-        context.drafter = None
-        context.session.draft_length.detach()
+        context.detach()
         self.weigh()
 
-    def release(self, context: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
-        """Tell a drafter that a session is over for it, if it knows of the session."""
+    def release(self, context: SessionContext, identity: vev.DrafterId) -> None:
+        """Send a drafter the end of a session that goes on without it, if it knows of it."""
         if not context.announced:
-            return []
+            return
         moved = m.Done(context.id, m.FinishReason.MOVED, len(context.session.prefix))
-        return [vev.ToDrafter(identity, moved)]
+        self._effects.append(vev.ToDrafter(identity, moved))
 
-    def reconsider(self, context: SessionContext, now: float) -> list[vev.Effect]:
+    def reconsider(self, context: SessionContext, now: float) -> None:
         """Have the policy of a session solved if its inputs have moved."""
         session = context.session
         if session.finished is not None:
-            return []
+            return
         inputs = session.draft_length.unsolved(now)
         if inputs is None:
-            return []
-        return [vev.Solve(context.id, inputs, session.draft_length.policy)]
+            return
+        self._effects.append(vev.Solve(context.id, inputs, session.draft_length.policy))
 
     def speculation(self, context: SessionContext) -> Speculation | None:
         """Return the speculation with a session's drafter, if the session has steps to itself."""
@@ -238,7 +232,7 @@ class DrafterPool:
         return drafter.estimates.speculation
 
     def _drafter_of(self, context: SessionContext) -> RemoteDrafter | None:
-        return None if context.drafter is None else self.drafters.get(context.drafter)
+        return None if context.drafter is None else self._drafters.get(context.drafter)
 
     # --- why nothing is drafted
 
@@ -248,10 +242,9 @@ class DrafterPool:
         if not session.may_draft:
             return NoDrafts.CLIENT
         identity = context.drafter or context.owner
-        if identity is None:
-            possible = list(self.drafters.values())
-        else:
-            possible = [self.drafters[identity]] if identity in self.drafters else []
+        possible = [
+            drafter for drafter in self._drafters.values() if identity in (None, drafter.id)
+        ]
         if not possible:
             return NoDrafts.NONE_ATTACHED
         drafting = [drafter for drafter in possible if not drafter.muted]
@@ -271,71 +264,66 @@ class DrafterPool:
         why = self.no_drafts(context)
         if context.session.counts.drafted == 0:
             return why or context.session.was_not_drafted
-        return why if why in LASTING else None
+        if why in LASTING:
+            return why
+        return None
 
-    def changed(self, context: SessionContext, now: float) -> vev.Noted | None:
-        """Return a line for the log if the reason why nothing is drafted has changed.
+    def log_no_drafts(self, context: SessionContext, now: float) -> None:
+        """Log the reason why nothing is drafted for a session, if it has changed.
 
         Reasons that come and go are logged once in NOTE_INTERVAL.
         """
         why = self.no_drafts(context)
-        if why == context.no_drafts:
-            return None
-        if why not in LASTING and now < context.noted_at + NOTE_INTERVAL:
-            return None
-        context.no_drafts = why
-        context.noted_at = now
-        return vev.Noted("no_drafts", {"session": context.id, "why": why})
+        lasts = why in LASTING
+        is_early = now < context.noted_at + NOTE_INTERVAL
+        if why == context.no_drafts or (is_early and not lasts):
+            return
+        self._effects.append(context.log_no_drafts(why, now))
 
     # --- another drafter for a session
 
-    def stepped(self, context: SessionContext, now: float) -> list[vev.Effect]:
+    def stepped(self, context: SessionContext, now: float) -> None:
         """Count a round of a session, and see now and then whether another drafter gets it."""
         drafting = context.session.drafting
         if drafting != context.in_load:
             self.weigh()
         drafter = self._drafter_of(context)
         if drafter is None or context.session.finished is not None:
-            return []
+            return
         if context.announced:
-            effects = self.reconsider(context, now)
+            self.reconsider(context, now)
         else:
-            effects = self._announce(context, drafter, now)
+            self._announce(context, drafter, now)
         if drafting:
             drafter.measured_at = now
-        context.rounds += 1
-        if context.owner is None and len(self.drafters) > 1:
-            effects += self._look(context, drafter, now)
-        return effects
+        context.count_round()
+        if context.owner is None and len(self._drafters) > 1:
+            self._look(context, drafter, now)
 
-    def _look(
-        self, context: SessionContext, present: RemoteDrafter, now: float
-    ) -> list[vev.Effect]:
+    def _look(self, context: SessionContext, present: RemoteDrafter, now: float) -> None:
         """Move a session to another drafter, if it is due and there is a reason to."""
         draft_length = context.session.draft_length
         if draft_length.withheld and not draft_length.lone:
-            return []  # no drafter would be asked for drafts
+            return  # no drafter would be asked for drafts
         silent = draft_length.estimate.silent(now)
         if context.rounds % LOOK_ROUNDS and not silent:
-            return []
+            return
         others = [other for other in self._fitting(context) if other is not present]
         if not others:
-            return []
+            return
         unmeasured = self._unmeasured(others, now)
         has_drafted = present.estimates.arrivals.restart is not None
         never_will = not has_drafted and not context.session.drafting
         if silent or never_will:
             present.silent = True
             chosen = unmeasured or self._best(context, others)
-            return self._move(context, present, chosen, now, why="silent")
-        if not has_drafted:
-            return []
-        if unmeasured is not None:
-            return self._move(context, present, unmeasured, now)
-        best = self._best(context, others)
-        if self._rate(context, best) > SWITCH_GAIN * self._rate(context, present):
-            return self._move(context, present, best, now, why="better")
-        return []
+            self._move(context, present, chosen, now, why="silent")
+        elif has_drafted and unmeasured is not None:
+            self._move(context, present, unmeasured, now)
+        elif has_drafted:
+            best = self._best(context, others)
+            if self._rate(context, best) > SWITCH_GAIN * self._rate(context, present):
+                self._move(context, present, best, now, why="better")
 
     def _move(
         self,
@@ -344,16 +332,14 @@ class DrafterPool:
         chosen: RemoteDrafter,
         now: float,
         why: str = "",
-    ) -> list[vev.Effect]:
+    ) -> None:
         """Give a session another drafter; the log has the reason, unless it is to measure."""
         present.measured_at = now
-        effects: list[vev.Effect] = []
         if why:
             fields: Json = {"session": context.id, "drafter": chosen.name, "why": why}
-            effects.append(vev.Noted("drafter_changed", fields))
-        effects += self.release(context, present.id)
-        effects += self.attach(context, chosen.id, now)
-        return effects
+            self._effects.append(vev.Noted("drafter_changed", fields))
+        self.release(context, present.id)
+        self.attach(context, chosen.id, now)
 
     # --- the choice of a drafter
 
@@ -361,7 +347,7 @@ class DrafterPool:
         """Return the drafters that draft, and whose model has room for a session's text."""
         length = len(context.session.prefix)
         fitting: list[RemoteDrafter] = []
-        for drafter in self.drafters.values():
+        for drafter in self._drafters.values():
             if drafter.n_ctx > length and not drafter.muted:
                 fitting.append(drafter)
         return fitting
@@ -421,17 +407,16 @@ class DrafterPool:
         """Set each drafter's load, on which its timing depends."""
         loads: Counter[vev.DrafterId | None] = Counter()
         for context in self._sessions.values():
-            context.in_load = context.session.drafting
-            if context.in_load:
+            if context.count_in_load():
                 loads[context.drafter] += 1
-        for drafter in self.drafters.values():
+        for drafter in self._drafters.values():
             drafter.estimates.arrivals.load = max(loads[drafter.id], 1)
 
     def reports(self) -> dict[vev.DrafterId, Json]:
         """Return the measurements of each drafter for `stats`."""
         sessions = Counter(context.drafter for context in self._sessions.values())
         reports: dict[vev.DrafterId, Json] = {}
-        for drafter in self.drafters.values():
+        for drafter in self._drafters.values():
             reports[drafter.id] = drafter.report(sessions[drafter.id])
         return reports
 

@@ -1,4 +1,8 @@
-"""Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
+"""Events into the verifier's core, and effects out of it.
+
+The core knows a client by a number and a drafter by its identity. An effect for one of them names
+it once, in `ToClient` or `ToDrafter`.
+"""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,18 +20,23 @@ from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-# --- what happened
+# --- events
 
-DrafterId = bytes  # the identity of a drafter's connection
+DrafterId = bytes
+"""The identity of a drafter's connection."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Opening:
-    """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's
-    and then those of a resumed text; without a prompt the session that the request names is to be
-    resumed, or nothing. owner: the drafter whose client asks, None for a client of the verifier's
-    own. key: it was asked with; may be empty. tenant: whom it counts for where clients share
-    something."""
+    """A client's request for a session.
+
+    ids: of the prompt, and then of a resumed text. n_prompt: how many are the prompt's; 0 to resume
+        the session that the request names, or none.
+    constraint: the grammar's at the beginning of the text.
+    owner: the drafter whose client asks; None for a client of the verifier's own.
+    key: proved by that drafter; may be empty.
+    tenant: for whom the session counts.
+    """
 
     client: int
     request: Request
@@ -41,18 +50,22 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class FromDrafter:
+    """A frame of a drafter's session."""
+
     drafter: DrafterId
-    said: m.Draft | m.DraftProbs | m.Nack
+    frame: m.Draft | m.DraftProbs | m.Nack
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
+    """A client has gone: its session is to end."""
+
     client: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPaused:
-    """A client reads nothing: its session is to wait. Or it reads again."""
+    """A client reads nothing, so its session is to wait. Or it reads again."""
 
     client: int
     paused: bool
@@ -60,7 +73,7 @@ class ClientPaused:
 
 @dataclass(frozen=True, slots=True)
 class SessionPaused:
-    """A drafter says so of a session that its client asked for."""
+    """The client of a drafter reads nothing, or reads again."""
 
     drafter: DrafterId
     session: int
@@ -69,7 +82,7 @@ class SessionPaused:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """A drafter has heard the end of a session, or wants no more of it."""
+    """A drafter knows the end of a session, or wants no more of it."""
 
     drafter: DrafterId
     session: int
@@ -77,20 +90,24 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class DrafterJoined:
+    """A drafter is attached. n_ctx: ids that its model holds. name: for people."""
+
     drafter: DrafterId
     n_ctx: int
-    name: str = ""  # for people
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterLeft:
+    """A drafter has gone."""
+
     drafter: DrafterId
     may_return: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterMuted:
-    """A drafter drafts nothing here by its own account, or does again."""
+    """A drafter reports that it drafts nothing here, or that it does again."""
 
     drafter: DrafterId
     muted: bool
@@ -98,19 +115,26 @@ class DrafterMuted:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
+    """The seconds from a PING to its PONG."""
+
     drafter: DrafterId
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
+    """The policy of a session was solved."""
+
     session: int
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsShared:
-    """The target computes with `alone` CPU threads, with `beside` while one of these drafters of its host drafts."""
+    """CPU threads of the target: `alone`, and `beside` a drafter of its host that drafts.
+
+    drafters: those of its host.
+    """
 
     alone: int
     beside: int
@@ -118,121 +142,140 @@ class ThreadsShared:
 
 
 class Signal(Enum):
-    STOPPING = "stopping"  # whoever waits has been refused, nobody new comes, and nothing is kept
+    """An event without data.
+
+    STOPPING: no request waits or will come, and no session is to be kept.
+    TIME_UP: it is as late as the core wanted to be called.
+    """
+
+    STOPPING = "stopping"
     REPORT_WANTED = "report wanted"
-    TIME_UP = "time up"  # the core wanted to be woken now
+    TIME_UP = "time up"
 
 
-# --- what is to be done
+# --- effects for clients and drafters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The client has a session.
+
+    opened: when the session was. adopted: it was there already.
+    resumed: ids of the text that the first client brought.
+    ids, logprobs: of the text, as far as the client lacks them.
+    """
+
+    session: int
+    prompt_ids: tuple[int, ...]
+    params: SessionParams
+    name: str
+    opened: float
+    resumed: int
+    adopted: bool
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[Logprob | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """A session is over. Its drafter has DONE, and may add its own part of the report.
+
+    error: that ended it. seconds: since it was opened.
+    again: it had ended before; a client asked for it once more.
+    """
+
+    session: int
+    reason: m.FinishReason
+    error: SpecmeshError | None
+    prompt_ids: tuple[int, ...]
+    report: dict[str, object]
+    seconds: float
+    again: bool = False
+
+
+ClientNews = Began | Round | Scored | SessionEnded
+DrafterFrame = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ToClient:
+    """Something for a client; `client` is None while its session is kept for one."""
+
+    client: int | None
+    what: ClientNews
+
+
+@dataclass(frozen=True, slots=True)
+class ToDrafter:
+    """A frame for a drafter."""
+
+    drafter: DrafterId
+    what: DrafterFrame
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """This client gets no session, or no more of it."""
+    """A client gets no session, or no more of its session."""
 
     client: int
     error: SpecmeshError
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
-    """A client has a session; a resumed one has said ids that the client lacks."""
-
-    client: int
-    session: int
-    prompt_ids: tuple[int, ...]
-    params: SessionParams
-    name: str
-    opened: float  # when
-    resumed: int  # ids that the client brought
-    adopted: bool  # it was here already
-    said: tuple[int, ...] = ()
-    logprobs: tuple[Logprob | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A session's round. client: None while it is kept for whoever resumes it. first: its first, which somebody waits
-    for."""
-
-    session: int
-    client: int | None
-    round: Round
-    at: float
-    draft_n: int
-    first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToClient:
-    client: int | None
-    what: Scored
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
-    """A session is over; its drafter knows, and may tell its own part of the report."""
-
-    session: int
-    client: int | None
-    reason: m.FinishReason
-    error: SpecmeshError | None
-    prompt_ids: tuple[int, ...]
-    report: dict[str, object]
-    seconds: float  # since it was opened
-    again: bool = False  # it had ended before: the client asked for its end once more
+# --- other effects
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A session that was kept cannot be resumed any more."""
+    """A session cannot be resumed any more."""
 
     session: int
 
 
-Said = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
-
-
-@dataclass(frozen=True, slots=True)
-class ToDrafter:
-    drafter: DrafterId
-    what: Said
-
-
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """A policy is to be solved, which takes milliseconds."""
+    """A policy is to be solved, which takes milliseconds. old: the policy until then."""
 
     session: int
     inputs: PolicyInputs
     old: Policy | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A step of the target is over."""
+    """A step of the target is over.
+
+    tokens: that clients are shown. rounds: of its sessions.
+    draft_n: drafts that the drafter of each of these is asked for next.
+    """
 
     started: float
     ended: float
     rows: int
     tokens: int
+    rounds: tuple[Round, ...] = ()
+    draft_n: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoreReport:
-    """How it stands, for `stats`. sessions: a row for each; drafters: by identity, what was measured of each."""
+    """The core's part of `stats`.
+
+    sessions: a row for each. drafters: measurements by identity.
+    kept: sessions that wait for a client. draft_n: of the newest session.
+    totals: of all sessions since the start.
+    step_s: seconds of a step of one row.
+    steps: seconds by rows, for each measured context.
+    """
 
     sessions: list[dict[str, object]] = field(default_factory=list)
     drafters: dict[DrafterId, dict[str, object]] = field(default_factory=dict)
     kept: int = 0
     stray_frames: int = 0
-    draft_n: int | None = None  # of the newest session
+    draft_n: int | None = None
     prefix_cache: PrefixCacheSection = field(default_factory=PrefixCacheSection)
-    totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever
+    totals: RoundCounts = field(default_factory=RoundCounts)
     step_s: float = 0.0
-    steps: dict[int, dict[int, float]] = field(
-        default_factory=dict
-    )  # seconds by rows, by each table's least context
+    steps: dict[int, dict[int, float]] = field(default_factory=dict)
 
 
 Noted = ev.Noted
@@ -250,9 +293,7 @@ Change = (
     | Solved
     | ThreadsShared
     | Signal
-)  # of who is there, and of what they ask for
+)
+"""Events that wait until no step runs."""
 Happened = FromDrafter | Change
-Effect = (
-    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Solve | Ran | Noted
-    | CoreReport
-)  # fmt: skip
+Effect = ToClient | ToDrafter | RequestRefused | Forgotten | Solve | Ran | Noted | CoreReport

@@ -79,18 +79,18 @@ class Scheduler:
         Wait until infinity if none of them has anything to do.
         """
         if len(sessions) == 1:
-            [(key, live)] = sessions.items()
-            plan = live.session.plan(now)
+            [(key, context)] = sessions.items()
+            plan = context.session.plan(now)
             if isinstance(plan, ev.Wait):
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
                 return Batch.of(((key, plan),))
         prompts: dict[int, ev.Prefill] = {}
         others: dict[int, ev.Verify | ev.Wait] = {}
-        for key, live in sessions.items():
-            if live.session.finished is not None:
+        for key, context in sessions.items():
+            if context.session.finished is not None:
                 continue
-            plan = live.session.plan(now)
+            plan = context.session.plan(now)
             if isinstance(plan, ev.Prefill):
                 prompts[key] = plan
             else:

@@ -1,6 +1,6 @@
-"""One session at the verifier: its text, the drafts beyond it, and what the target runs next.
+"""One session at the verifier: its text, the drafts beyond it, and its next step.
 
-- `plan` returns what the engine is to do next.
+- `plan` returns its part of the target's next step.
 - `prefilled` and `stepped` take the result.
 - `take` takes a frame of the session's drafter.
 
@@ -23,7 +23,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVSlot
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import Scored
+from specmesh.core.requests import Scored, Tokens
 from specmesh.core.rounds import Round, SourceDrafts, split_by_source
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
@@ -102,18 +102,22 @@ class VerifierSession:
         slot: its sequence, and the ids that it holds already; never the last one. None: an empty
             sequence 0.
         """
+        if n_prompt is None:
+            n_prompt = len(ids)
+        if slot is None:
+            slot = KVSlot(0)
         self.id = id
         self.prefix = Prefix(ids)
-        self.n_prompt = len(ids) if n_prompt is None else n_prompt
-        self.resumed = len(ids) - self.n_prompt
+        self.n_prompt = n_prompt
+        self.resumed = len(ids) - n_prompt
         self.params = params
         self.constraint = constraint
         self.sampler = Sampler(params.sampling)
-        self.counts = RoundCounts(prompt_tokens=self.n_prompt)
+        self.counts = RoundCounts(prompt_tokens=n_prompt)
         self.times = SessionTimes(opened=now)
-        self.end = min(self.n_prompt + params.max_tokens, limits.n_ctx)
-        self.slot = KVSlot(0) if slot is None else slot
-        self.cached = min(self.slot.length, self.n_prompt)
+        self.end = min(n_prompt + params.max_tokens, limits.n_ctx)
+        self.slot = slot
+        self.cached = min(slot.length, n_prompt)
         self.finished: m.FinishReason | None = None
         self.followed = False
         self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0
@@ -166,13 +170,15 @@ class VerifierSession:
         """Return why a resumed text has ended with its last ids, if it has."""
         stopped = False
         for token in self.prefix[self.n_prompt :]:
-            ends = token in self._limits.end_ids or self._stops_with(token)
-            stopped = stopped or ends
+            if token in self._limits.end_ids or self._stops_with(token):
+                stopped = True
         if stopped:
             return m.FinishReason.STOP
-        return m.FinishReason.LENGTH if len(self.prefix) >= self.end else None
+        if len(self.prefix) >= self.end:
+            return m.FinishReason.LENGTH
+        return None
 
-    # --- what happened
+    # --- events
 
     def move(self, to: SessionState) -> None:
         """Change the state; raise InvalidTransition, and change nothing, if STATES lacks it."""
@@ -198,7 +204,9 @@ class VerifierSession:
 
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         """End the text here."""
-        return [self._finish(reason)] if self.finished is None else []
+        if self.finished is not None:
+            return []
+        return [self._finish(reason)]
 
     def attach(self, drafter: DrafterEstimates) -> list[m.Sync]:
         """Begin with another drafter; return the frames that give it the prefix.
@@ -211,7 +219,7 @@ class VerifierSession:
         self.draft_length.attach(drafter)
         return self.truth.begin()
 
-    # --- what it has
+    # --- its text and its drafts
 
     @property
     def generated(self) -> int:
@@ -227,7 +235,7 @@ class VerifierSession:
 
     @property
     def memory(self) -> KVContents:
-        """Return what the target's sequence holds for certain, as far as others may use it."""
+        """Return the ids that its sequence holds for certain, as far as others may use them."""
         if not self.params.cache_prompt:
             return NO_CONTENTS
         return KVContents(self.prefix[: self.slot.length], self.n_prompt - 1)
@@ -235,13 +243,17 @@ class VerifierSession:
     @property
     def drafting(self) -> bool:
         """Return True if drafts are asked for in order to be verified."""
-        pace = self.draft_length
-        return pace.drafter is not None and pace.draft_n > 0 and not pace.probing
+        draft_length = self.draft_length
+        if draft_length.drafter is None or draft_length.probing:
+            return False
+        return draft_length.draft_n > 0
 
     @property
     def draft_n(self) -> int:
         """Return the most drafts of the next step."""
-        return 0 if self.draft_length.probing else self.draft_length.draft_n
+        if self.draft_length.probing:
+            return 0
+        return self.draft_length.draft_n
 
     @property
     def no_drafts(self) -> NoDrafts | None:
@@ -266,10 +278,10 @@ class VerifierSession:
             return NoDrafts.GRAMMAR
         return NoDrafts.BEHIND
 
-    # --- what to run next
+    # --- the next step
 
     def plan(self, now: float) -> ev.Plan:
-        """Return what the engine should do next; Wait if a draft is worth more than a step now."""
+        """Return its part of the next step; Wait if a draft is worth more than a step now."""
         if self.state is SessionState.PREFILLING:
             return self._missing()
         if self._only_remote and self.remote.idle:
@@ -279,8 +291,10 @@ class VerifierSession:
         until = self.remote.due(limit, now)
         verify = self._verify(limit, now)
         # What other sources propose is not held up by drafts that are on their way.
-        others = any(one.source != self.remote.name for one in verify.sources)
-        return verify if until is None or others else ev.Wait(until)
+        others = any(drafts.source != self.remote.name for drafts in verify.sources)
+        if until is None or others:
+            return verify
+        return ev.Wait(until)
 
     def verify(self, now: float) -> ev.Verify:
         """Return a step that begins at once, with all drafts in hand."""
@@ -316,13 +330,13 @@ class VerifierSession:
         return ev.Prefill(begin, tuple(self.prefix[begin:end]), stepwise)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
-        """Return what the drafts of a step promise."""
+        """Return the acceptance to expect of a step's drafts."""
         acceptance: list[float] = []
         certain = 1.0
         for segment in verify.sources:
             source = self._source(segment.source)
             probabilities = source.acceptance(segment.drafted)
-            acceptance += [certain * one for one in probabilities]
+            acceptance += [certain * probability for probability in probabilities]
             certain = acceptance[-1]
         return DraftBid(tuple(acceptance), chosen=self.params.allowed_draft_n is not None)
 
@@ -377,13 +391,14 @@ class VerifierSession:
         """
         if STATES[self.state][0] is not ev.Verify:
             raise LocalProtocolError(f"Verify while {self.state.value}")
+        stops = self._stops_with if self._stoppable else None
         try:
             verdict = accept(
                 verify.drafts,
                 self._choices(verify.drafts, logits),
                 end_ids=self._limits.end_ids,
                 room=self.end - len(self.prefix.ids),
-                stops=self._stops_with if self._stoppable else None,
+                stops=stops,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             return [self._finish(m.FinishReason.ERROR, error)]
@@ -399,11 +414,14 @@ class VerifierSession:
         now: float,
         sessions: int,
     ) -> Round:
-        """Return what a step has brought."""
+        """Return the round of a step."""
         base = len(self.prefix.ids)
         ids = verdict.committed
+        generated = len(ids)
+        if verdict.ended:
+            generated -= 1
         # An end id is shown after an echoed prompt only.
-        shown = len(ids) - (1 if verdict.ended and not self._scored else 0)
+        shown = ids if self._scored else ids[:generated]
         by_source: tuple[SourceDrafts, ...] = ()
         if verify.drafts:
             by_source = split_by_source(
@@ -412,18 +430,19 @@ class VerifierSession:
         logprobs: tuple[Logprob | None, ...] = ()
         if self.logprobs is not None:
             self.logprobs.take(logits, ids)
-            logprobs = self.logprobs.between(base, base + shown)
+            logprobs = self.logprobs.between(base, base + len(shown))
         return Round(
+            session=self.id,
             base=base,
             ids=ids,
             accepted=verdict.accepted,
-            shown=shown,
+            text=Tokens(shown, min(verdict.accepted, len(shown)), logprobs),
             drafts=verify.drafts,
             tested=verdict.tested,
             by_source=by_source,
-            logprobs=logprobs,
             over=verdict.ended or verdict.stopped,
-            generated=len(ids) - (1 if verdict.ended else 0),
+            first=self.times.first_token is None,
+            generated=generated,
             at=now,
             sessions=sessions,
         )
@@ -441,7 +460,7 @@ class VerifierSession:
             source.committed(done)
 
     def _effects(self, done: Round) -> list[ev.VerifierEffect]:
-        """Return what follows from a round that was committed."""
+        """Return the effects of a round that was committed."""
         length = len(self.prefix.ids)
         if done.over:
             self._finish(m.FinishReason.STOP)

@@ -1,9 +1,10 @@
 """A session with its client and its drafter, and the frames and events about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.sampling.logprobs import Logprob, flattened
@@ -44,7 +45,7 @@ class SessionContext:
 
     client: number of its client; None while it is kept.
     owner: the drafter whose client asked for it; None for a client of the verifier's own.
-    drafter: that drafts for it.
+    drafter: the one that drafts for it.
     name: by which it can be resumed. key: that it was opened with. Either may be empty.
     tenant: for whom it counts.
     guest: it is short, and runs beside as many others as there may be.
@@ -52,12 +53,12 @@ class SessionContext:
     kept_until: when it is forgotten.
     state: changed by `move` only.
 
-    The drafter pool's:
-
     announced: its drafter knows of it.
     rounds: that its drafter has had it for.
     in_load: drafts were asked for when the drafters' loads were last counted.
     no_drafts: why nothing was drafted when that was last logged, at `noted_at`.
+
+    Methods change it; its fields are to be read.
     """
 
     session: VerifierSession
@@ -80,11 +81,62 @@ class SessionContext:
     def move(self, to: ContextState) -> None:
         """Change the state.
 
-        Raise InvalidTransition, and change nothing, if CONTEXT_STATES lacks the change.
+        Raise InvalidTransition, and change nothing, if CONTEXT_STATES lacks it.
         """
         if to not in CONTEXT_STATES[self.state]:
             raise InvalidTransition("context", self.state, to)
         self.state = to
+
+    # --- its client
+
+    def connect(self, opening: vev.Opening) -> None:
+        """Give it to the client of a request."""
+        self.client = opening.client
+        self.owner = opening.owner
+        self.tenant = opening.tenant
+        self.session.followed = opening.owner is not None
+
+    def disconnect(self) -> None:
+        """Let it go on without a client."""
+        self.client = None
+        self.owner = None
+        self.session.followed = False
+
+    # --- its drafter
+
+    def attach(self, drafter: vev.DrafterId) -> None:
+        """Give it to a drafter, which does not know of it yet."""
+        self.drafter = drafter
+        self.rounds = 0
+        self.announced = False
+
+    def detach(self) -> None:
+        """Let it go on without a drafter."""
+        self.drafter = None
+        self.session.draft_length.detach()
+
+    def announce(self, estimates: DrafterEstimates, *, muted: bool) -> list[m.Sync]:
+        """Begin with its drafter; return the frames that give it the prefix."""
+        self.announced = True
+        self.session.draft_length.mute(muted=muted)
+        return self.session.attach(estimates)
+
+    def count_round(self) -> None:
+        """Note that its drafter has had it for one more round."""
+        self.rounds += 1
+
+    def count_in_load(self) -> bool:
+        """Note and return whether drafts are asked for, so that it counts in a drafter's load."""
+        self.in_load = self.session.drafting
+        return self.in_load
+
+    def log_no_drafts(self, why: NoDrafts | None, now: float) -> vev.Noted:
+        """Return the log's line about a new reason why nothing is drafted."""
+        self.no_drafts = why
+        self.noted_at = now
+        return vev.Noted("no_drafts", {"session": self.id, "why": why})
+
+    # --- frames and events about it
 
     @property
     def id(self) -> int:
@@ -118,19 +170,7 @@ class SessionContext:
         if self.owner is None or recorder is None or end <= recorder.begin:
             return []
         begin = max(frame.base, recorder.begin)
-        frames: list[m.Logprobs] = []
-        for offset, flat in flattened(recorder.between(begin, end), m.MAX_LOGPROBS):
-            chosen, top_ids, top = flat
-            frames.append(
-                m.Logprobs(
-                    session=self.id,
-                    base=begin + offset,
-                    chosen=chosen,
-                    top_ids=top_ids,
-                    top=top,
-                )
-            )
-        return frames
+        return logprobs_frames(self.id, begin, recorder.between(begin, end))
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """Return the event for a client that is new to the session.
@@ -139,7 +179,6 @@ class SessionContext:
         adopted: the session was here already.
         """
         session = self.session
-        assert self.client is not None, "it was just given to one"
         ids: tuple[int, ...] = ()
         logprobs: tuple[Logprob | None, ...] = ()
         if self.owner is None:
@@ -148,7 +187,6 @@ class SessionContext:
             begin = session.n_prompt + known
             logprobs = session.logprobs.between(begin, begin + len(ids))
         return vev.Began(
-            client=self.client,
             session=self.id,
             prompt_ids=self.prompt_ids,
             params=session.params,
@@ -156,6 +194,50 @@ class SessionContext:
             opened=session.times.opened,
             resumed=session.resumed,
             adopted=adopted,
-            said=ids,
+            ids=ids,
             logprobs=logprobs,
         )
+
+    def finished(self, reason: m.FinishReason, no_drafts: NoDrafts | None) -> vev.Noted:
+        """Return the log's line about the end."""
+        session = self.session
+        counts = session.counts
+        fields: dict[str, object] = {
+            "session": self.id,
+            "reason": reason,
+            "tokens": session.generated,
+            "rounds": counts.rounds,
+            "accepted": counts.accepted,
+            "drafted": counts.drafted,
+        }
+        if session.constraint is not None and session.constraint.exhausted is not None:
+            # No draft was verified from then on.
+            fields["grammar_spent"] = session.constraint.exhausted
+        if no_drafts is not None:
+            fields["no_drafts"] = no_drafts
+        return vev.Noted("session_finished", fields)
+
+    def done(self, end: vev.SessionEnded) -> list[vev.ToDrafter]:
+        """Return the end for its drafter, with the report if the drafter's client owns it."""
+        if self.drafter is None or not self.announced:
+            return []
+        report = end.report if self.owner == self.drafter else {}
+        done = m.Done(self.id, end.reason, len(self.session.prefix), report)
+        return [vev.ToDrafter(self.drafter, done)]
+
+
+def logprobs_frames(
+    session: int, begin: int, logprobs: Sequence[Logprob | None]
+) -> list[m.Logprobs]:
+    """Return the frames with the log-probabilities of ids from position `begin` on."""
+    frames: list[m.Logprobs] = []
+    for offset, (chosen, top_ids, top) in flattened(logprobs, m.MAX_LOGPROBS):
+        frame = m.Logprobs(
+            session=session,
+            base=begin + offset,
+            chosen=chosen,
+            top_ids=top_ids,
+            top=top,
+        )
+        frames.append(frame)
+    return frames

@@ -12,15 +12,15 @@ class StepDrafts:
     """The drafts of one step, over its sessions whose draft_n adapts.
 
     tokens: committed by the step. seconds_alone: of a step without drafts; 0 while unknown.
-    asked: drafts were asked for. had: it verified some.
-    had_exact: a source whose drafts are always accepted had some.
+    drafting: drafts were asked for. has_drafts: it verified some.
+    has_exact: some were of a source whose drafts are always accepted.
     """
 
     tokens: int
     seconds_alone: float
-    asked: bool
-    had: bool
-    had_exact: bool
+    drafting: bool
+    has_drafts: bool
+    has_exact: bool
 
 
 class StepMeter:
@@ -70,18 +70,18 @@ class StepMeter:
 
     def compare(self, batch: Batch, drafts: StepDrafts, gate: SpeculationGate) -> None:
         """Let a gate compare the newest step with those without drafts."""
-        if not batch.pure or self._spent is None or (gate.open and not drafts.asked):
+        if not batch.pure or self._spent is None or (gate.open and not drafts.drafting):
             return
         sessions = len(batch.parts)
-        if sessions == 1 and drafts.had_exact:
+        if sessions == 1 and drafts.has_exact:
             return  # they make its steps faster, whoever drafts
         alone = drafts.seconds_alone
         outcome = StepOutcome(
             sessions=sessions,
             tokens=drafts.tokens,
             seconds=self._spent,
-            asked=drafts.asked,
-            had_drafts=drafts.had,
+            drafting=drafts.drafting,
+            has_drafts=drafts.has_drafts,
             rate_alone=1 / alone if alone else 0.0,
             shared_host=self._costs.shared,
         )

@@ -34,14 +34,20 @@ class StepThreads:
         share = self._share
         if share is None:
             return None, self._costs
-        drafts = any(_drafts_for(live, share) for live in sessions.values())
-        threads = share.beside if drafts else share.alone
-        changed = threads != self._used
+        if any(_is_drafted(context, share) for context in sessions.values()):
+            threads = share.beside
+            costs = self._costs
+        else:
+            threads = share.alone
+            costs = self._costs.alone
+        if threads == self._used:
+            return None, costs
         self._used = threads
-        return threads if changed else None, self._costs if drafts else self._costs.alone
+        return threads, costs
 
 
-def _drafts_for(live: SessionContext, share: ThreadsShared) -> bool:
+def _is_drafted(context: SessionContext, share: ThreadsShared) -> bool:
     """Return True if a drafter of this host drafts for a session now."""
-    generates = live.session.state is SessionState.GENERATING
-    return generates and live.session.drafting and live.drafter in share.drafters
+    session = context.session
+    generates = session.state is SessionState.GENERATING
+    return generates and session.drafting and context.drafter in share.drafters

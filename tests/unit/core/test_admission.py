@@ -27,7 +27,9 @@ def opening(
 ) -> vev.Opening:
     params = SessionParams(SamplingParams(), max_tokens)
     request = Request(None, tuple(ids), params)
-    return vev.Opening(number, request, tuple(ids), len(ids), tenant=tenant)
+    return vev.Opening(
+        client=number, request=request, ids=tuple(ids), n_prompt=len(ids), tenant=tenant
+    )
 
 
 class Verifier:
@@ -160,7 +162,9 @@ def test_what_is_left_of_a_resumed_text_may_be_short():
     params = SessionParams(SamplingParams(), 100)
     ids = tuple(range(93))
     request = Request(None, ids[:3], params, generated=ids[3:])
-    verifier.waiting.openings.append(vev.Opening(9, request, ids, 3, tenant=BOB))
+    verifier.waiting.openings.append(
+        vev.Opening(client=9, request=request, ids=ids, n_prompt=3, tenant=BOB)
+    )
     assert verifier.admit() == [BOB]
 
 

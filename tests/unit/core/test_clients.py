@@ -28,7 +28,7 @@ def clients(most):
 def ask(made, text="text", client="client", owner=None, **fields):
     """Ask for a session; why there is none."""
     request = replace(Request(text, None, PARAMS), **fields)
-    for effect in made.open(request, client, owner, 0, ""):
+    for effect in made.open(request, client, owner=owner):
         if isinstance(effect, Reply):
             return str(effect.event.error)
     return ""
@@ -36,7 +36,6 @@ def ask(made, text="text", client="client", owner=None, **fields):
 
 def began(made, client):
     event = vev.Began(
-        client=client,
         session=7,
         prompt_ids=(1, 2),
         params=PARAMS,
@@ -45,7 +44,7 @@ def began(made, client):
         resumed=0,
         adopted=False,
     )
-    return made.began(event)
+    return made.give(client, event)
 
 
 # --- clients that leave
@@ -56,7 +55,7 @@ def some():
     """Four requests, of which a drafter's is the second; the third has a session."""
     made = clients(9)
     for client, owner in (("a", None), ("b", DRAFTER), ("a", None), ("c", None)):
-        made.open(REQUEST, client, owner, 0, "")
+        made.open(REQUEST, client, owner=owner)
     began(made, 3)
     return made
 
@@ -83,7 +82,7 @@ def test_the_core_hears_of_requests_that_are_refused(some):
 
 def test_a_verifier_that_stops_refuses_new_requests(some):
     some.stop(BUSY)
-    assert some.open(REQUEST, "d", None, 0, "") == [Reply("d", Failed(BUSY))]
+    assert some.open(REQUEST, "d") == [Reply("d", Failed(BUSY))]
 
 
 def test_a_session_that_is_left_at_the_end_fails(some):
@@ -109,7 +108,7 @@ def test_requests_for_texts_by_their_names_take_no_place():
 def test_a_request_for_a_text_by_its_name_begins_nothing():
     """Nobody has checked its ids."""
     request = Request("", (999,), PARAMS, id="name", named_only=True)
-    [opening] = clients(1).open(request, "client", DRAFTER, 1, "")
+    [opening] = clients(1).open(request, "client", owner=DRAFTER, ref=1)
     assert opening.ids == ()
 
 

@@ -35,8 +35,8 @@ def step_that_does_not_pay(gate):
             sessions=1,
             tokens=1,
             seconds=5.0 if gate.open else 1.0,
-            asked=gate.open,
-            had_drafts=gate.open,
+            drafting=gate.open,
+            has_drafts=gate.open,
             rate_alone=1.0,
         )
     )

@@ -17,8 +17,8 @@ def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_alone=1.0, shared_h
             sessions=sessions,
             tokens=tokens,
             seconds=seconds,
-            asked=drafting,
-            had_drafts=drafting,
+            drafting=drafting,
+            has_drafts=drafting,
             rate_alone=rate_alone,
             shared_host=shared_host,
         )
@@ -196,7 +196,7 @@ def unasked():
     for _ in range(3000):
         gate.stepped(
             StepOutcome(
-                sessions=1, tokens=1, seconds=1.0, asked=False, had_drafts=False, rate_alone=1.0
+                sessions=1, tokens=1, seconds=1.0, drafting=False, has_drafts=False, rate_alone=1.0
             )
         )
     return gate

@@ -95,7 +95,7 @@ def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True):
 
 
 def of_rounds(rounds):
-    return [logprob for done in rounds for logprob in done.logprobs]
+    return [logprob for done in rounds for logprob in done.text.logprobs]
 
 
 def expected(prompt, ids):

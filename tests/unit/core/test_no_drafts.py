@@ -19,6 +19,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
 
 PROMPT = (1, 2, 3)
@@ -59,18 +60,30 @@ class Spent:
         return ()
 
 
+def core_of_two():
+    """A core for two sessions."""
+    target = Target(
+        limits=TargetLimits(64, 8, frozenset({7}), 4),
+        costs=StepCosts(),
+        slots=KVSlots(2, "cut", 64),
+        n_batch=8,
+        max_sessions=2,
+    )
+    return VerifierCore(target)
+
+
 class World:
     """A verifier's core with one session; `steps` generates, `row` is the session's in stats."""
 
     def __init__(self, draft_n=2, sampling=GREEDY, constraint=None, owner=None, drafters=()):
-        slots = KVSlots(2, "cut", 64)
-        limits = TargetLimits(64, 8, frozenset({7}), 4)
-        self.core = VerifierCore(limits, StepCosts(), slots, 8, max_sessions=2)
+        self.core = core_of_two()
         self.now, self.noted, self.ended = 0.0, [], []
         for drafter, n_ctx in drafters:
             self.handle(vev.DrafterJoined(drafter, n_ctx))
         request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n))
-        opening = vev.Opening(3, request, PROMPT, 3, constraint, owner)
+        opening = vev.Opening(
+            client=3, request=request, ids=PROMPT, n_prompt=3, constraint=constraint, owner=owner
+        )
         self.handle(opening)
         self.length = len(PROMPT)
         self.step()
@@ -80,7 +93,8 @@ class World:
 
     def take(self, effects):
         self.noted += [one for one in effects if isinstance(one, vev.Noted)]
-        self.ended += [one for one in effects if isinstance(one, vev.SessionEnded)]
+        news = [effect.what for effect in effects if isinstance(effect, vev.ToClient)]
+        self.ended += [one for one in news if isinstance(one, vev.SessionEnded)]
         return effects
 
     def step(self, count=1):
@@ -109,7 +123,7 @@ class World:
 
 
 def closed(world):
-    world.core.drafters.drafters[DRAFTER].estimates.speculation.gate.open = False
+    world.core._lifecycle.drafters._drafters[DRAFTER].estimates.speculation.gate.open = False
     world.step(2)
 
 
@@ -240,11 +254,10 @@ def test_drafts_that_are_never_verified(constraint, why):
 
 def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
     """Nobody is behind before the first step."""
-    slots, limits = KVSlots(2, "cut", 64), TargetLimits(64, 8, frozenset({7}), 4)
-    core = VerifierCore(limits, StepCosts(), slots, 8, max_sessions=2)
+    core = core_of_two()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
     request = Request(None, PROMPT, SessionParams(GREEDY, 30, 2))
-    core.handle(vev.Opening(3, request, PROMPT, 3), 0.0)
+    core.handle(vev.Opening(client=3, request=request, ids=PROMPT, n_prompt=3), 0.0)
     *_, report = core.handle(vev.Signal.REPORT_WANTED, 0.0)
     assert report.sessions[0]["no_drafts"] is None
 

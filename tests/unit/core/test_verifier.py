@@ -20,6 +20,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.target import Target
 from specmesh.errors import EngineError, LocalProtocolError
 from specmesh.wire import messages as m
 
@@ -44,18 +45,20 @@ def core_with(table=None, slots=None):
     costs = StepCosts()
     for rows, seconds in (table or {}).items():
         costs.record(rows, seconds)
-    return VerifierCore(
-        TargetLimits(9000, 8, frozenset({7}), 4),
-        costs,
-        slots or KVSlots(MOST_SESSIONS, "cut", 64),
-        64,
+    target = Target(
+        limits=TargetLimits(9000, 8, frozenset({7}), 4),
+        costs=costs,
+        slots=slots or KVSlots(MOST_SESSIONS, "cut", 64),
+        n_batch=64,
         max_sessions=MOST_SESSIONS,
     )
+    return VerifierCore(target)
 
 
 def opening(client=CLIENT, draft_n=None, name="", ids=PROMPT):
     params = SessionParams(SamplingParams(), 9000, draft_n=draft_n)
-    return vev.Opening(client, Request(None, ids, params, id=name), ids, len(ids))
+    request = Request(None, ids, params, id=name)
+    return vev.Opening(client=client, request=request, ids=ids, n_prompt=len(ids))
 
 
 def step(core, now, seconds=0.01):
@@ -103,7 +106,7 @@ def test_a_step_that_failed_is_no_pause():
     core.handle(opening(client=2), 0.02)
     core.finish(failing, EngineError("too late"), 0.011, 60.0)
     step(core, 60.001)
-    assert core._costs.pause < 0.1
+    assert core._target.costs.pause < 0.1
 
 
 def test_a_step_that_failed_leaves_sequences_that_were_to_be_offloaded():
@@ -127,7 +130,8 @@ def test_a_verifier_that_stops_keeps_no_session():
     core.handle(replace(opening(name="text"), owner=DRAFTER), 0.0)
     core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
     core.handle(vev.Signal.STOPPING, 1.0)
-    assert (core.sessions, core.kept) == ({}, {})
+    *_, report = core.handle(vev.Signal.REPORT_WANTED, 1.0)
+    assert (report.sessions, report.kept) == ([], 0)
 
 
 # --- sessions that wait for their readers
@@ -183,13 +187,13 @@ def test_a_session_goes_on_when_its_client_reads_again(two):
 
 def test_a_reader_has_some_time(two):
     two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1)
-    assert len(two.sessions) == 2
+    assert len(two.sessions()) == 2
 
 
 def test_a_session_whose_reader_does_not_come_back_ends(two):
     effects = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
-    [end] = [effect for effect in effects if isinstance(effect, vev.SessionEnded)]
-    assert (end.client, end.reason) == (CLIENT, m.FinishReason.CANCELLED)
+    [sent] = [effect for effect in effects if isinstance(effect, vev.ToClient)]
+    assert (sent.client, sent.what.reason) == (CLIENT, m.FinishReason.CANCELLED)
 
 
 def test_the_log_has_a_session_whose_reader_does_not_come_back(two):
@@ -248,7 +252,8 @@ def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
     core.next_step(0.2)
     core.handle(vev.ClientPaused(CLIENT, paused=False), 30.0)
     core.next_step(30.0)
-    assert core.sessions[1].session.times.wait < 1.0
+    [session] = core.sessions()
+    assert session.times.wait < 1.0
 
 
 # --- threads shared with a drafter of this host
@@ -277,8 +282,9 @@ def drafts_asked_for(core):
     step(core, 0.0)
     for begun in (0.01, 0.02, 0.03):
         effects = step(core, begun)
-    [committed] = [effect for effect in effects if isinstance(effect, vev.Committed)]
-    return committed.draft_n
+    [ran] = [effect for effect in effects if isinstance(effect, vev.Ran)]
+    [draft_n] = ran.draft_n
+    return draft_n
 
 
 def test_beside_a_drafter_of_this_host_first_steps_are_measured_without_drafts():
@@ -391,11 +397,11 @@ PAYS_FOR_ONE = {1: 0.01, 2: 0.01, 3: 0.03, 4: 0.04, 8: 0.08}
 
 
 def shared_gate(core):
-    return core._shared.of(REMOTE, 2).gate
+    return core._target.shared.of(REMOTE, 2).gate
 
 
 def draft_ns(core):
-    return [context.session.draft_n for context in core.sessions.values()]
+    return [session.draft_n for session in core.sessions()]
 
 
 def sharing():
@@ -416,8 +422,8 @@ def refused():
                 sessions=2,
                 tokens=2,
                 seconds=0.03 if gate.open else 0.01,
-                asked=True,
-                had_drafts=gate.open,
+                drafting=True,
+                has_drafts=gate.open,
             )
         )
     return core
@@ -465,7 +471,8 @@ def beside_a_choice():
     core.handle(opening(client=2, draft_n=2), 0.0)
     shut = 0
     for begun in range(60):
-        text = core.sessions[2].session.prefix
+        _, chosen = core.sessions()
+        text = chosen.prefix
         drafts = m.Draft(2, len(text), text.crc, (SAID, SAID))
         core.handle(vev.FromDrafter(DRAFTER, drafts), begun)
         step(core, begun, seconds=0.5)

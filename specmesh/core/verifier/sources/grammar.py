@@ -28,7 +28,12 @@ class GrammarSource:
     def due(self, limit: int, now: float) -> None:
         """Return None: its drafts are always in hand."""
 
-    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:  # noqa: ARG002 - whenever
+    def propose(
+        self,
+        proposed: Sequence[int],
+        limit: int,
+        now: float,  # noqa: ARG002
+    ) -> Sequence[int]:
         """Return the forced ids. It is the first source, since others would repeat them."""
         if self._most is not None:
             limit = min(limit, self._most)

@@ -50,8 +50,8 @@ class RemoteSource:
     @property
     def idle(self) -> bool:
         """Return True if nothing is in hand and nothing is asked for."""
-        asked = self._draft_length.drafter is not None and self._draft_length.draft_n > 0
-        return not asked and not self.tokens
+        wanted = self._draft_length.drafter is not None and self._draft_length.draft_n > 0
+        return not wanted and not self.tokens
 
     def due(self, limit: int, now: float) -> float | None:
         """Decide how many drafts the next step takes, and until when they are worth waiting for."""
@@ -61,9 +61,16 @@ class RemoteSource:
         frontier = len(self._prefix.ids)
         lead = len(self.tokens)
         self._wanted, until = self._draft_length.plan(frontier, lead, limit, now)
-        return None if self.pruned else until
+        if self.pruned:
+            return None
+        return until
 
-    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:  # noqa: ARG002 - see due
+    def propose(
+        self,
+        proposed: Sequence[int],
+        limit: int,
+        now: float,  # noqa: ARG002
+    ) -> Sequence[int]:
         """Return the drafts in hand that follow those of other sources."""
         begin = len(proposed)
         if begin and self.tokens[:begin] != list(proposed):

@@ -1,0 +1,419 @@
+"""The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.policy import Policy
+from specmesh.core.kv_slots import NO_CONTENTS, KVContents
+from specmesh.core.requests import Scored
+from specmesh.core.rounds import Round
+from specmesh.core.statistics.counters import SERVED, RoundCounts
+from specmesh.core.statistics.session_report import session_report
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
+from specmesh.core.verifier.drafter_pool import DrafterPool
+from specmesh.core.verifier.session import VerifierSession
+from specmesh.core.verifier.session_context import ContextState, SessionContext
+from specmesh.core.verifier.target import Target
+from specmesh.errors import NoSuchText, RequestError, SpecmeshError
+from specmesh.wire import messages as m
+
+
+class SessionLifecycle:
+    """Begins and ends sessions, and knows their clients and drafters.
+
+    - A request that names a session gets it, from its client if it has one. A drafter's client
+      needs the key that the session was opened with.
+    - Any other request waits for a sequence (admission.py). Kept sessions give way.
+    - A session is kept if it has a name and its client went with a drafter that may return.
+    - The end of a named session is kept for its drafter's client until that has it.
+    - A session whose client reads nothing has no steps. It is cancelled after READER_PATIENCE.
+
+    running: sessions that have a sequence, by number; others only read them.
+    drafters: the drafters of these sessions.
+    ended_counts: of the sessions that have ended.
+    effects: to be carried out; the core takes them.
+    """
+
+    def __init__(self, target: Target, first: int, grace: float) -> None:
+        """Begin without sessions. See `VerifierCore`."""
+        self.effects: list[vev.Effect] = []
+        self.running: dict[int, SessionContext] = {}
+        self.drafters = DrafterPool(self.running, self.effects)
+        self.ended_counts = RoundCounts()
+        self._target = target
+        self._slots = target.slots
+        self._numbers = itertools.count(first)
+        self._waiting = WaitingRequests(target.max_sessions, target.guests)
+        self._kept = KeptSessions(grace)
+        self._paused: dict[int, float] = {}  # sessions without steps, and until when
+
+    @property
+    def n_kept(self) -> int:
+        """Return how many sessions, or ends of sessions, are kept."""
+        return len(self._kept)
+
+    def ready(self) -> dict[int, SessionContext]:
+        """Return the sessions that may have steps."""
+        if not self._paused:
+            return self.running
+        running = self.running
+        return {number: running[number] for number in running if number not in self._paused}
+
+    def next_due(self) -> float:
+        """Return when `advance` has something to do; infinity for never."""
+        due = list(self._paused.values())
+        if self._kept:
+            due.append(self._kept.next_end)
+        return min(due, default=inf)
+
+    def advance(self, now: float) -> None:
+        """Do what is due: forget and end sessions, and begin others."""
+        if self._kept:
+            for context in self._kept.expire(now):
+                self._drop(context, now)
+        if self._paused:
+            self._end_paused(now)
+        if self._waiting.openings:
+            self._admit(now)
+
+    # --- a session begins
+
+    def open(self, opening: vev.Opening, now: float) -> None:
+        """Resume the session that a request names, else let it wait for a sequence."""
+        if self._resume(opening, now):
+            return
+        if opening.n_prompt:
+            self._waiting.openings.append(opening)
+        else:
+            self._refuse(opening.client, NoSuchText())
+
+    def _admit(self, now: float) -> None:
+        while (admitted := self._waiting.next(self.running.values())) is not None:
+            opening, guest = admitted
+            if not self._resume(opening, now):
+                self._begin(opening, now, guest=guest)
+
+    def _begin(self, opening: vev.Opening, now: float, *, guest: bool) -> None:
+        """Begin a session on valid ids; one whose text ended with them is over at once."""
+        self._make_room(now, guest=guest)
+        params = opening.request.params
+        slot = self._slots.acquire(
+            opening.ids, opening.n_prompt - 1, self._memories(), cached=params.cache_prompt
+        )
+        session = VerifierSession(
+            id=next(self._numbers),
+            ids=opening.ids,
+            params=params,
+            limits=self._target.limits,
+            costs=self._target.costs,
+            shared=self._target.shared,
+            now=now,
+            n_prompt=opening.n_prompt,
+            constraint=opening.constraint,
+            slot=slot,
+        )
+        context = SessionContext(
+            session=session,
+            client=opening.client,
+            owner=opening.owner,
+            name=opening.request.id,
+            key=opening.key,
+            guest=guest,
+        )
+        self.running[context.id] = context
+        self.drafters.share(self._waiting.sharing(len(self.running)))
+        self.effects.append(context.opened(opening.request.label))
+        self._hand_over(context, opening, now)
+        if session.finished is not None:
+            self._finish(context, session.finished, None, now)
+
+    def _make_room(self, now: float, *, guest: bool) -> None:
+        """Drop a kept session if all places are taken, those of guests or the others."""
+        taken = 0
+        for context in self.running.values():
+            if context.guest == guest:
+                taken += 1
+        places = self._target.guests if guest else self._target.max_sessions
+        if taken >= places:
+            kept = self._kept.running(guest=guest)
+            if kept is not None:
+                self._drop(kept, now)
+
+    def _memories(self) -> Iterator[tuple[int, KVContents]]:
+        for context in self.running.values():
+            yield context.session.slot.seq, context.session.memory
+
+    # --- a session changes hands
+
+    def _resume(self, opening: vev.Opening, now: float) -> bool:
+        """Give a request the session that it names, or refuse it; return False without one."""
+        context = self._named(opening.request.id)
+        if context is None:
+            return False
+        # A client of the verifier's own needs no key: it could read the daemon's memory as well.
+        if opening.owner is not None and opening.key != context.key:
+            self._refuse(opening.client, NoSuchText())
+            return True
+        if context.end is None:
+            self._take_over(context, opening.owner)
+            self._kept.pop(context.id, None)
+            context.move(ContextState.CONNECTED)
+        self._log("session_resumed", context, tokens=context.session.generated)
+        self._hand_over(context, opening, now, adopted=True)
+        if context.end is not None:
+            self._repeat_end(context, context.end, now)
+        return True
+
+    def _named(self, name: str) -> SessionContext | None:
+        if not name:
+            return None
+        for context in (*self.running.values(), *self._kept.values()):
+            if context.name == name:
+                return context
+        return None
+
+    def _take_over(self, context: SessionContext, owner: vev.DrafterId | None) -> None:
+        """Take a session from its client and its drafter.
+
+        owner: the drafter that gets the session; None for a client of the verifier's own, who
+            leaves it with a drafter that is not the owner.
+        """
+        if context.owner is None and context.client is not None:
+            error = RequestError("somebody else has asked for this text by its name")
+            self._refuse(context.client, error)
+        before = {context.owner}
+        if owner is not None:
+            before.add(context.drafter)
+        for drafter in before:
+            if drafter is None or drafter == owner:
+                continue
+            self.drafters.release(context, drafter)
+            if context.drafter == drafter:
+                self.drafters.detach(context)
+
+    def _hand_over(
+        self, context: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False
+    ) -> None:
+        """Give a session to the client of a request, with the text that it lacks.
+
+        adopted: the session was there already.
+        """
+        self._pause(context, now, paused=False)  # the reader before has paused it
+        context.connect(opening)
+        began = context.began(opening.request.known, adopted=adopted)
+        self.effects.append(vev.ToClient(context.client, began))
+        if opening.owner is not None:
+            self.drafters.attach(context, opening.owner, now)
+        elif context.session.finished is None:
+            self.drafters.find(context, now)
+
+    def _repeat_end(self, context: SessionContext, end: vev.SessionEnded, now: float) -> None:
+        """Send the end of a session once more; a drafter's client may lose it again."""
+        self.effects.append(vev.ToClient(context.client, replace(end, again=True)))
+        if context.owner is None:
+            self._forget(context)
+            return
+        done = m.Done(context.id, end.reason, len(context.session.prefix), end.report)
+        self.effects.append(vev.ToDrafter(context.owner, done))
+        self._keep(context, ContextState.ENDED, now)
+
+    # --- clients and drafters come and go
+
+    def client_left(self, client: int, now: float) -> None:
+        """Forget a client's request, or end its session."""
+        self._waiting.withdraw(lambda opening: opening.client == client)
+        for context in self._of_client(client):
+            self._cancel(context, now)
+
+    def drafter_left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
+        """Give its sessions other drafters; keep or end those of its own clients."""
+        self._waiting.withdraw(lambda opening: opening.owner == drafter)
+        self.drafters.gone(drafter)
+        for context in list(self.running.values()):
+            if context.owner != drafter:
+                continue
+            if may_return and context.name and self._kept.grace > 0:
+                self._keep(context, ContextState.KEPT, now)
+                self._pause(context, now, paused=False)
+                context.disconnect()
+                self._log("session_kept", context, seconds=self._kept.grace)
+            else:
+                self._cancel(context, now)
+        self.drafters.find_all(now)
+
+    def close(self, drafter: vev.DrafterId, number: int, now: float) -> None:
+        """End a session, or forget its end, for the drafter that owns it."""
+        context = self.running.get(number) or self._kept.get(number)
+        if context is None or context.owner != drafter:
+            return
+        if context.state is ContextState.ENDED:
+            self._forget(context)
+        else:
+            self._cancel(context, now)
+
+    def stop(self, now: float) -> None:
+        """Keep no session any more: no client can come back."""
+        self._kept.grace = 0.0
+        while (context := self._kept.running()) is not None:
+            self._drop(context, now)
+
+    def solved(self, number: int, policy: Policy) -> None:
+        """Give a session its new policy."""
+        if number in self.running:
+            self.running[number].session.draft_length.solved(policy)
+
+    def _of_client(self, client: int) -> list[SessionContext]:
+        return [context for context in self.running.values() if context.client == client]
+
+    # --- a session waits for its reader
+
+    def client_paused(self, client: int, now: float, *, paused: bool) -> None:
+        """Note that a client reads nothing, or reads again."""
+        for context in self._of_client(client):
+            self._pause(context, now, paused=paused)
+
+    def session_paused(
+        self, drafter: vev.DrafterId, number: int, now: float, *, paused: bool
+    ) -> None:
+        """Note the same of the client of a session that a drafter owns."""
+        context = self.running.get(number)
+        if context is not None and context.owner == drafter:
+            self._pause(context, now, paused=paused)
+
+    def _pause(self, context: SessionContext, now: float, *, paused: bool) -> None:
+        """Let a session have no steps, or have them again."""
+        if paused == (context.id in self._paused):
+            return
+        if paused:
+            self._paused[context.id] = now + READER_PATIENCE
+        else:
+            del self._paused[context.id]
+            context.session.draft_length.interrupted()
+        fields: dict[str, object] = {"session": context.id, "paused": paused}
+        self.effects.append(vev.Noted("session_paused", fields, "debug"))
+
+    def _end_paused(self, now: float) -> None:
+        for number, until in list(self._paused.items()):
+            if now >= until:
+                context = self.running[number]
+                self._log("session_unread", context, seconds=READER_PATIENCE)
+                self._cancel(context, now)
+
+    # --- effects of a session
+
+    def carry_out(
+        self, context: SessionContext, effects: Sequence[ev.VerifierEffect], now: float
+    ) -> None:
+        """Address the effects of a session, which knows neither client, drafter nor sequence."""
+        for effect in effects:
+            match effect:
+                case Round() | Scored():
+                    self.effects.append(vev.ToClient(context.client, effect))
+                case m.Truth() | m.Sync() | m.Nack():
+                    self.drafters.send(context, effect)
+                case ev.Trim(length):
+                    self._slots.cut(context.session.slot.seq, length)
+                case ev.Finish(reason, error):
+                    self._finish(context, reason, error, now)
+                case _:
+                    assert_never(effect)
+
+    # --- a session ends
+
+    def fail(self, seqs: Iterable[int], error: SpecmeshError, now: float) -> None:
+        """End the sessions that have these sequences, whose contents are in doubt."""
+        failed = set(seqs)
+        self._slots.doubt(failed)
+        for context in list(self.running.values()):
+            if context.session.slot.seq not in failed:
+                continue
+            if context.client is not None:
+                self._refuse(context.client, error)
+            self._cancel(context, now, m.FinishReason.ERROR)
+
+    def _cancel(
+        self,
+        context: SessionContext,
+        now: float,
+        reason: m.FinishReason = m.FinishReason.CANCELLED,
+    ) -> None:
+        self.carry_out(context, context.session.cancel(reason), now)
+
+    def _finish(
+        self,
+        context: SessionContext,
+        reason: m.FinishReason,
+        error: SpecmeshError | None,
+        now: float,
+    ) -> None:
+        """Free a session's sequence, and send client and drafter the end."""
+        if error is not None:
+            fields: dict[str, object] = {"session": context.id, "error": str(error)}
+            self.effects.append(vev.Noted("session_broke", fields, "warning"))
+        if self.running.pop(context.id, None) is None:
+            return
+        self._paused.pop(context.id, None)
+        session = context.session
+        contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
+        self._slots.release(session.slot.seq, contents)
+        self.ended_counts.add(session.counts)
+        self.drafters.weigh()
+        no_drafts = self.drafters.verdict(context)
+        drafter = self.drafters.name(context)
+        report = session_report(session, self._target.costs, drafter, now, no_drafts)
+        context.end = vev.SessionEnded(
+            session=context.id,
+            reason=reason,
+            error=error,
+            prompt_ids=context.prompt_ids,
+            report=report,
+            seconds=now - session.times.opened,
+        )
+        self.effects.append(vev.ToClient(context.client, context.end))
+        self.effects.append(context.finished(reason, no_drafts))
+        self.effects += context.done(context.end)
+        self._after_end(context, reason, now)
+
+    def _after_end(self, context: SessionContext, reason: m.FinishReason, now: float) -> None:
+        """Keep the end of a session for its client, or forget the session."""
+        match context.state:
+            case ContextState.CONNECTED:
+                if context.owner is not None and context.name and reason in SERVED:
+                    self._keep(context, ContextState.ENDED, now)  # DONE may be lost
+                else:
+                    self._forget(context)
+            case ContextState.KEPT:
+                context.move(ContextState.ENDED)
+            case ContextState.ENDED | ContextState.FORGOTTEN:
+                pass  # it was given up
+            case _:
+                assert_never(context.state)
+
+    def _drop(self, context: SessionContext, now: float) -> None:
+        """Give up a kept session."""
+        self._forget(context)
+        if context.id in self.running:
+            self._log("session_dropped", context, tokens=context.session.generated)
+            self._cancel(context, now)
+
+    def _keep(self, context: SessionContext, state: ContextState, now: float) -> None:
+        context.move(state)
+        self._kept.add(context, now)
+
+    def _forget(self, context: SessionContext) -> None:
+        context.move(ContextState.FORGOTTEN)
+        self._kept.pop(context.id, None)
+        self.effects.append(vev.Forgotten(context.id))
+
+    # --- effects
+
+    def _refuse(self, client: int, error: SpecmeshError) -> None:
+        self.effects.append(vev.RequestRefused(client, error))
+
+    def _log(self, name: str, context: SessionContext, **fields: object) -> None:
+        self.effects.append(vev.Noted(name, {"session": context.id, **fields}))

@@ -1,0 +1,183 @@
+"""The steps of a verifier's target: their rows, their results, and their costs."""
+
+from collections.abc import Mapping, Sequence
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.controller import REMOTE
+from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.kv_slots import KVOffload
+from specmesh.core.rounds import Round
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.lifecycle import SessionLifecycle
+from specmesh.core.verifier.scheduler import Batch, Scheduler
+from specmesh.core.verifier.session_context import SessionContext
+from specmesh.core.verifier.step_meter import StepDrafts, StepMeter
+from specmesh.core.verifier.step_threads import StepThreads
+from specmesh.core.verifier.target import Target
+from specmesh.errors import LocalProtocolError, SpecmeshError
+
+
+class TargetSteps:
+    """Forms one step after the other, and gives each session its result.
+
+    - A step begins when the one before is over; LocalProtocolError is raised otherwise.
+    - Each session of a step takes its rows of logits, which may end it.
+    - Then the gate compares the step with steps without drafts, and a session may get another
+      drafter.
+
+    batch: the step that runs; None between two steps.
+    """
+
+    def __init__(self, target: Target, lifecycle: SessionLifecycle) -> None:
+        """Begin with no step."""
+        width = target.limits.width
+        self._target = target
+        self._effects = lifecycle.effects
+        self._lifecycle = lifecycle
+        self._scheduler = Scheduler(
+            target.n_batch, target.costs, target.prefill_rows, constant=width is not None
+        )
+        self._meter = StepMeter(target.costs, width)
+        self._threads = StepThreads(target.costs)
+        self.batch: Batch | None = None
+
+    def share_threads(self, share: vev.ThreadsShared) -> None:
+        """Note how the CPU threads of the host are shared from now on."""
+        self._threads.shared(share)
+
+    # --- a step begins
+
+    def next_step(self, now: float) -> ev.Step | ev.Wait:
+        """Return the step that begins now, or until when there is none."""
+        if self.batch is not None:
+            raise LocalProtocolError("a step begins while another runs")
+        sessions = self._lifecycle.ready()
+        if not sessions:
+            self._meter.idle()
+        batch = self._scheduler.next_batch(sessions, now)
+        if isinstance(batch, ev.Wait):
+            return ev.Wait(min(batch.until, self._lifecycle.next_due()))
+        self.batch = batch
+        spans: list[ev.Span] = []
+        waited = 0.0
+        for number, part in batch.parts:
+            session = sessions[number].session
+            if isinstance(part, ev.Verify):
+                waited += session.begin(now)
+                ids = (part.last, *part.drafts)
+                logits = True
+            else:
+                ids = part.ids
+                logits = part.stepwise
+            spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
+        threads, costs = self._threads.next(self._lifecycle.running)
+        self._meter.begun(costs, waited=waited > 0)
+        return ev.Step(self._target.slots.orders(), tuple(spans), threads)
+
+    # --- a step ends
+
+    def finish(
+        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+    ) -> None:
+        """Take the result of the step that runs, or why it failed."""
+        batch = self.batch
+        if batch is None:
+            raise LocalProtocolError("a step ends that has not begun")
+        self.batch = None
+        if isinstance(result, SpecmeshError):
+            self._fail(step, result, ended)
+        else:
+            self._meter.ended(batch, started, ended, cut=bool(step.orders))
+            self._take(batch, result, started, ended)
+
+    def _take(self, batch: Batch, result: Sequence[ev.Rows], started: float, ended: float) -> None:
+        """Give each session its rows, then let gate and drafter pool learn from the whole step."""
+        contexts: dict[int, SessionContext] = {}
+        rounds: list[Round] = []
+        draft_n: list[int] = []
+        tokens = 0
+        drafting = False
+        seconds = ended - started
+        for (number, part), logits in zip(batch.parts, result, strict=True):
+            context = contexts[number] = self._lifecycle.running[number]
+            draft_length = context.session.draft_length
+            drafting = drafting or draft_length.wants_drafts
+            effects: list[ev.VerifierEffect] = []
+            if isinstance(part, ev.Prefill):
+                effects = context.session.prefilled(len(part.ids), logits)
+            elif logits is not None:
+                effects = context.session.stepped(
+                    part, logits, ended, seconds=seconds, sessions=len(batch.parts)
+                )
+            for effect in effects:
+                if isinstance(effect, Round):
+                    rounds.append(effect)
+                    draft_n.append(draft_length.draft_n)
+                    tokens += len(effect.text.ids)
+            self._lifecycle.carry_out(context, effects, ended)
+        ran = vev.Ran(
+            started=started,
+            ended=ended,
+            rows=batch.rows,
+            tokens=tokens,
+            rounds=tuple(rounds),
+            draft_n=tuple(draft_n),
+        )
+        drafters = self._lifecycle.drafters
+        n_drafters = drafters.count
+        if contexts and n_drafters:
+            refused = self._compare(batch, contexts, ran, drafting=drafting)
+            # Every step pays for all that is done here while drafts are refused.
+            if not refused or n_drafters > 1:
+                for context in contexts.values():
+                    drafters.stepped(context, ended)
+        self._effects.append(ran)
+
+    def _compare(
+        self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
+    ) -> bool:
+        """Compare a step with those without drafts; return True if drafts were refused before.
+
+        drafting: drafts were asked for when it began.
+        """
+        speculation: Speculation | None
+        lone: SessionContext | None = None
+        if len(contexts) == 1:
+            [lone] = contexts.values()
+            speculation = self._lifecycle.drafters.speculation(lone)
+        else:
+            speculation = self._target.shared.of(REMOTE, len(contexts))
+        if speculation is None:
+            return False
+        gate = speculation.gate
+        refused = gate.refuses
+        seconds_alone = 0.0
+        if lone is not None and not refused:
+            seconds_alone = lone.session.draft_length.alone
+        has_drafts = False
+        has_exact = False
+        for done in ran.rounds:
+            exact = done.exact_drafts
+            has_exact = has_exact or exact > 0
+            if len(done.drafts) > exact:
+                adapts = contexts[done.session].session.draft_length.adapts
+                has_drafts = has_drafts or adapts
+        drafts = StepDrafts(
+            tokens=ran.tokens,
+            seconds_alone=seconds_alone,
+            drafting=drafting,
+            has_drafts=has_drafts,
+            has_exact=has_exact,
+        )
+        self._meter.compare(batch, drafts, gate)
+        return refused
+
+    def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:
+        """End the sessions of a failed step, and doubt all that it has touched."""
+        self._meter.idle()  # the time until the next step is no pause
+        self._effects.append(vev.Noted("step_failed", {"error": str(error)}, "error"))
+        seqs = {span.seq for span in step.spans}
+        for order in step.orders:
+            if not isinstance(order, KVOffload):
+                seqs.add(order.seq)
+        self._lifecycle.fail(seqs, error, now)

@@ -1,0 +1,30 @@
+"""The target of a verifier, as its core sees it."""
+
+from dataclasses import dataclass, field
+
+from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_slots import KVSlots
+from specmesh.core.session_params import TargetLimits
+from specmesh.core.verifier.scheduler import PREFILL_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The limits, the sequences and the costs of a target.
+
+    costs: seconds of its steps, which teach them.
+    n_batch: most rows of a step, at least `max_sessions`.
+    guests: sessions with short texts, beside `max_sessions` others.
+    prefill_rows: rows for prompts in a step in which other sessions verify.
+    shared: the speculation of steps that several sessions share.
+    """
+
+    limits: TargetLimits
+    costs: StepCosts
+    slots: KVSlots
+    n_batch: int
+    max_sessions: int
+    guests: int = 0
+    prefill_rows: int = PREFILL_ROWS
+    shared: SharedSpeculations = field(default_factory=SharedSpeculations)
