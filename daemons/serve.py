@@ -1,4 +1,4 @@
-"""The two daemons: load the model while the API already answers, serve, stop cleanly on a signal."""
+"""The two daemons: they load the model while the API answers, serve, and stop on a signal."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
-HASHED_BLOCKS = 64  # of each file of a model: 18 ms where they were cached, else 250
+HASHED_BLOCKS = 64  # of each file of a model: 18 ms if they are cached, else 250 ms
 BLOCK = 2**16  # bytes
 
 Loop = VerifierLoop | DrafterLoop
@@ -48,7 +48,8 @@ class LoopBackend:
     """The API's view of a daemon; `loop` is None while the model loads."""
 
     def __init__(self, role: str, process: DaemonProcess) -> None:
-        self.role, self._process = role, process
+        self.role = role
+        self._process = process
         self.loop: Loop | None = None
         self._share = 0.0
         self._begun = time.monotonic()
@@ -64,15 +65,16 @@ class LoopBackend:
 
     @property
     def models(self) -> tuple[str, ...]:
+        """Return the names of the models."""
         return self.loop.models if self.loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
+        """Return why no request can be served; None if one can."""
         if self.loop is None and self._waiting_for:
             return Starting(f"the {self.role} waits: {self._waiting_for}", "see its log")
         if self.loop is None:
-            return Starting(
-                f"the {self.role} is loading its model ({self._share:.0%})", "try again in a moment"
-            )
+            loading = f"the {self.role} is loading its model ({self._share:.0%})"
+            return Starting(loading, "try again in a moment")
         try:
             self.loop.served("")
         except SpecmeshError as error:
@@ -80,37 +82,42 @@ class LoopBackend:
         return None
 
     def served(self, name: str) -> ModelInfo:
-        assert self.loop is not None, "asked only once ready"
+        """Return the model of this name; raise SpecmeshError if it is not served."""
+        assert self.loop is not None, "callers wait until it is ready"
         return self.loop.served(name)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        assert self.loop is not None, "asked only once ready"
+        """Return the target's tokenizer; raise NotOffered at a drafter."""
+        assert self.loop is not None, "callers wait until it is ready"
         return self.loop.tokenizer
 
     def submit(self, order: ClientOrder) -> None:
-        assert self.loop is not None, "asked only once ready"
+        """Hand an order to the daemon's loop."""
+        assert self.loop is not None, "callers wait until it is ready"
         self.loop.mailbox.put(order)
 
     async def stats(self) -> Snapshot:
+        """Return the content of `specmesh stats --json`."""
         if self.loop is None:
-            up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
             return LoadingSnapshot(
                 role=self.role,
                 version=__version__,
                 pid=os.getpid(),
-                uptime_s=up,
-                loading=loading,
+                uptime_s=round(time.monotonic() - self._begun, 1),
+                loading=round(self._share, 3),
                 waiting_for=self._waiting_for or None,
             )
-        made: asyncio.Queue[Snapshot] = asyncio.Queue()
-        self.submit(AskStats(made.put_nowait))
-        return await made.get()
+        answers: asyncio.Queue[Snapshot] = asyncio.Queue()
+        self.submit(AskStats(answers.put_nowait))
+        return await answers.get()
 
 
 def serve_verifier(settings: VerifierSettings) -> None:
-    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start. The caller holds the
-    `instance_lock` of its socket."""
+    """Run a verifier until a signal stops it; raise SpecmeshError if it cannot start.
+
+    The caller holds the `instance_lock` of its socket.
+    """
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
         keys = _keys(settings)
         serving = Serving(process, "verifier", settings)
@@ -119,19 +126,25 @@ def serve_verifier(settings: VerifierSettings) -> None:
         if guard is not None:
             process.ends.callback(guard.stop)
 
-        def made(engine: VerifyEngine, model: ModelSettings, thread: ModelThread) -> VerifierLoop:
+        def make(engine: VerifyEngine, model: ModelSettings, thread: ModelThread) -> VerifierLoop:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
-            file_hash = model_hash(model)
             return VerifierLoop(
-                process.name, socket, engine, costs, settings, guard, thread, file_hash
+                name=process.name,
+                socket=socket,
+                engine=engine,
+                costs=costs,
+                settings=settings,
+                guard=guard,
+                thread=thread,
+                model_hash=model_hash(model),
             )
 
-        serving.run(load_verifier, made, keys, bind=settings.bind)
+        serving.run(load_verifier, make, keys, bind=settings.bind)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
-    """Run a drafter until a signal stops it; raises SpecmeshError if it cannot start."""
+    """Run a drafter until a signal stops it; raise SpecmeshError if it cannot start."""
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
         keys = _keys(settings)
         routes = [
@@ -141,20 +154,20 @@ def serve_drafter(settings: DrafterSettings) -> None:
             route.check()  # a bad address, or bad keys, end it before loading
         serving = Serving(process, "drafter", settings)
 
-        def made(engine: DraftEngine, _: ModelSettings, thread: ModelThread) -> DrafterLoop:
+        def make(engine: DraftEngine, _: ModelSettings, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)
 
-        serving.run(load_drafter, made, keys, connect=", ".join(settings.connect))
+        serving.run(load_drafter, make, keys, connect=", ".join(settings.connect))
 
 
 def _bound(
     process: DaemonProcess, settings: VerifierSettings, keys: KeyFolder | None
 ) -> tuple[Socket, ZapGuard | None]:
-    """Return a bound ROUTER and its guard. Raises NotThereYet if its address is not there."""
+    """Return a bound ROUTER and its guard; raise NotThereYet if its address is not there."""
     host, port = endpoint(settings.bind)
     check_bind(settings.bind, keyed=keys is not None, insecure=settings.insecure)
     named = partial(numbers_here, host, "--bind", interfaces=True)
-    numbers = process.patience.hear(named, f"--bind: looking up {host}")
+    numbers = process.patience.result_of(named, f"--bind: looking up {host}")
     for number in numbers[:-1]:
         with suppress(NotThereYet):
             return _bound_to(process, settings, keys, f"tcp://{bracketed(number)}:{port}")
@@ -174,7 +187,9 @@ class Serving:
     def __init__(
         self, process: DaemonProcess, role: str, settings: VerifierSettings | DrafterSettings
     ) -> None:
-        self._process, self._role, self._settings = process, role, settings
+        self._process = process
+        self._role = role
+        self._settings = settings
         self._backend = LoopBackend(role, process)
         serving = serving_api(settings.socket, self._backend, responses=settings.responses)
         self._api = process.ends.enter_context(serving)
@@ -183,7 +198,7 @@ class Serving:
 
     def _serve_port(self, port: Port) -> None:
         named = partial(numbers_here, port.host, "--http", everywhere=True)
-        numbers = self._process.patience.hear(named, f"--http: looking up {port.host}")
+        numbers = self._process.patience.result_of(named, f"--http: looking up {port.host}")
         self._api.serve_port(port, numbers[0])
 
     def run(
@@ -193,49 +208,72 @@ class Serving:
         keys: KeyFolder | None,
         **address: str,
     ) -> None:
-        """Load an engine on its thread once all that it needs is there, make its loop and run
-        that."""
-        process, backend, settings = self._process, self._backend, self._settings
-        patience, wanted = process.patience, settings.model
+        """Load an engine once all that it needs is there, and run the loop that `make` returns.
+
+        keys: of the wire, if they are used. address: for the log, by the name of its option.
+        """
+        process = self._process
+        backend = self._backend
+        settings = self._settings
+        patience = process.patience
+        wanted = settings.model
         check = partial(check_there, wanted)
         looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
-        model = patience.until_there(lambda: patience.hear(check, looking))
+        model = patience.until_there(lambda: patience.result_of(check, looking))
         thread = ModelThread()
         engine = process.wait(thread.do(lambda: load(model, backend.progress)))
         loop = make(engine, model, thread)
         process.on_stop(loop.stop)
         backend.loop = loop
-        info, port = engine.info, settings.port
-        facts = address | {"socket": str(settings.socket), "backend": info.backend}
-        facts["trimming"] = info.capabilities.trimming
-        http = {} if port is None else {"http": f"{port.host}:{port.port}", "keys": len(port.keys)}
-        log.info(
-            "ready", role=self._role, encrypted=keys is not None, model=info.model, **facts, **http
-        )
+        self._note_ready(engine, address, encrypted=keys is not None)
+        info = engine.info
         status = f"{info.model} at {', '.join(address.values())}"
         with process.watched(lambda: loop.progress, status):
             serving = asyncio.run_coroutine_threadsafe(loop.serve(), self._api.loop)
             process.idle = process.wait(serving)
         log.info("stopped", role=self._role)
 
+    def _note_ready(
+        self, engine: VerifyEngine | DraftEngine, address: dict[str, str], *, encrypted: bool
+    ) -> None:
+        info = engine.info
+        facts: dict[str, object] = {
+            **address,
+            "socket": str(self._settings.socket),
+            "backend": info.backend,
+            "trimming": info.capabilities.trimming,
+        }
+        port = self._settings.port
+        if port is not None:
+            facts["http"] = f"{port.host}:{port.port}"
+            facts["keys"] = len(port.keys)
+        log.info("ready", role=self._role, encrypted=encrypted, model=info.model, **facts)
+
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
-    """The keys that the wire is to be used with; None where there are none, or none are wanted."""
+    """Return the keys of the wire; None if there are none, or none are wanted."""
     if settings.insecure:
-        meaning = "no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts"
+        meaning = (
+            "no keys are asked for: whoever reaches the port, or is in between, "
+            "reads and sends prompts"
+        )
         log.warning("wire_not_encrypted", meaning=meaning)
         return None
     return find_keys(settings.keys)
 
 
 def model_hash(model: ModelSettings) -> str:
-    """Return the SHA-256 over a model's files, all parts in their order: the size of each and
-    evenly spread blocks of it, the first and the last too; of a simulated model's settings,
-    which are all of it; empty where there is no file. By it drafters know verifiers that run the
-    same model. Of files that were quantised or trained apart nearly every block differs; only of
-    a few tensors that somebody edited in place may the hash be the same. A verifier that lies
-    needs no such file: it may send any hash."""
-    path, digest = Path(model.model or ""), hashlib.sha256()
+    """Return the SHA-256 by which drafters know verifiers that run the same model.
+
+    - It covers a model's files, all parts in their order: the size of each and evenly spread blocks
+      of it, the first and the last too.
+    - Nearly every block differs in files that were quantised or trained separately. Only if a few
+      tensors were edited in place the hash may be the same.
+    - A simulated model has the hash of its settings, a model without files an empty one.
+    - A verifier may send any hash: it proves nothing.
+    """
+    path = Path(model.model or "")
+    digest = hashlib.sha256()
     if model.engine == "sim":
         digest.update(str(model.model).encode())
         return digest.hexdigest()

@@ -6,12 +6,14 @@ learns the verifier's text.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.session import DrafterSession, DraftLimits
+from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -20,8 +22,12 @@ from specmesh.wire import messages as m
 
 SESSION = 7
 ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
-DRAFT_FOR = ev.DraftFor(
-    key=0, upstream=0, session=SESSION, n_vocab=N_VOCAB, n_prompt=0, params=SamplingParams()
+OPENED = ev.OpenSession(
+    key=ev.SessionKey(0, SESSION),
+    session=SESSION,
+    n_vocab=N_VOCAB,
+    n_prompt=0,
+    params=SamplingParams(),
 )
 TEXT = alone(SessionParams(SamplingParams(temperature=1.0, seed=11), 24), 64)[0]
 
@@ -48,11 +54,11 @@ class _World:
         self.n_batch = tape.choice((6, 64, 1))
         self.can_trim = bool(tape.byte() & 1)
         self.session = DrafterSession(
-            DRAFT_FOR,
+            OPENED,
             DraftLimits(n_ctx, self.n_batch),
             round_trip=tape.choice(ROUND_TRIPS),
         )
-        self.session.seq = 0
+        self.slot = self.session.slot = KVSlot(0)
         self.truth = Prefix(TEXT)
         self.memory = Memory(n_ctx)
         self.learned: list[int] = []
@@ -75,7 +81,7 @@ class _World:
             case 14:
                 self.refuse()
             case _:
-                self.session.set_round_trip(self.tape.choice(ROUND_TRIPS))
+                self.session.round_trip = self.tape.choice(ROUND_TRIPS)
 
     def refuse(self) -> None:
         """Send a NACK with the right checksum, or another."""
@@ -131,8 +137,9 @@ class _World:
             self.tell()
         if len(self.memory.held) == held:  # a cut of the meantime is made after the step
             self.memory.append((*plan.ids, *guesses[:-1]))
-        row = ev.DraftRow(0, 0, held, plan.ids, sampler)
-        self.did(self.session.predicted(row, guesses, began, self.now))
+        used = sampler if plan.sampler is not None else None
+        row = replace(plan, sampler=used)
+        self.did(self.session.drafted(row, guesses, began, self.now))
 
     def guesses(self, most: int) -> list[int]:
         """Return the model's next ids, at most so many, each after the others."""
@@ -169,10 +176,6 @@ class _World:
     def did(self, effects: list[ev.DrafterEffect]) -> None:
         self.perform(effects)
         session = self.session
-        if session.held < session.fed:
-            self.seen["Trim"] += 1
-            self.memory.trim(session.held if self.can_trim else 0)
-            session.cut_to(len(self.memory.held))
         assert len(session.known) - session.n_truth <= MAX_LEAD
         assert 0 <= session.draft_n <= MAX_LEAD
         held = len(self.memory.held)
@@ -201,6 +204,9 @@ class _World:
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
+                case ev.Trim(length):
+                    self.memory.trim(length if self.can_trim else 0)
+                    self.slot.length = len(self.memory.held)
                 case m.Nack(_, base, crc):
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
                 case ev.Learned(ids, accepted):

@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from specmesh.core.drafter.session import DRAFTING_STATES
 from specmesh.core.requests import TRANSITIONS
 from specmesh.core.verifier.session import STATES
 from specmesh.core.verifier.session_context import CONTEXT_STATES
@@ -16,6 +17,7 @@ PATH = Path(__file__).parents[1] / "ARCHITECTURE.md"
 DRAWN = re.compile(r"(?<=^```\n)(?:[a-z ]+ -> .*\n)+(?=```$)", re.MULTILINE)
 
 State = TypeVar("State", bound=Enum)
+Event = TypeVar("Event", bound=Enum)
 
 
 def drawing(table: Mapping[State, Collection[State]]) -> str:
@@ -29,6 +31,17 @@ def drawing(table: Mapping[State, Collection[State]]) -> str:
     return "".join(lines)
 
 
+def drawing_of_moves(table: Mapping[State, Mapping[Event, State]]) -> str:
+    """Return a line for each state that may become another, with the events that cause it."""
+    width = max(len(state.value) for state, moves in table.items() if moves)
+    lines = ""
+    for state, moves in table.items():
+        causes = [f"{to.value} ({event.value})" for event, to in moves.items()]
+        if causes:
+            lines += f"{state.value:{width}} -> {', '.join(causes)}\n"
+    return lines
+
+
 def filled(document: str) -> str:
     """Return the document with the tables of the code.
 
@@ -37,7 +50,9 @@ def filled(document: str) -> str:
     moves = {state: those for state, (_, those) in STATES.items()}
     drawings = [
         drawing(moves),
-        *map(drawing, (CONTEXT_STATES, TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES)),
+        drawing(CONTEXT_STATES),
+        drawing_of_moves(DRAFTING_STATES),
+        *map(drawing, (TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES)),
     ]
     if len(DRAWN.findall(document)) != len(drawings):
         raise ValueError(f"{PATH.name} wants {len(drawings)} tables of states")

@@ -1,4 +1,4 @@
-"""The drafter's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
+"""The drafter's I/O: frames and requests become events of its core, effects frames and answers."""
 
 import time
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from specmesh.api.backend import (
     ClientOrder,
     ModelInfo,
     PauseClient,
+    Peer,
     PingPeers,
     Submit,
 )
@@ -19,12 +20,12 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.request_router import RequestRouter
 from specmesh.core.drafter.session import DraftLimits
-from specmesh.core.kv_slots import KVSlots
+from specmesh.core.kv_slots import KVReuse, KVSlots
 from specmesh.core.requests import Failed, RequestState, target_of
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection
 from specmesh.core.text.chat import Tokenizer
-from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
+from specmesh.daemons.drafter.upstream_link import CoreLoop, SharedParts, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
@@ -37,7 +38,7 @@ DraftOrder = ClientOrder | list[ev.CoreEffect] | LookedUp | BaseException
 
 
 class DrafterLoop(DaemonLoop[DraftOrder]):
-    """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`."""
+    """A drafter."""
 
     def __init__(
         self,
@@ -47,81 +48,83 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         settings: DrafterSettings,
         thread: ModelThread | None = None,
     ) -> None:
+        """Begin to connect to verifiers.
+
+        routes: of the verifiers, the preferred first.
+        thread: runs the core and the draft model.
+        """
         super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
-        self._cores = thread_share(
-            engine, drafter=True, explicit=settings.model.threads is not None
-        )
+        explicit = settings.model.threads is not None
+        self._cores = thread_share(engine, drafter=True, explicit=explicit)
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
-        capabilities = info.capabilities
-        room = info.n_ctx
-        if capabilities.reuse == "copied":
-            room *= info.max_sessions
-        if len(routes) > 1:
-            room = 0  # verifiers may mean other tokens by the same ids
-        slots = KVSlots(
-            info.max_sessions,
-            "whole" if capabilities.reuse == "whole" else "cut",
-            room,
-            offloads=capabilities.offloads,
-        )
-        core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, capabilities.batches), slots)
+        limits = DraftLimits(info.n_ctx, info.n_batch, info.capabilities.batches)
+        core = DrafterCore(limits, _slots(engine, upstreams=len(routes)))
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
         self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())
-        lookups = NameLookups(self.mailbox.put)
-        shared = engine, self._cores, self.stats, self._traffic, speaking, self._core, lookups
-        self._links = tuple(
-            UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes)
+        shared = SharedParts(
+            name=name,
+            engine=engine,
+            cores=self._cores,
+            stats=self.stats,
+            traffic=self._traffic,
+            speaking=speaking,
+            core=self._core,
+            lookups=NameLookups(self.mailbox.put),
         )
-        self._router = RequestRouter([one.upstream for one in self._links], time.monotonic())
+        self._links = [UpstreamLink(route, number, shared) for number, route in enumerate(routes)]
+        upstreams = [link.upstream for link in self._links]
+        self._router = RequestRouter(upstreams, time.monotonic())
 
     @property
     def models(self) -> tuple[str, ...]:
+        """Return the names of the verifiers' models."""
         return self._router.models
 
     def served(self, name: str) -> ModelInfo:
+        """Return the model of this name; raise SpecmeshError as `RequestRouter.serving` does."""
         info, vocabulary = self._router.serving(name, time.monotonic())
-        return ModelInfo(
-            info.model, vocabulary, target_of(info) if len(self._links) > 1 else "", info.n_ctx
-        )
+        target = target_of(info) if len(self._links) > 1 else ""
+        return ModelInfo(info.model, vocabulary, target, info.n_ctx)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        where = ", ".join(one.upstream.address for one in self._links)
-        whose = "the tokenizer and the chat template are the verifier's"
-        raise NotOffered(f"{whose}: ask it over HTTP, not here ({where})")
+        """Raise NotOffered: only a verifier has it."""
+        addresses = ", ".join([link.upstream.address for link in self._links])
+        owner = "the tokenizer and the chat template are the verifier's"
+        raise NotOffered(f"{owner}: ask it over HTTP, not here ({addresses})")
 
     # --- the loop
 
     def _begin(self) -> None:
         self._core.start()
-        for one in self._links:
-            one.dealer.listen(partial(self._turn, partial(self._receive, one)))
+        for link in self._links:
+            link.dealer.listen(partial(self._turn, partial(self._receive, link)))
 
-    def _receive(self, one: UpstreamLink) -> None:
-        self._due |= one.receive()
+    def _receive(self, link: UpstreamLink) -> None:
+        self._due |= link.receive()
 
     def _settle(self) -> None:
-        for one in self._links:
-            one.dealer.inlet.check()
+        for link in self._links:
+            link.dealer.inlet.check()
 
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
             case list():
                 for effect in order:
-                    if isinstance(effect, tuple):  # a session's key tells its verifier
-                        self._due |= self._links[effect[0] % len(self._links)].from_core(
-                            *effect, now
-                        )
-                    else:
+                    if isinstance(effect, ev.WorkReport):
                         self.stats.worked(effect)
+                        continue
+                    key, wanted = effect
+                    if self._links[key.upstream].from_core(key, wanted, now):
+                        self._due = True
                 return
             case LookedUp():
-                for one in self._links:
-                    one.looked_up(order, now)
+                for link in self._links:
+                    link.looked_up(order, now)
             case BaseException():
                 raise order
             case Submit(request, client, tenant) if self._stopping is None:
@@ -133,62 +136,90 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case PauseClient(client, paused):
                 self._router.pause(client, paused=paused)
             case PingPeers():
-                there = [(one, peer) for one in self._links if (peer := one.peer) is not None]
-                order.sent(peer for _, peer in there)
-                for one, peer in there:
-                    one.ping_for(order, peer, now)
-            case AskStats(tell):
-                tell(self.snapshot(now))
+                self._ping(order, now)
+            case AskStats(answer):
+                answer(self.snapshot(now))
             case _:
                 assert_never(order)
         self._carry_out(now)
         self._due = True
 
+    def _ping(self, order: PingPeers, now: float) -> None:
+        """Ping the verifiers that are there."""
+        peers = list[tuple[UpstreamLink, Peer]]()
+        for link in self._links:
+            peer = link.peer
+            if peer is not None:
+                peers.append((link, peer))
+        order.sent([peer for _, peer in peers])
+        for link, peer in peers:
+            link.ping_for(order, peer, now)
+
     def _tick(self, now: float) -> None:
-        self.progress += not self._core.stuck
-        for one in self._links:
-            one.tick(now)
+        if not self._core.stuck:
+            self.progress += 1
+        for link in self._links:
+            link.tick(now)
         self._router.look(now)
         while self._carry_out(now):
             self._router.look(now)
         before = self._cores.threads
-        note(
-            self._cores.beside(
-                info for one in self._router.upstreams if (info := one.info) is not None
-            )
-        )
+        verifiers = [upstream.info for upstream in self._router.upstreams]
+        note(self._cores.beside([info for info in verifiers if info is not None]))
         if self._cores.threads != before:
             self._core.put(ev.UseThreads(self._cores.threads), now)
 
     def _drained(self) -> bool:
-        return not any(one.upstream.own for one in self._links)
+        return not any(link.upstream.own for link in self._links)
 
     def _leave(self) -> None:
         self._router.stop(self._refusal)
         self._carry_out(time.monotonic())
-        for one in self._links:
-            one.stop()
+        for link in self._links:
+            link.stop()
 
     def _close(self) -> bool:
         return self._core.close(CLOSING, self._engine.close)
 
     def _carry_out(self, now: float) -> bool:
-        """Do what was decided about requests; return whether one could not be sent, and is to be placed anew."""
+        """Carry out the effects about requests; return whether one is to be placed anew."""
         for reply in self._router.take_effects():
             reply.client.on_event(reply.event)
-        return sum(one.carry_out(now) for one in self._links) > 0
+        unsent = False
+        for link in self._links:
+            unsent |= link.carry_out(now)
+        return unsent
 
     def snapshot(self, now: float) -> DrafterSnapshot:
-        first, info = self._links[self._router.first.number], self._engine.info
+        """Return the content of `specmesh stats --json`."""
+        first = self._links[self._router.first.number]
+        info = self._engine.info
+        draft_ns = list[int]()
+        for upstream in self._router.upstreams:
+            draft_ns += [session.draft_n for session in upstream.running.values()]
         return self.stats.snapshot(
             max_sessions=info.max_sessions,
-            draft_ns=[live.draft_n for one in self._router.upstreams for live in one.live.values()],
+            draft_ns=draft_ns,
             traffic=self._traffic,
             now=now,
-            verifiers=[one.describe() for one in self._links],
+            verifiers=[link.describe() for link in self._links],
             interrupted=len(self._router.in_state(RequestState.WAITING)),
             no_drafts=first.upstream.no_drafts,
             **facts(
                 self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted
             ),
         )
+
+
+def _slots(engine: DraftEngine, *, upstreams: int) -> KVSlots:
+    """Return the KV slots of a draft model.
+
+    With several upstreams no ids are kept for later sessions: they may mean other tokens.
+    """
+    info = engine.info
+    capabilities = info.capabilities
+    room = 0
+    if upstreams == 1:
+        room = info.n_ctx * (info.max_sessions if capabilities.reuse == "copied" else 1)
+    reuse: KVReuse = "whole" if capabilities.reuse == "whole" else "cut"
+    return KVSlots(info.max_sessions, reuse, room, offloads=capabilities.offloads)

@@ -1,8 +1,9 @@
-"""The connection to a verifier: its frames become calls of an `Upstream`, whose effects become frames."""
+"""The connection to a verifier: frames become calls of an `Upstream`, its effects frames."""
 
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -34,65 +35,82 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_UNHEARD = (
-    8 * 2**20
-)  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
+MAX_BACKLOG = 8 * 2**20
+"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire."""
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
 
-class UpstreamLink:
-    """The verifier at `route`, over a socket of its own, in place `number` of `count`. speaking:
-    where the draft engine that speaks this verifier's ids is put. core: the way into it.
-    lookups: of the names of verifiers' hosts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """The parts of a drafter that the links to all its verifiers share.
 
-    def __init__(
-        self,
-        name: str,
-        route: Route,
-        place: tuple[int, int],
-        engine: DraftEngine,
-        cores: ThreadShare,
-        stats: DrafterStats,
-        traffic: WireSection,
-        speaking: dict[int, DraftEngine],
-        core: CoreLoop,
-        lookups: NameLookups,
-    ) -> None:
+    name: of the drafter. cores: its share of the host's. core: the way into its core.
+    speaking: the draft engine in the ids of each verifier, by place, once there is one.
+    lookups: of the names of verifiers' hosts.
+    """
+
+    name: str
+    engine: DraftEngine
+    cores: ThreadShare
+    stats: DrafterStats
+    traffic: WireSection
+    speaking: dict[int, DraftEngine]
+    core: CoreLoop
+    lookups: NameLookups
+
+
+class UpstreamLink:
+    """The verifier at `route`, over a socket of its own; number: its place in the settings."""
+
+    def __init__(self, route: Route, number: int, shared: SharedParts) -> None:
         now = time.monotonic()
-        self.numbers, self._lookups = route.numbers, lookups
-        self.dealer, self.link = Dealer(route, traffic), Link(now)
-        self.introduction = VocabularyHandshake(engine, route.address, cores, self.dealer.send)
-        self.upstream = Upstream(route.address, place, stats, engine.info.n_ctx)
-        self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
-        self._core, self._unheard = core, 0
-        self._grammars = DraftGrammars(core)
+        engine = shared.engine
+        self.numbers = route.numbers
+        self.dealer = Dealer(route, shared.traffic)
+        self.link = Link(now)
+        self.vocabularies = VocabularyHandshake(
+            engine, route.address, shared.cores, self.dealer.send
+        )
+        self.upstream = Upstream(route.address, number, shared.stats, engine.info.n_ctx)
+        self._lookups = shared.lookups
+        self._name = shared.name
+        self._number = number
+        self._stats = shared.stats
+        self._speaking = shared.speaking
+        self._core = shared.core
+        self._backlog = 0
+        self._grammars = DraftGrammars(shared.core)
         self._greeting = Greeting(now)
-        self._outdated: str | None = None  # why it cannot be spoken with
+        self._outdated: str | None = None  # why its version cannot be used
 
     @property
     def peer(self) -> Peer | None:
-        """What a PING is answered by; None while it is away."""
+        """Return the verifier's name and address; None while it is away."""
         info = self.upstream.info
         return Peer(info.verifier, self.upstream.address) if info is not None else None
 
     def describe(self) -> Json:
         """Return its part of `stats --json`."""
-        upstream, match, link = self.upstream, self.introduction.comparison, self.link
-        info, load = upstream.info, upstream.load
+        upstream = self.upstream
+        match = self.vocabularies.comparison
+        link = self.link
+        info = upstream.info
+        load = upstream.load
+        vocabulary: Json | None = None
+        if match:
+            vocabulary = {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)}
         return {
             "address": upstream.address,
-            "name": info.verifier if info is not None else None,
-            "model": info.model if info is not None else None,
+            "name": info and info.verifier,
+            "model": info and info.model,
             "refusal": upstream.refusal,
             "no_drafts": upstream.no_drafts,
             "encrypted": self.dealer.encrypted,
-            "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)}
-            if match
-            else None,
+            "vocabulary": vocabulary,
             "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
-            "sessions": {"live": len(upstream.live), "own": upstream.own},
+            "sessions": {"live": len(upstream.running), "own": upstream.own},
             "load": {
                 "sessions": load.sessions,
                 "queued": load.queued,
@@ -103,13 +121,14 @@ class UpstreamLink:
     # --- frames that come
 
     def receive(self) -> bool:
-        """Handle what has come; return whether any was more than ids."""
+        """Handle the frames that have come; return whether any was more than ids."""
         more = False
         for message, size in self.dealer.receive():
-            self.link.last_frame_at = now = time.monotonic()
+            now = time.monotonic()
+            self.link.last_frame_at = now
             if isinstance(message, m.Truth | m.Sync | m.Nack):
                 if self._has_room(message.session, size):
-                    self._core.put(self.upstream.heard(message, size), now)
+                    self._core.put(self.upstream.received(message, size), now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
@@ -117,12 +136,11 @@ class UpstreamLink:
         return more
 
     def _has_room(self, session: int, size: int) -> bool:
-        """Return False for a frame that cannot be kept for the core, which has been in a step for too many of them, or
-        that is of no session here."""
-        if session not in self.upstream.live:
+        """Return False for a frame of no session here, or if too many wait for the core."""
+        if session not in self.upstream.running:
             return False
-        self._unheard = self._unheard + size if self._core.behind else size
-        if self._unheard <= MAX_UNHEARD:
+        self._backlog = self._backlog + size if self._core.behind else size
+        if self._backlog <= MAX_BACKLOG:
             return True
         self.dealer.traffic.rejected["backlog"] += 1
         return False
@@ -133,8 +151,8 @@ class UpstreamLink:
         upstream = self.upstream
         match message:
             case m.Logprobs():
-                if self._has_room(message.session, size):
-                    upstream.logprobs(message)
+                if not upstream.logprobs(message, size):
+                    self.dealer.traffic.rejected["backlog"] += 1
             case m.Done():
                 upstream.done(message)
             case m.Opened():
@@ -142,7 +160,7 @@ class UpstreamLink:
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
-                self.introduction.answered(message, now)
+                self.vocabularies.answered(message, now)
             case m.Error(code, text, ref, param):
                 self._error(code, error_of(code, text, param), ref, now)
             case m.Bye():
@@ -170,12 +188,11 @@ class UpstreamLink:
         self._outdated = None
         if self.upstream.welcomed(welcome, now):
             self.carry_out(now)
-            self.dealer.next_look = (
-                now  # the last may have been before this connection, and have found none
-            )
+            # The last look may have been before this connection, and have found none.
+            self.dealer.next_look = now
             self.link.next_ping = now
-            self.introduction.welcomed(welcome, now)
-            self._tell_vocabulary(now)
+            self.vocabularies.welcomed(welcome, now)
+            self._share_vocabulary(now)
 
     def _opened(self, opened: m.Opened) -> None:
         """Take up a session; leave one whose options no session can have."""
@@ -188,30 +205,30 @@ class UpstreamLink:
         else:
             self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params)
 
-    # --- what is due
+    # --- work that is due
 
     def tick(self, now: float) -> None:
-        """Send what is due."""
+        """Send the frames that are due, and notice a verifier that went away."""
         refused = self.dealer.look(now)
         if refused is not None:
             log.warning("refused", error=refused)
             self._lost("refused", now)
-        elif self.dealer.cut or self.link.silent(
-            now
-        ):  # silence is judged with the socket just emptied
-            self._lost("disconnected" if self.dealer.cut else "silent", now)
+        elif self.dealer.cut:
+            self._lost("disconnected", now)
+        elif self.link.silent(now):  # the socket has just been emptied
+            self._lost("silent", now)
         self._find(now)
-        if self._core.stuck:  # silence is what shows it
-            return
+        if self._core.stuck:
+            return  # peers see by the silence that this drafter is stuck
         if self.upstream.info is None:
             self._greet(now)
         elif now >= self.link.next_ping:
             self._ping(self.link.ping(now), now)
-        self.introduction.look(now, there=self.upstream.info is not None)
-        self._tell_vocabulary(now)
+        self.vocabularies.look(now, there=self.upstream.info is not None)
+        self._share_vocabulary(now)
 
     def looked_up(self, found: LookedUp, now: float) -> None:
-        """Take the answer of a look-up, if it was of this verifier's host."""
+        """Take the answer of a look-up, if it was for this verifier's host."""
         if found.host != self.numbers.host:
             return
         if found.numbers:
@@ -230,6 +247,7 @@ class UpstreamLink:
             self._greeting.begins(now)
 
     def ping_for(self, order: PingPeers, peer: Peer, now: float) -> None:
+        """Send a PING; `order` gets the round trip."""
         self._ping(self.link.ping(now, partial(order.answered, peer)), now)
 
     def _ping(self, number: int, now: float) -> None:
@@ -239,10 +257,11 @@ class UpstreamLink:
     @property
     def _no_drafts(self) -> str:
         """Return why this drafter drafts nothing here, as PING and PONG have it."""
-        suits = not (self.introduction.foreign or self.introduction.unusable)
+        suits = not (self.vocabularies.foreign or self.vocabularies.unusable)
         return "" if suits else NoDrafts.VOCABULARY
 
     def stop(self) -> None:
+        """Leave the verifier."""
         self._grammars.close()
         self.dealer.send(m.Bye())
         self.dealer.close()
@@ -252,10 +271,10 @@ class UpstreamLink:
             return
         refused = self.dealer.refusal or self._outdated
         if refused is None and self._greeting.doubtful(now):
-            meaning = f"{self.upstream.trouble} It is tried on over a fresh connection"
+            meaning = f"{self.upstream.trouble} It is tried again over a fresh connection"
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
-        if self.dealer.send(self.introduction.hello(self._name)):
+        if self.dealer.send(self.vocabularies.hello(self._name)):
             self._greeting.sent()
 
     def _lost(self, reason: str, now: float) -> None:
@@ -267,7 +286,7 @@ class UpstreamLink:
             self.carry_out(now)
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
-        """Handle an ERROR; a verifier of another version may be updated, so it is greeted on."""
+        """Handle an ERROR; go on to greet a verifier of another version, which may be updated."""
         if self.upstream.request_failed(ref, error):
             return
         if code == "hello":
@@ -276,48 +295,55 @@ class UpstreamLink:
             log.warning("verifier_error", code=code, message=str(error))
         elif self.upstream.info is None:
             self._greeting.refused(now, _share())
-            before, address = self._outdated, self.upstream.address
+            before = self._outdated
+            address = self.upstream.address
             self._outdated = f"the verifier at {address} refused this drafter: {error}: {UPDATE}"
             if self._outdated != before:
                 log.error("verifier_of_another_version", error=self._outdated)
             self.carry_out(now)
 
-    def _tell_vocabulary(self, now: float) -> None:
+    def _share_vocabulary(self, now: float) -> None:
         """Pass on to the core and the verifier how far the vocabulary is known."""
-        introduction, upstream = self.introduction, self.upstream
-        if introduction.foreign != upstream.foreign or introduction.unusable != upstream.unusable:
-            self.link.next_ping = now  # it says so
-        upstream.foreign, upstream.unusable = introduction.foreign, introduction.unusable
-        engine = introduction.engine
+        upstream = self.upstream
+        foreign = self.vocabularies.foreign
+        unusable = self.vocabularies.unusable
+        if foreign != upstream.foreign or unusable != upstream.unusable:
+            self.link.next_ping = now  # it has the reason
+        upstream.foreign = foreign
+        upstream.unusable = unusable
+        engine = self.vocabularies.engine
         if engine is not None:
             self._speaking[self._number] = engine
-        upstream.speaks(introduction.vocabulary, ready=engine is not None)
+        upstream.speaks(self.vocabularies.vocabulary, ready=engine is not None)
         self.carry_out(now)
 
-    # --- what is decided
+    # --- effects
 
-    def from_core(self, key: int, said: ev.SessionEffect, now: float) -> bool:
-        """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
-        live = self.upstream.sessions.get(key)
-        if live is None:
+    def from_core(self, key: ev.SessionKey, effect: ev.SessionEffect, now: float) -> bool:
+        """Carry out an effect of the core; return whether its session is over now.
+
+        Effects for a session that is over here are dropped.
+        """
+        session = self.upstream.sessions.get(key)
+        if session is None:
             return False
-        match said:
+        match effect:
             case m.Draft() | m.DraftProbs() | m.Nack():
-                live.bytes_sent += self.dealer.send(said)
+                session.bytes_sent += self.dealer.send(effect)
             case Grammar():
-                self._grammars.compile(self._speaking[self._number].vocabulary, said, key)
-            case ev.Learned() | ev.FollowUp() | ev.Noted():
-                over = self.upstream.from_core(live, said, now)
+                self._grammars.compile(self._speaking[self._number].vocabulary, effect, key)
+            case ev.Learned() | ev.DraftingEnded() | ev.Noted():
+                over = self.upstream.from_core(session, effect, now)
                 self.carry_out(now)
                 return over
             case _:
-                assert_never(said)
+                assert_never(effect)
         return False
 
     def carry_out(self, now: float) -> bool:
-        """Do what the upstream has decided, and tell it what kept that from being done; return whether a request is to
-        be placed anew."""
-        unsent, self.upstream.kept_out = False, self.dealer.refusal or self._outdated
+        """Carry out the effects of the upstream; return whether a request is to be placed anew."""
+        unsent = False
+        self.upstream.kept_out = self.dealer.refusal or self._outdated
         self.upstream.unknown = self.numbers.trouble
         for effect in self.upstream.take_effects():
             match effect:
@@ -325,7 +351,7 @@ class UpstreamLink:
                     unsent |= self._ask(effect)
                 case m.Close() | m.Pause():
                     self.dealer.send(effect)
-                case ev.DraftFor() | ev.FollowUp() | ev.Dropped() | ev.UpstreamChanged():
+                case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
                     self._core.put(effect, now)
                 case Reply(client, event):
                     client.on_event(event)
@@ -336,7 +362,7 @@ class UpstreamLink:
         return unsent
 
     def _ask(self, order: m.Open) -> bool:
-        """Ask for a session; return whether that cannot be."""
+        """Send a request for a session; return True if it cannot be sent."""
         error: SpecmeshError = Busy(
             f"the verifier at {self.upstream.address} takes no requests now", "try again"
         )
@@ -351,20 +377,23 @@ class UpstreamLink:
 
 
 def _share() -> float:
-    """Return which part of a pause this one takes: drafters must not speak in chorus."""
+    """Return the share of a pause that this one takes: drafters must not greet in chorus."""
     return random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
 
 
 class DraftGrammars:
-    """Compiles grammars on a thread of its own: neither frames nor drafts wait for them."""
+    """Compiles grammars on a thread of its own, so that neither frames nor drafts wait."""
 
     def __init__(self, core: CoreLoop) -> None:
         self._core = core
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._grammars: tuple[Vocabulary, Grammars] | None = None
 
-    def compile(self, vocabulary: Vocabulary | None, grammar: Grammar, key: int) -> None:
-        """Tell the core of a session's grammar once it is compiled; an engine that knows ids only needs none."""
+    def compile(self, vocabulary: Vocabulary | None, grammar: Grammar, key: ev.SessionKey) -> None:
+        """Hand a session's grammar to the core once it is compiled.
+
+        Without a vocabulary the engine knows only ids, and needs no grammar.
+        """
         if vocabulary is not None:
             self._pool.submit(self._compile, vocabulary, grammar, key)
 
@@ -373,16 +402,19 @@ class DraftGrammars:
         if self._grammars is not None:
             self._grammars[1].close()
 
-    def _compile(self, vocabulary: Vocabulary, grammar: Grammar, key: int) -> None:
+    def _compile(self, vocabulary: Vocabulary, grammar: Grammar, key: ev.SessionKey) -> None:
         try:
             if self._grammars is None or self._grammars[0] is not vocabulary:
                 if self._grammars is not None:
                     self._grammars[1].close()
                 self._grammars = vocabulary, Grammars(vocabulary)
             compiled = self._grammars[1].compile(grammar)
-        except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
+        except Exception as error:  # noqa: BLE001  (drafts go on without it)
             log.warning(
-                "grammar_unknown", session=key, error=str(error), meaning="its drafts go without"
+                "grammar_unknown",
+                session=key.number,
+                error=str(error),
+                meaning="its drafts ignore the grammar",
             )
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())

@@ -31,9 +31,7 @@ from specmesh.security.keys import Identity, KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
-CHECK_INTERVAL = (
-    0.2  # seconds between two looks at handshakes, and until a refused key is tried again
-)
+CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, or tries with a refused key
 
 _DEALER_OPTIONS = OPTIONS | {
     zmq.IMMEDIATE: 1,
@@ -42,33 +40,42 @@ _DEALER_OPTIONS = OPTIONS | {
     zmq.CONNECT_TIMEOUT: 3000,
 }
 _MEANINGS = {
-    Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
-    "`specmesh keys show` prints here",
-    Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh pair` there and then here "
-    "(or `specmesh keys new` where they are missing), or give both --insecure-no-auth",
-    Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, and is its key, which "
-    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here for this address?",
+    Handshake.KEY: "it does not allow this machine's key: run "
+    "`specmesh keys allow KEY --name NAME` there, with what `specmesh keys show` prints here",
+    Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh pair` "
+    "there and then here (or `specmesh keys new` where they are missing), or give both "
+    "--insecure-no-auth",
+    Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, "
+    "and is its key, which `specmesh keys show` prints there, the one that `specmesh keys list` "
+    "shows here for this address?",
 }
 
 
 class Route:
-    """The way to one verifier, by the key that it must prove as known now; `keys` is None if none
-    are used. libzmq gets numbers only: it looks names up on the thread that all its connections
-    share."""
+    """The way to one verifier, and the key that this one must prove.
+
+    numbers: of its host. libzmq gets numbers only: it looks names up on the one thread that all its
+        connections share.
+    """
 
     def __init__(
         self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None
     ) -> None:
+        """Begin without a connection; keys: None if none are used."""
         self.address = address
-        self._context, self._insecure, self._keys = context, insecure, keys
+        self._context = context
+        self._insecure = insecure
+        self._keys = keys
         self._stamp: tuple[int, ...] = ()
         self._known: bytes | None = None
         host, self._port = endpoint(address)
         self.numbers = HostNumbers(host)
 
     def check(self) -> Identity | None:
-        """Return this machine's key, if keys are used. Raises ConfigError for a missing key, for an
-        address that is none, and for one that needs a key."""
+        """Return this machine's key, if keys are used.
+
+        Raise ConfigError for a missing key, a malformed address, and an address that needs a key.
+        """
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp = self._keys.stamp(Listing.VERIFIERS)
@@ -77,9 +84,12 @@ class Route:
         return identity
 
     def open(self) -> Socket:
-        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched
-        until `close_dealer`; one without a connection while the verifier's number is not known.
-        Raises ConfigError as `check` does, OSError if there are too many sockets."""
+        """Return a fresh DEALER that connects, and reconnects, to the verifier.
+
+        It is watched until `close_dealer`. While the verifier's number is unknown it does not
+        connect.
+        Raise ConfigError as `check` does, OSError if there are too many sockets.
+        """
         identity = self.check()
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
@@ -102,8 +112,14 @@ class Route:
         return socket
 
     def changed(self) -> bool:
-        """Return True if another key is known than when it was opened; a damaged list changes nothing."""
-        if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
+        """Return True if the known key is another than when it was opened.
+
+        A damaged list of keys changes nothing.
+        """
+        if self._keys is None:
+            return False
+        stamp = self._keys.stamp(Listing.VERIFIERS)
+        if stamp == self._stamp:
             return False
         try:
             changed = self._keys.verifier_at(self.address) != self._known
@@ -114,17 +130,23 @@ class Route:
 
 
 def close_dealer(socket: Socket, linger: int = 0) -> None:
-    """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
+    """Close a DEALER and its monitor; frames in its queue have `linger` milliseconds to leave."""
     unwatch(socket)
     socket.close(linger=linger)
 
 
 class ConnectionState(Enum):
-    """Of a drafter's connection to its verifier."""
+    """The state of a drafter's connection to its verifier.
 
-    HELD = "held"  # libzmq has it, or begins it
-    CUT = "cut"  # it had ended at the last look, and libzmq makes another; or had no room for a CLOSE, never repeated
-    LEFT = "left"  # ended here; the next look begins another
+    - HELD: libzmq has it, or begins it.
+    - CUT: it had ended at the last look, and libzmq makes another; or it had no room for a CLOSE,
+      which is never repeated.
+    - LEFT: it was ended here. The next look begins another.
+    """
+
+    HELD = "held"
+    CUT = "cut"
+    LEFT = "left"
 
 
 CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
@@ -132,74 +154,93 @@ CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
     ConnectionState.CUT: set(ConnectionState),
     ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
 }
-"""What each may become. A connection that was left has nothing to say any more: only a fresh one follows, or another
-attempt at it that keys or the system forbid."""
+"""The states that may follow each.
+
+After a connection that was left only a fresh one follows, or an attempt at it that keys or the
+system forbid.
+"""
 
 
 class Dealer:
-    """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
-    traffic: where frames are counted. refusal: why this drafter is kept out, by the verifier or our own keys."""
+    """A connected DEALER.
+
+    A fresh one replaces a connection that went silent or was refused.
+
+    traffic: counts of frames. state: changed by `move` only.
+    refusal: why the verifier, or the keys here, keep this drafter out; None if they do not.
+    next_look: when `look` does something again.
+    """
 
     def __init__(self, route: Route, traffic: WireSection | None = None) -> None:
+        """Connect by a route."""
         self._route = route
         self.socket = route.open()
         self.inlet = Inlet(self.socket)
-        self._heard: Callable[[], None] | None = None
+        self._on_readable: Callable[[], None] | None = None
         self.traffic = traffic or WireSection()
-        self.state = ConnectionState.HELD  # changed by `move` only
+        self.state = ConnectionState.HELD
         self.refusal: str | None = None
         self.next_look = 0.0
 
     def move(self, to: ConnectionState) -> None:
-        """Change its state; raise InvalidTransition, and change nothing, where `CONNECTION_STATES` does not have it."""
+        """Change its state.
+
+        Raise InvalidTransition, and change nothing, if CONNECTION_STATES lacks the change.
+        """
         if to not in CONNECTION_STATES[self.state]:
             raise InvalidTransition("connection", self.state, to)
         self.state = to
 
     @property
     def cut(self) -> bool:
-        """Over this connection the verifier hears nobody, or not who this is."""
+        """Return True if the verifier knows no drafter by this connection."""
         return self.state is not ConnectionState.HELD
 
     @property
     def encrypted(self) -> bool:
+        """Return True if keys are used."""
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
-    def listen(self, heard: Callable[[], None]) -> None:
-        """See `Inlet.listen`; it holds for fresh connections too."""
-        self._heard = heard
-        self.inlet.listen(heard)
+    def listen(self, on_readable: Callable[[], None]) -> None:
+        """Listen as `Inlet.listen` does, also at fresh connections."""
+        self._on_readable = on_readable
+        self.inlet.listen(on_readable)
 
     def look(self, now: float) -> str | None:
-        """Return why the verifier refuses this drafter, once when it begins to; `refusal` says so as long as it lasts.
-        To be called from `next_look` on. libzmq gives up for good after most refusals, and after others tries again
-        without a pause, so this reconnects."""
+        """Reconnect after a refusal or a change of keys, and return the reason once.
+
+        `refusal` has the reason of a refusal as long as it lasts. After most refusals libzmq gives
+        up for good, after others it tries again without a pause.
+        """
         if now < self.next_look:
             return None
         self.next_look = now + CHECK_INTERVAL
         if self._route.changed():
             self.reconnect()
-            return f"the key known for the verifier at {self._route.address} was changed or revoked here"
+            address = self._route.address
+            return f"the key known for the verifier at {address} was changed or revoked here"
         if self.state is ConnectionState.LEFT:
             self.reconnect()
             return None
         ended = self._newest_handshake()
-        if ended is None or (ended is Handshake.BROKEN and not self.encrypted):
-            return None  # without keys a broken handshake is a broken connection, and libzmq connects again
+        if ended is None:
+            return None
+        if ended is Handshake.BROKEN and not self.encrypted:
+            return None  # the connection broke, and libzmq connects again
         if ended is Handshake.DONE:
             self.refusal = None
             return None
         self.traffic.handshake_failures[ended] += 1
         self._leave()
-        before, self.refusal = (
-            self.refusal,
-            f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}",
-        )
+        before = self.refusal
+        self.refusal = f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
-        """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up. Raises
-        ValueError for a message no frame can hold."""
+        """Send a message; return its bytes, or 0 if the verifier is away or does not keep up.
+
+        Raise ValueError for a message that no frame can hold.
+        """
         frame = encode(message)
         if hand_over(self.socket, self.traffic, frame) is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
@@ -208,8 +249,11 @@ class Dealer:
         return len(frame)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
-        """Yield (message, bytes) of a bounded number of frames. A frame that is none gives None, or an ERROR where it
-        shows another protocol version, or that something is lost which nobody repeats."""
+        """Yield message and bytes of a bounded number of frames.
+
+        A malformed frame gives None. It gives an ERROR if it has another protocol version, or is
+        one of those that nobody repeats.
+        """
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:
@@ -226,7 +270,7 @@ class Dealer:
                 yield self._undecoded(frame, error), len(frame)
 
     def reconnect(self) -> None:
-        """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
+        """Open a fresh connection, which is new to the verifier; later if keys forbid it now."""
         try:
             fresh = self._route.open()
         except (ConfigError, OSError) as error:
@@ -234,13 +278,14 @@ class Dealer:
             self.refusal = str(error)
             return
         self.close(linger=0)
-        self.socket, self.inlet = fresh, Inlet(fresh)
-        if self._heard is not None:
-            self.inlet.listen(self._heard)
+        self.socket = fresh
+        self.inlet = Inlet(fresh)
+        if self._on_readable is not None:
+            self.inlet.listen(self._on_readable)
         self.move(ConnectionState.HELD)
 
     def close(self, linger: int = 100) -> None:
-        """Close the connection; what is on its way has `linger` milliseconds to leave."""
+        """Close the connection; frames in its queue have `linger` milliseconds to leave."""
         self.inlet.close()
         close_dealer(self.socket, linger)
 
@@ -251,19 +296,26 @@ class Dealer:
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     def _newest_handshake(self) -> Handshake | None:
-        """How the newest handshake since the last call ended; the connection is cut if it has ended after it."""
-        newest, monitor = None, self.socket.get_monitor_socket()
+        """Return the end of the newest handshake since the last call.
+
+        The connection is cut if it has ended after that.
+        """
+        newest: Handshake | None = None
+        monitor = self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
-            self.move(
-                ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD
-            )
-            if not self.cut:
+            if ended is Handshake.DISCONNECTED:
+                self.move(ConnectionState.CUT)
+            else:
+                self.move(ConnectionState.HELD)
                 newest = ended
         return newest
 
     def _undecoded(self, frame: bytes, error: FrameError) -> m.Error | None:
+        """Count a malformed frame; return an ERROR if the loss matters."""
         self.traffic.rejected[error.reason] += 1
         if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
             text = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
             return m.Error("version", text)
-        return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None
+        if may_be_control(frame, error):
+            return m.Error("hello", "a frame came damaged")
+        return None

@@ -1,5 +1,7 @@
-"""Names of hosts, looked up on threads of their own: a resolver that hangs holds up nothing, not
-even the end of the process."""
+"""Names of hosts, looked up on threads of their own.
+
+A resolver that hangs holds up nothing, not even the end of the process.
+"""
 
 import socket
 import threading
@@ -17,7 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """The numbers of a host, the best first; or none, and why."""
+    """The numbers of a host, the best first.
+
+    trouble: why there are none.
+    """
 
     host: str
     numbers: tuple[str, ...]
@@ -25,10 +30,13 @@ class LookedUp:
 
 
 class NameLookups:
-    """At most one look-up for each host at a time. deliver: gets each answer, on that look-up's
-    thread; it must not block."""
+    """Look-ups, at most one for each host at a time."""
 
     def __init__(self, deliver: Callable[[LookedUp], object]) -> None:
+        """Begin without look-ups.
+
+        deliver: called with each answer, on the thread of its look-up. It must not block.
+        """
         self._deliver = deliver
         self._running = set[str]()
 
@@ -51,31 +59,34 @@ class NameLookups:
 
 
 def look_up(host: str) -> LookedUp:
-    """Ask the system's resolver for a host's numbers; this takes as long as it takes."""
+    """Ask the system's resolver for a host's numbers; this may take for ever."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         return LookedUp(host, (), error.strerror or str(error))
     except UnicodeError as error:
         return LookedUp(host, (), str(error))
-    numbers = [_written(one[4]) for one in found]
+    numbers = [_written(entry[4]) for entry in found]
     return LookedUp(host, tuple(dict.fromkeys(numbers)))
 
 
 def _written(address: tuple[object, ...]) -> str:
-    """Return the number in a socket's address, with the zone of one that means something in a
-    zone only."""
-    number, *more = address
-    zone = more[2] if len(more) == 3 else 0  # of IPv6: after port and flow
-    return f"{number}%{zone}" if zone else str(number)
+    """Return the number in a socket's address, with its zone if it needs one."""
+    number = str(address[0])
+    if len(address) == 4 and address[3]:  # IPv6: number, port, flow, zone
+        return f"{number}%{address[3]}"
+    return number
 
 
 def numbers_here(
     host: str, option: str, *, interfaces: bool = False, everywhere: bool = False
 ) -> tuple[str, ...]:
-    """Return the numbers to listen at for a host, or the host itself if it is an interface; this
-    takes as long as it takes. Raises NotThereYet for a name without numbers, ConfigError for an
-    interface or for every network, unless these are allowed."""
+    """Return the numbers to listen at for a host; this may take for ever.
+
+    An interface is returned as it is, if that is allowed.
+    Raise NotThereYet for a name without numbers, ConfigError for an interface or for a name of
+    every network, unless these are allowed.
+    """
     if host == "localhost":
         return LOCALHOST
     if host in [name for _, name in socket.if_nameindex()]:
@@ -84,8 +95,8 @@ def numbers_here(
         return (host,)
     found = look_up(host)
     if not found.numbers:
-        what = f"{option}: nothing here is called {host} ({found.trouble})"
-        raise NotThereYet.of(what, "name an address of this machine")
+        reason = f"{option}: nothing here is called {host} ({found.trouble})"
+        raise NotThereYet.of(reason, "name an address of this machine")
     if not everywhere and any(map(means_everywhere, found.numbers)):
         raise ConfigError(f"{option}: {host} means every network", "name the one to listen on")
     return found.numbers
@@ -98,7 +109,7 @@ def on_thread(work: Callable[[], T]) -> "Future[T]":
     def settle() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (who waits for it hears it)
+        except BaseException as error:  # noqa: BLE001  (the future raises it)
             done.set_exception(error)
 
     threading.Thread(target=settle, name="names", daemon=True).start()

@@ -1,5 +1,6 @@
-"""The verifier's end of the wire: messages to and from drafters, by the identity of their connection; who of them may
-speak, and how much. The receiving side of a socket is the drafter's, too.
+"""The verifier's end of the wire: messages to and from drafters, by their connection's identity.
+
+It limits the peers and their frames. The receiving side of a socket is the drafter's too.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from specmesh.core.verifier.peer_limits import (
     PeerAccounts,
 )
 from specmesh.errors import ConfigError, FrameError, NotThereYet
-from specmesh.security.addresses import ABSENT, check_bind
+from specmesh.security.addresses import ABSENT, bracketed, check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, IDS_COUNT, MAX_FRAME, decode, encode, may_be_control
@@ -32,24 +33,29 @@ from specmesh.wire.messages import Kind
 log = structlog.get_logger("specmesh.verifier")
 
 UPDATE = "update specmesh on the machine with the lower version"
-CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
-LOG_INTERVAL = (
-    10.0  # seconds between two log lines of peers that do the same: they must not fill a disk
-)
+CUT_INTERVAL = 1.0
+"""Seconds until a peer is cut again.
+
+Its frames that are read meanwhile perhaps name the descriptor of another connection.
+"""
+LOG_INTERVAL = 10.0  # seconds between two equal log lines about peers: they must not fill a disk
 MAX_FRAMES_PER_TURN = 64
-MAX_REFUSED_PER_TURN = (
-    16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
-)
-PAUSE = 4e-3  # seconds; ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer beside a flood
-MAX_PARTS = 3  # one more than a message of ours has with its sender's identity: enough to know that it is none
+MAX_REFUSED_PER_TURN = 16  # frames over the limits after which nothing is read for PAUSE
+PAUSE = 4e-3
+"""Seconds without reading.
+
+ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer in a flood of others.
+"""
+MAX_PARTS = 3  # one more than a message has with its sender's identity
 
 OPTIONS = {
     zmq.LINGER: 0,
     zmq.MAXMSGSIZE: MAX_FRAME,
-    zmq.SNDHWM: 256,  # frames for a peer that the network does not take; the verifier's are for many sessions
+    zmq.SNDHWM: 256,  # frames for a peer that the network does not take
     zmq.RCVHWM: 64,
     zmq.HANDSHAKE_IVL: 5000,
-    zmq.HEARTBEAT_IVL: 0,  # by its heartbeats libzmq aborts where a connection breaks while its queue is full
+    # With heartbeats libzmq aborts if a connection breaks while its queue is full.
+    zmq.HEARTBEAT_IVL: 0,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.TCP_KEEPALIVE_INTVL: 10,
@@ -69,14 +75,18 @@ _COSTS: dict[int, Cost] = {
 
 @contextlib.contextmanager
 def zmq_errors() -> Generator[None]:
-    """Raise what ZeroMQ cannot do as OSError. Its own errors are caught here, by `hand_over` and by `Inlet.known`."""
+    """Raise ZeroMQ's errors as OSError.
+
+    Only this, `hand_over` and `Inlet.known` catch them.
+    """
     try:
         yield
     except zmq.ZMQError as error:
         raise OSError(error.errno, error.strerror) from None
 
 
-_MORE, _LAST = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.NOBLOCK)
+_MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
+_LAST = int(zmq.NOBLOCK)
 _UNSENT: dict[int | None, Departure] = {
     zmq.EAGAIN: Departure.BEHIND,
     zmq.EHOSTUNREACH: Departure.UNREACHABLE,
@@ -86,7 +96,10 @@ _UNSENT: dict[int | None, Departure] = {
 def hand_over(
     socket: Socket, traffic: WireSection, frame: bytes, identity: bytes | None = None
 ) -> Departure | None:
-    """Send and count a frame, by a ROUTER to that peer; return why it was not sent: no room for it, or nobody there."""
+    """Send and count a frame; return why it was not sent: there is no room, or no peer.
+
+    identity: of the peer, for a ROUTER.
+    """
     try:
         if identity is not None:
             socket.send(identity, _MORE)
@@ -102,6 +115,7 @@ def hand_over(
 
 @zmq_errors()
 def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int]) -> Socket:
+    """Return a socket with these options; raise OSError if there are too many."""
     socket = context.socket(kind)
     for option, value in options.items():
         socket.setsockopt(option, value)
@@ -112,8 +126,10 @@ def bind_router(
     context: Context, address: str, insecure: bool, guard: ZapGuard | None = None
 ) -> Socket:
     """Return a ROUTER bound to one address, beyond loopback only with a guard or if `insecure`.
-    Raises NotThereYet if no interface has the address, ConfigError for other reasons; the guard is
-    stopped then."""
+
+    Raise NotThereYet if no interface has the address, ConfigError for other reasons. The guard is
+    stopped then.
+    """
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:
@@ -129,15 +145,18 @@ def bind_router(
             raise ConfigError(
                 f"{address} is in use", "stop what listens there or choose another --bind"
             ) from None
-        what = f"cannot bind {address}: {error.strerror}"
+        reason = f"cannot bind {address}: {error.strerror}"
         if error.errno in ABSENT:
-            raise NotThereYet.of(what, "name an address of this machine") from None
-        raise ConfigError(what) from None
+            raise NotThereYet.of(reason, "name an address of this machine") from None
+        raise ConfigError(reason) from None
     return socket
 
 
 class Inlet:
-    """The receiving side of a socket, asked several times per draft: each call here is chosen for what it costs."""
+    """The receiving side of a socket.
+
+    It is used several times per draft, so each call here was chosen for its cost.
+    """
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
@@ -147,22 +166,27 @@ class Inlet:
         self._close: Callable[[], object] = lambda: None
         self._again: asyncio.TimerHandle | None = None
 
-    def listen(self, heard: Callable[[], None]) -> None:
-        """Have `heard` called on the running event loop when there may be messages, until `close`."""
-        loop, descriptor = asyncio.get_running_loop(), self._socket.FD
-        loop.add_reader(descriptor, heard)
-        self._call_later, self._heard = loop.call_later, heard
+    def listen(self, on_readable: Callable[[], None]) -> None:
+        """Have it called on the running event loop when there may be messages, until `close`."""
+        loop = asyncio.get_running_loop()
+        descriptor = self._socket.FD
+        loop.add_reader(descriptor, on_readable)
+        self._call_later = loop.call_later
+        self._on_readable = on_readable
         self._close = lambda: loop.remove_reader(descriptor)
 
     def check(self, at: float = 0.0) -> None:
-        """See to it that messages are heard of, not before `at`. To be called after each turn that may have used the
-        socket: its descriptor tells of changes only, and receiving or sending may have taken one."""
-        if self._again is None and self._poller.poll(0):
-            self._again = self._call_later(max(at - time.monotonic(), 0.0), self._hear_again)
+        """Have messages noticed that are there already, not before `at`.
 
-    def _hear_again(self) -> None:
+        It is called after each turn that may have used the socket: the descriptor shows changes
+        only, and receiving or sending may have taken one.
+        """
+        if self._again is None and self._poller.poll(0):
+            self._again = self._call_later(max(at - time.monotonic(), 0.0), self._notice)
+
+    def _notice(self) -> None:
         self._again = None
-        self._heard()
+        self._on_readable()
 
     def close(self) -> None:
         """Listen no more; to be called before the socket is closed."""
@@ -171,7 +195,7 @@ class Inlet:
             self._again.cancel()
 
     def receive(self) -> list[bytes] | None:
-        """Return the parts of the next message, at most MAX_PARTS; None where there is none now."""
+        """Return the parts of the next message, at most MAX_PARTS; None if there is none now."""
         if not self._poller.poll(0):
             return None
         part = self._socket.recv(zmq.NOBLOCK, copy=False)
@@ -183,43 +207,55 @@ class Inlet:
         self._last = part
         return parts
 
-    def known(self, what: str | int) -> str:
-        """Return what libzmq knows of the last message's sender, empty for nothing; only after `receive` gave one."""
+    def known(self, key: str | int) -> str:
+        """Return a fact that libzmq knows about the last message's sender; empty if it does not."""
         assert self._last is not None, "nothing was received yet"
         try:
-            return str(self._last.get(what))
+            return str(self._last.get(key))
         except zmq.ZMQError:
             return ""
 
 
 class Router:
-    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same. With
-    keys, a frame counts only while its sender's key is allowed, whatever its handshake has proved before. Frames beyond
-    core.peer_limits are dropped, and who goes on is cut off, with keys for some time. A drafter whose queue is full is
-    let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the last
-    `take_gone`."""
+    """A bound ROUTER.
+
+    - Malformed frames are counted and dropped. They show all the same that their sender is there.
+    - With keys, a frame counts only while its sender's key is allowed, whatever its handshake has
+      proved before.
+    - Frames beyond the limits of `peer_limits` are dropped. A peer that goes on is cut off, with
+      keys for some time.
+    - A drafter whose queue is full is let go and gets nothing more, as a lost DONE never comes
+      again.
+
+    gone: drafters that went away or are let go since the last `take_gone`, and why.
+    """
 
     def __init__(
         self, socket: Socket, guard: ZapGuard | None = None, accounts: PeerAccounts | None = None
     ) -> None:
-        self.socket, self.inlet = socket, Inlet(socket)
+        """Begin with a bound socket; guard: of its keys, if they are used."""
+        self.socket = socket
+        self.inlet = Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = WireSection(
             handshake_failures=Counter() if guard is None else guard.failures
         )
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
-        self.encrypted, self._guard = guard is not None, guard
-        self.accounts, self.gone = accounts or PeerAccounts(), dict[bytes, Departure]()
+        self.encrypted = guard is not None
+        self._guard = guard
+        self.accounts = accounts or PeerAccounts()
+        self.gone = dict[bytes, Departure]()
         self.paused_until = 0.0
-        self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
+        self._cut = Throttle(CUT_INTERVAL)
+        self._logged = Throttle(LOG_INTERVAL)
 
     @property
     def guarded(self) -> bool:
-        """Strangers are kept out still, where they are to be."""
+        """Return False if strangers are to be kept out and are not."""
         return self._guard is None or self._guard.is_alive()
 
     def send(self, identity: bytes, message: m.Message) -> int:
-        """Send to a peer and return the bytes handed over; 0 when it is gone or does not keep up."""
+        """Send to a peer; return the frame's bytes, or 0 if it is gone or does not keep up."""
         if identity in self.gone:
             return 0
         if isinstance(message, m.Truth | m.Sync):
@@ -232,19 +268,21 @@ class Router:
         return len(frame)
 
     def take_gone(self) -> dict[bytes, Departure]:
-        """Return the drafters that went away, or are to, since the last call, and why."""
-        gone, self.gone = self.gone, {}
+        """Return the drafters that went away or are let go since the last call, and why."""
+        gone = self.gone
+        self.gone = {}
         if self._guard is not None and self._guard.reread():
             allowed = self._guard.allowed
-            gone |= {
-                identity: Departure.REVOKED
-                for identity, key in self.accounts.keys.items()
-                if key not in allowed
-            }
+            for identity, key in self.accounts.keys.items():
+                if key not in allowed:
+                    gone[identity] = Departure.REVOKED
         return gone
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
-        """Yield (identity, message, bytes) of a bounded number of frames; message None for what is no frame."""
+        """Yield identity, message and bytes of a bounded number of frames.
+
+        The message is None for a malformed frame.
+        """
         if now < self.paused_until:
             return
         refused = 0
@@ -273,69 +311,83 @@ class Router:
     # --- the sender of the newest message
 
     def objection(self, parts: list[bytes], now: float) -> str | None:
-        """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
-        identity, key = parts[0], self.proved_key()
+        """Return why the newest message is not decoded, as a counter's label; None if it is."""
+        identity = parts[0]
+        key = self.proved_key()
         if self._guard is not None and not self._guard.admits(key, now):
             self._end_connection(identity, now)
             return "key"
-        if (
-            self.accounts.keys.get(identity, key) != key
-        ):  # it calls itself as a drafter does that has another
-            return "key"
+        if self.accounts.keys.get(identity, key) != key:
+            return "key"  # it uses the identity of a drafter with another key
         if len(parts) != 2:
             self.bad(identity, now)
             return "parts"
         frame = parts[1]
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
-        amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1) if cost is Cost.IDS else 1
-        size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
+        amount = 1
+        if cost is Cost.IDS:
+            amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
+        size = len(frame)
+        if kind >= Kind.HELLO:
+            size *= BODY_WEIGHT
         action = self.accounts.limits(identity, key).frame(size, cost, amount, now)
         if action is FrameAction.CUT:
             self._cut_off(identity, now)
         return None if action is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
-        """Count a sender's last message, which was no frame, or none for a verifier."""
+        """Count a sender's last message, which was malformed or not for a verifier."""
         if self.accounts.limits(identity, self.proved_key()).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def sender(self) -> str:
-        """Return the IP address that it came from as tcp://HOST; empty where libzmq does not know."""
+        """Return the IP address that it came from as tcp://HOST; empty if that is unknown."""
         host = self.inlet.known("Peer-Address")
-        return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
+        if not host:
+            return ""
+        return plain(f"tcp://{bracketed(host)}")
 
     def proved_key(self) -> str:
-        """Return the key that it has proved; empty where keys are not used."""
-        return self._guard.key_of(self.inlet.known("User-Id")) if self._guard is not None else ""
+        """Return the key that it has proved; empty if keys are not used."""
+        if self._guard is None:
+            return ""
+        return self._guard.key_of(self.inlet.known("User-Id"))
 
     def name_of(self, key: str) -> str:
-        return self._guard.names.get(key, "") if self._guard is not None else ""
+        """Return the name of an allowed key; empty if it has none."""
+        if self._guard is None:
+            return ""
+        return self._guard.names.get(key, "")
 
     def _cut_off(self, identity: bytes, now: float) -> None:
-        """End the connection of a sender of too much; its key stays out for a while."""
+        """End the connection of a peer that sent too much, and bar its key for a while."""
         if not self._end_connection(identity, now):
             return
         self.gone[identity] = Departure.FLOODING
-        key, whose = self.proved_key(), dict[str, object]()
+        key = self.proved_key()
+        facts: dict[str, object] = {}
         if self._guard is not None:
             self._guard.ban(key, now)
-            whose = {"key": self.name_of(key) or key, "barred_s": BAN_SECONDS}
+            facts = {"key": self.name_of(key) or key, "barred_s": BAN_SECONDS}
         if self._logged.due("cut off", now):
-            log.warning("peer_cut_off", address=self.sender(), meaning="it sent too much", **whose)
+            log.warning("peer_cut_off", address=self.sender(), meaning="it sent too much", **facts)
 
     def _end_connection(self, identity: bytes, now: float) -> bool:
         """Cut the sender's connection; return False if that was just done."""
-        due = self._cut.due(identity, now)
-        if due and (connection := TcpConnection.of(self.inlet.known)) is not None:
+        if not self._cut.due(identity, now):
+            return False
+        connection = TcpConnection.of(self.inlet.known)
+        if connection is not None:
             connection.cut()
-        return due
+        return True
 
     def _undecoded(self, identity: bytes, frame: bytes, error: FrameError, now: float) -> None:
         self.traffic.rejected[error.reason] += 1
         self.bad(identity, now)
         if error.reason == "version":
-            text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
+            own = m.PROTOCOL_VERSION
+            text = f"this verifier speaks protocol version {own}, the frame says {error.seen}"
             self.send(identity, m.Error("version", text))
             if self._logged.due("version", now):
                 log.warning("other_version", address=self.sender(), error=text, meaning=UPDATE)
@@ -344,5 +396,5 @@ class Router:
 
 
 def plain(address: str) -> str:
-    """An address whose IPv4 host is not written as IPv6: sockets for both show it so."""
+    """Return an address whose IPv4 host is not written as IPv6, as sockets for both show it."""
     return re.sub(r"\[::ffff:([\d.]+)\]", r"\1", address)

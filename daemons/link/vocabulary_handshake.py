@@ -21,15 +21,27 @@ _LEVELS = {MatchKind.PARTIAL: "warning", MatchKind.DIFFERENT: "error"}
 
 
 class VocabularyHandshake:
-    """A drafter getting to know its verifier. vocabulary: the verifier's, None until it is known.
-    engine: the draft engine in its ids, None until then, and if the two have too little in common.
-    Comparing takes seconds for large ones: a thread does it, and `look` takes the result over.
-    ask: sends a VOCAB."""
+    """The vocabulary of one verifier, as it becomes known.
+
+    Comparing large ones takes seconds. A thread does it, and `look` takes the result over.
+
+    vocabulary: the verifier's; None until it is known.
+    engine: the draft engine in the verifier's ids; None until they are known, or if the two models
+        have too few tokens in common.
+    comparison: None until they are compared.
+    """
 
     def __init__(
         self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]
     ) -> None:
-        self._own, self._address, self._cores, self._send = engine, address, cores, ask
+        """Begin without a verifier.
+
+        address: of the verifier. cores: the drafter's. ask: sends a VOCAB.
+        """
+        self._own = engine
+        self._address = address
+        self._cores = cores
+        self._send = ask
         self._exchange = VocabularyExchange(engine.vocabulary)
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -45,39 +57,42 @@ class VocabularyHandshake:
 
     @property
     def foreign(self) -> str:
-        """Return why nothing can be drafted in the verifier's vocabulary; empty if something
-        can."""
+        """Return why nothing can be drafted in the verifier's vocabulary; empty if it can."""
         found = self.comparison
         if found is None or found.remap is not None:
             return ""
-        ours, theirs = f"the draft model {self._own.info.model}", f"that of {self._model}"
+        ours = f"the draft model {self._own.info.model}"
+        theirs = f"that of {self._model}"
         return (
             f"the vocabulary of {ours} does not suit {theirs}, the model of the verifier at "
             f"{self._address}: {found.meaning}. Draft with a model of the same family"
         )
 
     def hello(self, drafter: str) -> Hello:
-        info, n_vocab = self._own.info, len(self._own.vocabulary or ())
+        """Return the HELLO of a drafter with this name."""
+        info = self._own.info
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
-        host, threads = self._cores.host, self._cores.share(1)
         return Hello(
             drafter=drafter,
             engine=engine,
             model=info.model,
             vocab_fingerprint=self._exchange.fingerprint,
-            n_vocab=n_vocab,
+            n_vocab=len(self._own.vocabulary or ()),
             n_ctx=info.n_ctx,
-            host=host,
-            cpu_threads=threads,
+            host=self._cores.host,
+            cpu_threads=self._cores.share(1),
         )
 
     def welcomed(self, welcome: Welcome, now: float) -> None:
         """Begin with a verifier, or go on with the one that was there."""
-        self._model, before = welcome.model, self.unusable
+        self._model = welcome.model
+        before = self.unusable
         follows = self._exchange.welcomed(welcome, now)
         self._note(before)
         if self._exchange.state is not VocabularyState.KNOWN:
-            self.vocabulary = self.engine = self.comparison = None
+            self.vocabulary = None
+            self.engine = None
+            self.comparison = None
         self._follow(follows)
 
     def answered(self, answer: Vocab, now: float) -> None:
@@ -90,8 +105,10 @@ class VocabularyHandshake:
         self._follow(follows)
 
     def look(self, now: float, *, there: bool) -> None:
-        """Take over the result of a comparison that has ended; ask a verifier that is there again
-        if an answer does not come."""
+        """Take over the result of a comparison; ask again if an answer does not come.
+
+        there: the verifier is there to be asked.
+        """
         if self._exchange.state is VocabularyState.COMPARING and self._comparing.done():
             self._know(*self._comparing.result())
         if there:
@@ -102,14 +119,17 @@ class VocabularyHandshake:
         if self.unusable and self.unusable != before:
             log.error("vocabulary_unusable", connect=self._address, error=self.unusable)
 
-    def _follow(self, what: Vocab | Vocabulary | None) -> None:
+    def _follow(self, follows: Vocab | Vocabulary | None) -> None:
+        """Send a question for the next part, or compare a vocabulary that is complete."""
         own = self._own.vocabulary
-        if isinstance(what, Vocab):
-            self._send(what)
-        elif what is not None and own is None:
-            self._know(what, self._own, None)
-        elif what is not None and own is not None:
-            self._comparing = self._executor.submit(self._compared, own, what, self._model)
+        if follows is None:
+            return
+        if isinstance(follows, Vocab):
+            self._send(follows)
+        elif own is None:
+            self._know(follows, self._own, None)
+        else:
+            self._comparing = self._executor.submit(self._compared, own, follows, self._model)
 
     def _know(
         self,
@@ -118,15 +138,22 @@ class VocabularyHandshake:
         comparison: VocabularyMatch | None,
     ) -> None:
         self._exchange.move(VocabularyState.KNOWN)
-        self.vocabulary, self.engine, self.comparison = vocabulary, engine, comparison
+        self.vocabulary = vocabulary
+        self.engine = engine
+        self.comparison = comparison
 
     def _compared(self, own: Vocabulary, vocabulary: Vocabulary, theirs: str) -> Compared:
-        """Return the engine in the verifier's ids, none if too few ids have a counterpart. Runs on
-        the thread."""
-        found, model = compare(own, vocabulary), self._own.info.model
-        say = getattr(log, _LEVELS.get(found.verdict, "info"))
-        say(
-            f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning
+        """Return the engine in the verifier's ids, None if too few of them have a counterpart.
+
+        It runs on the thread.
+        """
+        found = compare(own, vocabulary)
+        note = getattr(log, _LEVELS.get(found.verdict, "info"))
+        note(
+            f"vocabulary_{found.verdict}",
+            model=self._own.info.model,
+            verifier_model=theirs,
+            meaning=found.meaning,
         )
         if found.remap is None:
             return vocabulary, None, found

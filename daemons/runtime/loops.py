@@ -1,6 +1,8 @@
-"""A daemon's two loops. The engine's thread: events into its core, steps through its engine, effects out; no lock is
-taken, nothing is waited for and no other thread answers between two steps that follow each other. The I/O, on one event
-loop: what other threads hand over, frames, and what is due.
+"""A daemon's two loops.
+
+- On the engine's thread: events into the core, steps through the engine, effects out. Between two
+  steps that follow each other it takes no lock, waits for nothing and needs no other thread.
+- On one event loop, the I/O: items that other threads hand over, frames, and work that is due.
 """
 
 import asyncio
@@ -24,7 +26,11 @@ from specmesh.core.requests import Failed
 from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.errors import EngineError, SpecmeshError
 
-STEP_PATIENCE = 180.0  # seconds until a step is stuck: a part of a prompt takes a large model on a slow CPU a minute
+STEP_PATIENCE = 180.0
+"""Seconds until a step is stuck.
+
+A part of a prompt may take a large model on a slow CPU a minute.
+"""
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -36,28 +42,31 @@ T = TypeVar("T")
 
 
 class Core(Protocol[E_contra, F, S, R_contra]):
-    """What decides. Only the engine's thread calls it."""
+    """A state machine that makes all decisions. Only the engine's thread calls it."""
 
     def handle(self, event: E_contra, now: float, /) -> list[F]:
-        """Take in what happened at `now`, which may be a while ago: the core hears nothing during a step."""
+        """Take an event of the time `now`, which may be a step's length ago."""
         ...
 
     def next_step(self, now: float, /) -> S | Wait:
-        """Return the step that begins now, or until when there is none."""
+        """Return the step that begins now, or until when to wait."""
         ...
 
     def finish(
         self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /
     ) -> list[F]:
-        """Take in what came of a step, or why nothing did; what happened meanwhile was handled before."""
+        """Take a step's result, or its error; the events until `ended` were handled before."""
         ...
 
 
 class ModelThread(threading.Thread):
-    """The one thread on which a model is loaded, measured and steps: MLX streams and OpenMP workers stay with theirs. A
-    thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
-    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md). It
-    does not keep the process from ending: a step may last for ever."""
+    """The one thread on which a model is loaded, measured and run.
+
+    - MLX streams and OpenMP workers belong to the thread that made them, and the workers live as
+      long as it. With more workers than cores, libgomp has all of them sleep at barriers instead
+      of spin; that took a fifth of the speed of a target on all cores (bench/RESULTS.md).
+    - A step may last for ever, so the thread does not keep the process from ending.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="engine", daemon=True)
@@ -65,20 +74,20 @@ class ModelThread(threading.Thread):
         self.start()
 
     def do(self, work: Callable[[], F]) -> "Future[F]":
-        """Have `work` done after what is being done."""
+        """Have `work` done, after the work before it."""
         done: Future[F] = Future()
 
         def settle() -> None:
             try:
                 done.set_result(work())
-            except BaseException as error:  # noqa: BLE001  (who waits for it hears it)
+            except BaseException as error:  # noqa: BLE001  (the future raises it)
                 done.set_exception(error)
 
         self._work.put(settle)
         return done
 
     def end(self) -> None:
-        """End after what was to be done."""
+        """End after the work that was handed over."""
         self._work.put(None)
 
     def run(self) -> None:
@@ -87,9 +96,10 @@ class ModelThread(threading.Thread):
 
 
 class EngineLoop(Generic[E, F, S, R]):
-    """Runs `core` and `run`, its engine, on the model's thread. time_up: the event that a core hears when it has waited
-    in vain, if it ever does. deliver: called on that thread with the effects of a turn, or the defect that has ended
-    it; it must not block."""
+    """Runs a core and its engine on the model's thread.
+
+    step_since: when the step that runs began. Any thread may read it.
+    """
 
     def __init__(
         self,
@@ -99,16 +109,26 @@ class EngineLoop(Generic[E, F, S, R]):
         deliver: Callable[[list[F] | BaseException], None],
         thread: ModelThread,
     ) -> None:
-        self._core, self._run, self._time_up = core, run, time_up
+        """Begin with a thread that does nothing yet.
+
+        run: runs a step on the engine.
+        time_up: the event of a wait that has ended in vain; None for a core that waits for ever.
+        deliver: called on the thread with the effects of a turn, or the defect that ended it. It
+            must not block.
+        """
+        self._core = core
+        self._run = run
+        self._time_up = time_up
         self._deliver = deliver
         self._inbox: deque[tuple[E, float]] = deque()
         self._arrived = threading.Event()
         self._ending = False
-        self.step_since: float | None = None  # when the step that runs began; any thread may look
+        self.step_since: float | None = None
         self.patience = STEP_PATIENCE
         self._thread = thread
 
     def start(self) -> None:
+        """Begin to take turns."""
         self._thread.do(self._serve)
 
     def put(self, event: E, at: float) -> None:
@@ -124,12 +144,14 @@ class EngineLoop(Generic[E, F, S, R]):
 
     @property
     def behind(self) -> int:
-        """Events that the core has not heard."""
+        """Return the number of events that the core has not handled."""
         return len(self._inbox)
 
     def close(self, timeout: float, free: Callable[[], object]) -> bool:
-        """End after the step that runs, `free` the engine, and end the thread; return True if that was within `timeout`
-        seconds."""
+        """End after the step that runs, `free` the engine, and end the thread.
+
+        Return True if that took no longer than `timeout` seconds.
+        """
         self._ending = True
         self._arrived.set()
         freed = self._thread.do(free)
@@ -139,17 +161,16 @@ class EngineLoop(Generic[E, F, S, R]):
     def _serve(self) -> None:
         try:
             self._turn_until_closed()
-        except (
-            BaseException
-        ) as error:  # whatever ends this thread, the loop that waits for it hears it
+        except BaseException as error:  # the loop that waits for this thread raises it
             self._deliver(error)
             raise
 
     def _turn_until_closed(self) -> None:
-        core, effects = self._core, list[F]()
+        core = self._core
+        effects = list[F]()
         while not self._ending:
             if self._inbox:
-                effects += self._heard()
+                effects += self._handled()
             step = core.next_step(time.monotonic())
             if effects:
                 self._deliver(effects)  # its reader works while the engine does
@@ -167,44 +188,54 @@ class EngineLoop(Generic[E, F, S, R]):
             result = self._run(step)
         except SpecmeshError as error:
             result = error
-        except Exception as error:  # noqa: BLE001  (whatever an engine's library raises ends its sessions)
+        except Exception as error:  # noqa: BLE001  (an engine's library may raise anything)
             result = EngineError(f"{type(error).__name__}: {error}")
-        self.step_since, ended = None, time.monotonic()
-        effects = self._heard() if self._inbox else []
+        ended = time.monotonic()
+        self.step_since = None
+        effects = self._handled() if self._inbox else []
         effects += self._core.finish(step, result, started, ended)
         return effects
 
-    def _heard(self) -> list[F]:
+    def _handled(self) -> list[F]:
+        """Return the effects of the events until now; later ones wait, or no step would begin."""
         effects = list[F]()
-        for _ in range(len(self._inbox)):  # what comes meanwhile waits, or no step would begin
+        for _ in range(len(self._inbox)):
             effects += self._core.handle(*self._inbox.popleft())
         return effects
 
     def _wait(self, until: float) -> bool:
-        """Wait for an event; return False where none came in time."""
+        """Wait for an event; return False if none came in time."""
         self._arrived.clear()
         if self._inbox or self._ending:
             return True
-        return self._arrived.wait(None if until == inf else max(until - time.monotonic(), 0.0))
+        if until == inf:
+            return self._arrived.wait()
+        return self._arrived.wait(max(until - time.monotonic(), 0.0))
 
 
 LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 CLOSING = 2.0  # seconds that a step, or a prompt being encoded, may take after the end
-# seconds that tokens for clients wait for more where they come fast: a chunk costs the loop's thread 0.4 ms, and the
-# engine's thread as much of the interpreter, or of a core. Streams still move 25 times a second
 DOZE = 40e-3
-FAST = 2.5e-3  # seconds per effect below which they come fast: a token of a lone text has two
-FAST_ON_CPU = DOZE / 2  # the same where steps need the cores: 2.5 % of a step of 12 ms
+"""Seconds that tokens for clients wait for more, while they come fast.
 
-# write(2) without letting go of the interpreter: an engine's thread would wait for the loop that it has just woken
+A chunk costs the loop's thread 0.4 ms, and the engine's thread as much of the interpreter or of a
+core. Streams still move 25 times a second.
+"""
+FAST = 2.5e-3  # seconds per effect below which they come fast; a token of one text has two
+FAST_ON_CPU = DOZE / 2  # the same if steps need the cores: 2.5 % of a step of 12 ms
+
+# write(2) that keeps the interpreter: an engine's thread would wait for the loop that it has woken.
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _write.restype = ctypes.c_ssize_t
 
 
 class Mailbox(Generic[T]):
-    """Items in order, which any thread puts. `fileno` is readable from then on until `take`. dozing: the loop looks
-    soon anyway, so only what is urgent wakes it."""
+    """Items in order, which any thread puts.
+
+    `fileno` is readable from then on until `take`.
+    dozing: the loop looks soon anyway, so only urgent items wake it.
+    """
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -215,24 +246,25 @@ class Mailbox(Generic[T]):
         os.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
+        """Return the descriptor to wait for."""
         return self._reader
 
     def put(self, item: T, *, urgent: bool = True) -> None:
+        """Add an item, and wake the loop unless it looks soon anyway."""
         self._items.append(item)
         if self._late is not None:  # nobody is to be woken any more, and the pipe may be closed
             self.end(self._late)
             return
-        if (
-            urgent or not self.dozing
-        ):  # asked after the item is there: who stops dozing looks afterwards
-            _write(
-                self._writer, b"\0", 1
-            )  # where the pipe is full it fails, and the loop wakes just as well
+        # The item is there already: a loop that stops dozing looks for items afterwards.
+        if urgent or not self.dozing:
+            _write(self._writer, b"\0", 1)
 
     def wake(self) -> None:
+        """Wake the loop. If the pipe is full this fails, and the loop wakes all the same."""
         _write(self._writer, b"\0", 1)
 
     def take(self) -> list[T]:
+        """Return the items that are there."""
         with suppress(BlockingIOError):
             os.read(self._reader, 4096)
         items = list[T]()
@@ -241,7 +273,7 @@ class Mailbox(Generic[T]):
         return items
 
     def end(self, late: Callable[[T], object]) -> None:
-        """The loop has ended: what is here, and what comes later, goes to `late`, on the thread that brings it."""
+        """Give the items that come after the loop to `late`, on the thread that puts them."""
         self._late = late
         while self._items:
             late(self._items.popleft())
@@ -252,17 +284,27 @@ class Mailbox(Generic[T]):
 
 
 class DaemonLoop(ABC, Generic[T]):
-    """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due. mailbox: takes
-    orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after `stop`.
-    refusal: what requests that come later get. fast: seconds per item below which what may wait does. progress:
-    it changes while the loop gets on, and no step hangs; any thread may read it."""
+    """Takes turns on one event loop: for items of the mailbox, frames, and work that is due.
+
+    mailbox: takes orders from any thread, also before `serve` and after it.
+    progress: changes while the loop turns and no step is stuck. Any thread may read it.
+    doze: seconds that items wait for more, while they come fast.
+    """
 
     def __init__(self, drain: float, refusal: SpecmeshError, fast: float = FAST) -> None:
+        """Begin before `serve`.
+
+        drain: seconds for sessions to finish after `stop`.
+        refusal: the error of requests that come later.
+        fast: seconds per item below which items that are not urgent wait for more.
+        """
         self.mailbox = Mailbox[T]()
-        self._drain, self._refusal, self._fast = drain, refusal, fast
+        self._drain = drain
+        self._refusal = refusal
+        self._fast = fast
         self._stopping: float | None = None
-        self._due = False  # to be looked for at the end of this turn
-        self._heard = -inf  # when it was woken last
+        self._due = False  # work may be due at the end of this turn
+        self._woken_at = -inf
         self.progress: int = 0
         self.doze = DOZE
 
@@ -270,11 +312,13 @@ class DaemonLoop(ABC, Generic[T]):
     _timer: asyncio.TimerHandle | None = None
 
     async def serve(self) -> bool:
-        """Serve on the running event loop until stopped and drained; return True where the engine is idle and may be
-        freed. Raises what a turn raises."""
+        """Serve on the running event loop until stopped and drained.
+
+        Return True if the engine is idle and may be freed. Raise the error of a turn.
+        """
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
-        loop.add_reader(self.mailbox.fileno(), self._turn, self._hear)
+        loop.add_reader(self.mailbox.fileno(), self._turn, self._take_items)
         self._turn(self._begin)
         self._turn(self._look)
         try:
@@ -307,26 +351,31 @@ class DaemonLoop(ABC, Generic[T]):
         except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
             self._ended.set_exception(error)
 
-    def _hear(self, *, dozed: bool = False) -> None:
-        """Take what has come. Where that comes fast, look for it after a doze instead of being woken by each."""
+    def _take_items(self, *, dozed: bool = False) -> None:
+        """Take the items. While they come fast, look for them after a doze, not at each."""
         if dozed:
             self.mailbox.dozing = False
-        items, now = self.mailbox.take(), time.monotonic()
+        items = self.mailbox.take()
+        now = time.monotonic()
+        count = 0
         for item in items:
             self._take(item, now)
-        if self._stopping is not None or not (items or dozed):  # woken for something else
+            if isinstance(item, list):
+                count += len(item)  # pyright: ignore[reportUnknownArgumentType]
+            else:
+                count += 1
+        if self._stopping is not None or not (items or dozed):  # it was woken for something else
             self._due = True
-        count = sum(len(item) if isinstance(item, list) else 1 for item in items)  # pyright: ignore[reportUnknownArgumentType]  # of anything
-        if count * self._fast > now - self._heard and not self.mailbox.dozing:
+        if count * self._fast > now - self._woken_at and not self.mailbox.dozing:
             self.mailbox.dozing = True
-            asyncio.get_running_loop().call_later(
-                self.doze, self._turn, partial(self._hear, dozed=True)
-            )
-        self._heard = now
+            look = partial(self._take_items, dozed=True)
+            asyncio.get_running_loop().call_later(self.doze, self._turn, look)
+        self._woken_at = now
 
     def _look(self) -> None:
-        """Do what is due, and see to it that it is looked for again."""
-        now, self._due = time.monotonic(), False
+        """Do the work that is due, and look again after LOOK_INTERVAL."""
+        now = time.monotonic()
+        self._due = False
         if self._stopping is not None and (self._drained() or now >= self._stopping + self._drain):
             self._ended.set_result(None)
             return
@@ -341,10 +390,11 @@ class DaemonLoop(ABC, Generic[T]):
         elif isinstance(item, AskStats):
             item.tell(self.snapshot(time.monotonic()))
 
-    # --- what the daemons do
+    # --- the parts that differ between the daemons
 
     @abstractmethod
-    def snapshot(self, now: float) -> Snapshot: ...
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the content of `specmesh stats --json`."""
 
     @abstractmethod
     def _begin(self) -> None:
@@ -352,7 +402,7 @@ class DaemonLoop(ABC, Generic[T]):
 
     @abstractmethod
     def _take(self, item: T, now: float, /) -> None:
-        """Carry an item of the mailbox out."""
+        """Carry out an item of the mailbox."""
 
     @abstractmethod
     def _settle(self) -> None:
@@ -360,15 +410,15 @@ class DaemonLoop(ABC, Generic[T]):
 
     @abstractmethod
     def _tick(self, now: float) -> None:
-        """Do what is due, and advance `progress`."""
+        """Do the work that is due, and advance `progress`."""
 
     @abstractmethod
     def _drained(self) -> bool:
-        """Refuse what waits; return whether those that run have ended."""
+        """Refuse the requests that wait; return whether the sessions have ended."""
 
     @abstractmethod
     def _leave(self) -> None:
-        """Tell clients and peers of the end."""
+        """Notify clients and peers of the end."""
 
     @abstractmethod
     def _close(self) -> bool:

@@ -1,5 +1,7 @@
-"""Messages to a service manager: waiting, loading, ready, alive, stopping; by systemd's protocol,
-see sd_notify(3)."""
+"""Messages to a service manager: waiting, loading, ready, alive, stopping.
+
+They follow systemd's protocol, sd_notify(3).
+"""
 
 import os
 import socket
@@ -13,41 +15,46 @@ START_EXTENSION = 300.0  # seconds that each sign of life gives a start more tim
 
 
 class Notifier:
-    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one
-    does nothing. What cannot be sent is lost: a daemon does not depend on who looks after it.
-    watchdog: seconds after which the manager wants to hear something; None where it does not
-    watch this process."""
+    """Notifies the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC), if any.
+
+    A message that cannot be sent is lost: a daemon does not depend on its manager.
+    watchdog: seconds within which the manager expects a message; None if it does not watch.
+    """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        spoken_to = self._address[:1] in (
-            "/",
-            "\0",
-        )  # opened now: later there may be no descriptor left
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if spoken_to else None
-        watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-        ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
-        self.watchdog = (int(watched) / 1e6 or None) if ours else None
+        self.socket: socket.socket | None = None
+        if self._address.startswith(("/", "\0")):
+            # It is opened now: later there may be no descriptor left.
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.watchdog: float | None = None
+        interval = environment.get("WATCHDOG_USEC", "")
+        process = environment.get("WATCHDOG_PID", "")
+        if self._address and interval.isdecimal() and process in ("", str(os.getpid())):
+            self.watchdog = int(interval) / 1e6 or None
 
     def loading(self, share: float) -> None:
-        """Ask for more time: `share` of the model is loaded so far."""
+        """Ask for more time, and report the share of the model that is loaded."""
         self._send(
             f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={START_EXTENSION * 1e6:.0f}"
         )
 
-    def waiting(self, what: str) -> None:
-        """Ask for more time: something is not there yet."""
+    def waiting(self, reason: str) -> None:
+        """Ask for more time, and report the thing that is missing."""
         extension = f"EXTEND_TIMEOUT_USEC={START_EXTENSION * 1e6:.0f}"
-        self._send(f"STATUS=waiting: {' '.join(what.split())}", extension)
+        self._send(f"STATUS=waiting: {' '.join(reason.split())}", extension)
 
     def ready(self, status: str) -> None:
+        """Report that the daemon serves."""
         self._send("READY=1", f"STATUS={status}")
 
     def stopping(self, seconds: float) -> None:
+        """Report that the daemon ends, within so many seconds."""
         self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
 
     def heartbeat(self) -> None:
+        """Report that the daemon makes progress, if it is watched."""
         if self.watchdog is not None:
             self._send("WATCHDOG=1")
 

@@ -1,5 +1,4 @@
-"""Waiting for things that are not there yet: an address, a disk, a GPU, another machine's RPC
-server."""
+"""Waiting for things that are not there yet, such as an address, a disk, a GPU or an RPC server."""
 
 import time
 from collections.abc import Callable
@@ -18,21 +17,32 @@ log = structlog.get_logger("specmesh")
 T = TypeVar("T")
 
 SLOW_LOOK = 3.0  # seconds after which a look is slow enough for a line of the log
-SLICE = 0.2  # seconds of a pause after which it is looked whether the process is to end
+SLICE = 0.2  # seconds between two looks whether the process is to end
 
 
 class Patience:
-    """A process that waits, or does not, for things that are not there yet. waiting_for: the thing
-    that it waits for now; empty while it does not. stopping: returns True once the process is
-    asked to end, which ends a wait soon. A manager is notified of a wait, and gives more time."""
+    """A process that may wait for things that are not there yet.
+
+    waiting_for: the thing that it waits for now; empty while it does not.
+    """
 
     def __init__(self, notifier: Notifier, stopping: Callable[[], bool], *, waits: bool) -> None:
-        self._notifier, self._stopping, self._waits = notifier, stopping, waits
+        """Begin without waiting.
+
+        notifier: of the manager, which then gives more time.
+        stopping: returns True once the process is asked to end, which ends a wait soon.
+        waits: False if the process does not wait at all.
+        """
+        self._notifier = notifier
+        self._stopping = stopping
+        self._waits = waits
         self.waiting_for = ""
 
     def until_there(self, make: Callable[[], T]) -> T:
-        """Return the result of `make` once all that it needs is there. Raises NotThereYet at
-        once if this process does not wait, SystemExit if it is asked to end meanwhile."""
+        """Return the result of `make` once all that it needs is there.
+
+        Raise NotThereYet at once if this process does not wait, SystemExit if it is asked to end.
+        """
         retries = Retries()
         while True:
             try:
@@ -48,31 +58,35 @@ class Patience:
                     self._notifier.loading(0.0)
                 return made
 
-    def hear(self, work: Callable[[], T], what: str) -> T:
-        """Return the result of `work`, on another thread: it may never end. what: names it, if it
-        takes long. Raises SystemExit if the process is asked to end meanwhile."""
+    def result_of(self, work: Callable[[], T], meaning: str) -> T:
+        """Return the result of `work`, which may never end, so another thread does it.
+
+        meaning: describes the work in the log if it takes long.
+        Raise SystemExit if the process is asked to end meanwhile.
+        """
         future: Future[T] = on_thread(work)
-        retries, long = Retries(), time.monotonic() + SLOW_LOOK
+        retries = Retries()
+        long = time.monotonic() + SLOW_LOOK
         while not future.done():
             self._go_on()
             wait([future], SLICE)
             if time.monotonic() > long:
-                self._note(retries, what)
+                self._note(retries, meaning)
         return future.result()
 
-    def _missed(self, retries: Retries, what: str) -> None:
-        self._note(retries, what)
+    def _missed(self, retries: Retries, reason: str) -> None:
+        self._note(retries, reason)
         again = time.monotonic() + retries.pause
         while (left := again - time.monotonic()) > 0:
             self._go_on()
             time.sleep(min(left, SLICE))
         self._go_on()
 
-    def _note(self, retries: Retries, what: str) -> None:
-        self.waiting_for = what
-        if retries.missed(what, time.monotonic()):
-            log.warning("waiting", what=what)
-            self._notifier.waiting(what)
+    def _note(self, retries: Retries, reason: str) -> None:
+        self.waiting_for = reason
+        if retries.missed(reason, time.monotonic()):
+            log.warning("waiting", what=reason)
+            self._notifier.waiting(reason)
 
     def _go_on(self) -> None:
         if self._stopping():

@@ -1,4 +1,4 @@
-"""What the processes of both daemons share: signals, the watchdog, cores."""
+"""The parts that the processes of both daemons share: signals, the watchdog, cores."""
 
 import faulthandler
 import gc
@@ -31,19 +31,18 @@ log = structlog.get_logger("specmesh")
 
 T = TypeVar("T")
 
-SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the default of 5 ms the API would stall steps
-
+SWITCH_INTERVAL = 2e-4
+"""Seconds of a thread's turn while others wait; with the default of 5 ms the API stalls steps."""
 MOST_DIGITS = 640  # of a number in JSON, Python's least limit: reading takes their number squared
-
-# see gc.set_threshold: by default there are several a round; with 20,000 objects instead of 2,000 what sessions leave
-# piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
+"""Thresholds of the collector, see gc.set_threshold.
 
-HEARING = 1.0  # seconds after which a signal is heard at last
+By default it runs several times a round. With 20,000 objects instead of 2,000 the remains of
+sessions pile up between two runs, and memory under load grew twice as fast.
+"""
+SIGNAL_INTERVAL = 1.0  # seconds after which a signal is handled at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
-ENDING = (
-    8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
-)
+ENDING = 8.0  # seconds that sockets and models may take to close, once the loop has ended
 MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
 STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
 
@@ -56,24 +55,30 @@ def watchdog(
     checks: int = 24,
     end: Callable[[int], object] = leave,
 ) -> Generator[None]:
-    """Watch on a thread that `progress` changes: tell systemd so, elsewhere end a process that is stuck. It counts its
-    own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes."""
-    interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
+    """Watch on a thread that `progress` changes.
+
+    - A manager that watches is notified of each change.
+    - Without one, a process is ended after so many checks without a change. It counts checks, not
+      seconds, so that a process that was stopped or slept is not found stuck when it wakes.
+    """
+    if notifier.watchdog is not None:
+        interval = notifier.watchdog / 2
     closing = threading.Event()
 
     def watch() -> None:
-        seen, same = -1, 0
+        seen = -1
+        same = 0
         while not closing.wait(interval):
             now = progress()
             if now != seen:
                 notifier.heartbeat()
-                seen, same = now, 0
+                seen = now
+                same = 0
                 continue
             same += 1
             if notifier.watchdog is None and same >= checks:
-                log.critical(
-                    "stuck", seconds=same * interval, meaning="the loop no longer turns: ending"
-                )
+                meaning = "the loop no longer turns: ending"
+                log.critical("stuck", seconds=same * interval, meaning=meaning)
                 end(STUCK)
                 return
 
@@ -96,7 +101,7 @@ def leave_within(seconds: float) -> None:
 def facts(
     engine: VerifyEngine | DraftEngine, model: Json, address: str, *, encrypted: bool
 ) -> DaemonFacts:
-    """Return what stats tell of this process."""
+    """Return the fields of stats about this process."""
     return DaemonFacts(
         version=__version__,
         pid=os.getpid(),
@@ -108,28 +113,39 @@ def facts(
 
 
 class DaemonProcess:
-    """This process as a daemon, while the context is open. drain: seconds that its sessions get
-    after SIGTERM or SIGINT, the first of which asks for a clean end; the second ends at once.
-    The end of its terminal (SIGHUP) asks for a clean end too. stopping: it was asked. ends: what
-    ends with it. idle: False where a step still runs at the end, under which no library is taken
-    down. waits: for what is not there yet."""
+    """This process as a daemon, while the context is open.
+
+    - The first SIGTERM or SIGINT asks for a clean end, the second ends it at once.
+    - The end of its terminal (SIGHUP) asks for a clean end.
+
+    stopping: it was asked to end. ends: contexts that end with it.
+    idle: False if a step still runs at the end; then no library is taken down under it.
+    """
 
     def __init__(self, drain: float, *, waits: bool = False) -> None:
+        """Take over the signals.
+
+        drain: seconds that sessions get to finish.
+        waits: the process waits for things that are not there yet.
+        """
         sys.setswitchinterval(SWITCH_INTERVAL)
         sys.set_int_max_str_digits(MOST_DIGITS)
         gc.set_threshold(*COLLECT_EVERY)
-        # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
-        # write their stacks too may end it by another signal.
+        # If a library ends the process, its last lines show the call of ours. Other threads run on
+        # meanwhile: to write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)
-        self.notifier, self._drain = Notifier(), drain
-        self.stopping = self._insisted = False
+        self.notifier = Notifier()
+        self._drain = drain
+        self.stopping = False
+        self._insisted = False
         self.patience = Patience(self.notifier, lambda: self.stopping, waits=waits)
         self._stop: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
                 signal.signal(number, self._asked_to_stop)
         self.context = zmq.Context[zmq.Socket[bytes]]()
-        self.ends, self.idle = ExitStack(), True
+        self.ends = ExitStack()
+        self.idle = True
 
     def __enter__(self) -> Self:
         self.notifier.loading(0.0)
@@ -138,12 +154,12 @@ class DaemonProcess:
     def __exit__(self, *_: object) -> None:
         self.ends.close()
         self.context.term()
-        flush()  # what went wrong is logged after what led there
+        flush()
         if not self.idle:
             leave(0)
 
     def on_stop(self, stop: Callable[[], None]) -> None:
-        """Call `stop` when asked to, or now where that was before."""
+        """Call `stop` once the process is asked to end, at once if it was already."""
         self._stop = stop
         if self.stopping:
             stop()
@@ -164,21 +180,24 @@ class DaemonProcess:
 
     @property
     def name(self) -> str:
-        """What this machine and process are called in stats and logs."""
+        """Return the name of this process in stats and logs."""
         return f"{platform.node() or 'unknown'}:{os.getpid()}"
 
     def wait(self, future: Future[T]) -> T:
-        """Return what another thread makes, and hear signals until then: on this thread alone, and waiting wakes up for
-        none that came just before it."""
+        """Return the result of another thread, and handle signals until then.
+
+        Python runs their handlers on the main thread only, which a signal that came just before a
+        wait does not wake.
+        """
         while not future.done():
-            wait([future], HEARING)
+            wait([future], SIGNAL_INTERVAL)
         return future.result()
 
     @contextmanager
     def watched(self, progress: Callable[[], int], status: str) -> Generator[None]:
-        """While the loop runs: ready, and looked after. progress: changes while the loop gets on."""
+        """Report ready, and watch the loop; progress: changes while it turns."""
         gc.collect()
-        gc.freeze()  # what is here stays until the end: no collection looks at it again
+        gc.freeze()  # these objects stay until the end: no collection looks at them again
         with watchdog(progress, self.notifier):
             self.notifier.ready(status)
             try:
@@ -203,6 +222,6 @@ def thread_share(
 
 
 def note(noted: Noted | None) -> None:
-    """Tell the log, if there is something."""
+    """Write a line of the log, if there is one."""
     if noted is not None:
         getattr(log, noted.level)(noted.name, **noted.fields)

@@ -352,7 +352,7 @@ def _free_address(bind: str, patience: "Patience") -> str:
     from specmesh.daemons.link.names import numbers_here
 
     host, _, port = bind.rpartition(":")
-    numbers = patience.hear(lambda: numbers_here(host, "--bind"), f"--bind: looking up {host}")
+    numbers = patience.result_of(lambda: numbers_here(host, "--bind"), f"--bind: looking up {host}")
     of_ipv4 = [number for number in numbers if ":" not in number]
     number = (of_ipv4 or numbers)[0]
     listen(number, int(port), "--bind").close()

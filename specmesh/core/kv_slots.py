@@ -300,12 +300,17 @@ class KVSlots:
         """Order that a sequence keeps its first `length` ids."""
         self._orders.append(KVCut(seq, length))
 
-    def relocated(self, seq: int, length: int) -> None:
-        """Note that a sequence without a session holds no more than `length` ids."""
+    def relocated(self, seq: int, length: int) -> bool:
+        """Note that a sequence holds at most `length` ids; return True if no session has it."""
+        slot = self._taken.get(seq)
+        if slot is not None:
+            slot.length = min(slot.length, length)
+            return False
         contents = self._free[seq]
         if length < len(contents.ids):
             prompt = min(contents.prompt, length)
             self._free[seq] = KVContents(contents.ids[:length], prompt)
+        return True
 
     def orders(self) -> tuple[KVOrder, ...]:
         """Return the orders to carry out before the next step, in this order."""

@@ -28,7 +28,11 @@ CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, from `prompt_ids`, `messages` (by the target's chat template) or `prompt`: the first given."""
+    """One generation.
+
+    It starts from the first that is given of `prompt_ids`, `messages` (by the target's chat
+    template) and `prompt`.
+    """
 
     prompt: str | None
     prompt_ids: tuple[int, ...] | None
@@ -36,9 +40,8 @@ class Request:
     rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one
-    template: Mapping[str, object] = field(
-        default_factory=dict[str, object]
-    )  # variables of the chat template's own
+    # Variables of the chat template's own.
+    template: Mapping[str, object] = field(default_factory=dict[str, object])
     id: str = ""  # unguessable name; whoever knows it may resume the text
     generated: tuple[int, ...] = ()  # tokens to resume after
     known: int = 0  # generated tokens that the client already has
@@ -46,11 +49,11 @@ class Request:
     named_only: bool = False  # resume that text, never start one
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
-    known_size: int = 0  # `size`, where it was computed before: that takes time with many messages
+    known_size: int = 0  # `size`, if it was computed before, which takes time for many messages
 
     @property
     def chat(self) -> bool:
-        """Whether the answer has a chat's form. Of a text that is resumed by its ids the name alone says so."""
+        """Return True if the answer has a chat's form; if it is resumed, its name shows that."""
         return bool(self.messages) or self.id.startswith(CHAT)
 
     @property
@@ -58,26 +61,29 @@ class Request:
         """Return the approximate bytes of memory that it takes."""
         if self.known_size:
             return self.known_size
-        grammar = self.params.grammar
-        texts = (self.prompt or "", str(self.template), grammar.text if grammar else "")
         ids = len(self.prompt_ids or ()) + len(self.generated)
-        messages = sum(message.size for message in self.messages)
-        return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + messages
+        size = ID_BYTES * ids + sys.getsizeof(self.prompt or "")
+        size += sys.getsizeof(str(self.template))
+        grammar = self.params.grammar
+        size += sys.getsizeof(grammar.text if grammar else "")
+        for message in self.messages:
+            size += message.size
+        return size
 
     @property
     def own_size(self) -> int:
-        """Return the bytes that it takes besides other answers to its prompt, which they share."""
+        """Return the bytes that it adds to those of the first answer to its prompt."""
         return CHOICE_BYTES if self.choice else self.size
 
     @property
     def label(self) -> str:
-        """Beginning of the id for logs; too short to resume the text with."""
+        """Return the beginning of the id, for logs: too short to resume the text with."""
         return self.id[:-20]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The session exists."""
+    """A session has begun."""
 
     session: int
     prompt_tokens: int
@@ -87,15 +93,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probabilities of the prompt's ids but for the first one, where they are echoed; before any Tokens."""
+    """Log-probabilities of an echoed prompt's ids but for the first one, before any Tokens."""
 
     logprobs: tuple[Logprob | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, of which the first `accepted` were drafts. logprobs: of each id, where asked for; None for an id
-    generated before the text was resumed."""
+    """New ids, of which the first `accepted` were drafts.
+
+    logprobs: of each id, if they are wanted; None for an id from before the text was resumed.
+    """
 
     ids: tuple[int, ...]
     accepted: int
@@ -104,13 +112,20 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    reason: str  # a FinishReason's, or what a verifier calls it
+    """The text has ended.
+
+    reason: a FinishReason, or another word of the verifier.
+    """
+
+    reason: str
     prompt_ids: tuple[int, ...]
     report: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """The request has failed."""
+
     error: SpecmeshError
 
 
@@ -118,13 +133,17 @@ ClientEvent = Started | Scored | Tokens | Finished | Failed
 
 
 class EventSink(Protocol):
-    """Receives the events of a request. Called from the daemon's loop, never by the core; must not block."""
+    """Receives the events of a request."""
 
-    def on_event(self, event: ClientEvent) -> None: ...
+    def on_event(self, event: ClientEvent) -> None:
+        """Take an event. The daemon's loop calls this, never the core; it must not block."""
 
 
 class Nobody:
-    """Whose request was answered: what a client knows of its connection is much, and would be kept with the request."""
+    """The client of a request that was answered.
+
+    It takes the place of the real one, whose connection would be kept in memory by the request.
+    """
 
     def on_event(self, event: ClientEvent) -> None:
         pass
@@ -142,18 +161,26 @@ class Reply:
 
 
 def target_of(verifier: m.Welcome) -> str:
-    """Return its target's name in `Request.target`."""
+    """Return the name of a verifier's target in `Request.target`."""
     return f"{verifier.vocab_fingerprint} {verifier.model}"
 
 
 class RequestState(Enum):
-    """Of a request of a drafter's client."""
+    """The state of a request of a drafter's client.
 
-    UNPLACED = "unplaced"  # is new, or its verifier has refused or lost it: one is to be found
-    OPENING = "opening"  # a verifier was sent an OPEN for it
-    OPEN = "open"  # has a session of that verifier
-    WAITING = "waiting"  # no verifier is there, or takes it now
-    GIVEN_UP = "given up"  # its client was answered so, and may resume it by its id
+    - UNPLACED: it needs a verifier: it is new, or its verifier has refused or lost it.
+    - OPENING: a verifier was sent an OPEN for it.
+    - OPEN: it has a session of that verifier.
+    - WAITING: no verifier is there, or takes it now.
+    - GIVEN_UP: it has failed for want of a verifier. Its client may resume it by its id.
+    - OVER: it has ended.
+    """
+
+    UNPLACED = "unplaced"
+    OPENING = "opening"
+    OPEN = "open"
+    WAITING = "waiting"
+    GIVEN_UP = "given up"
     OVER = "over"
 
 
@@ -170,22 +197,26 @@ TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
     RequestState.GIVEN_UP: {RequestState.OVER},
     RequestState.OVER: set(),
 }
-"""What each state may become."""
+"""The states that may follow each."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class DrafterRequest:
-    """A request of a drafter's client, from its arrival to its end. home: address of the verifier
-    that had it last; verifier: what that was, where the text has begun. started: the client has
-    been sent Started. until: when to give up without a verifier. due: not asked for before. tried:
-    addresses that have refused it since it had a verifier, with `error`. tenant: whom it counts
-    for. size: bytes that it took when it came. paused: its client reads nothing at the moment."""
+    """A request of a drafter's client, from its arrival to its end.
+
+    tenant: the one that it counts for. size: bytes that it took when it came.
+    state: changed by `move` only.
+    home: address of the verifier that had it last. verifier: the WELCOME of that one.
+    started: the client has been sent Started. paused: the client reads nothing now.
+    until: when to give up without a verifier. due: when it is placed again at the earliest.
+    tried: addresses that have refused it since it had a verifier. error: of their refusals.
+    """
 
     request: Request
     client: EventSink
     tenant: Tenant = ()
     size: int = 0
-    state: RequestState = field(default=RequestState.UNPLACED, init=False)  # changed by `move` only
+    state: RequestState = field(default=RequestState.UNPLACED, init=False)
     home: str = ""
     verifier: m.Welcome | None = None
     started: bool = False
@@ -197,48 +228,60 @@ class DrafterRequest:
 
     @property
     def began(self) -> m.Welcome | None:
-        """What verifier the text began at."""
-        return self.verifier if self.started or self.request.generated else None
+        """Return the verifier that the text began at; None if it has not begun."""
+        if self.started or self.request.generated:
+            return self.verifier
+        return None
 
     def move(self, to: RequestState) -> None:
-        """Change its state; raise InvalidTransition, and change nothing, where `TRANSITIONS` does not have it."""
+        """Change its state.
+
+        Raise InvalidTransition, and change nothing, if TRANSITIONS lacks the change.
+        """
         if to not in TRANSITIONS[self.state]:
             raise InvalidTransition("request", self.state, to)
         self.state = to
 
     def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
-        """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
+        """Note that a verifier has a session for it, with these parameters.
+
+        A request that names a text has no others. Any other takes only those from the verifier that
+        follow from its template: its thoughts and its calls of tools.
+        """
         self.move(RequestState.OPEN)
-        mine = self.request.params
-        if (
-            not self.request.named_only
-        ):  # the verifier alone knows how its template thinks and calls tools
-            tools = mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS
-            params = replace(
-                mine,
-                thinking=params.thinking,
-                merged=params.merged,
-                grammar=params.grammar if tools else mine.grammar,
-            )
+        if not self.request.named_only:
+            own = self.request.params
+            grammar = own.grammar
+            if grammar is not None and grammar.kind is GrammarKind.TOOLS:
+                grammar = params.grammar
+            params = replace(own, thinking=params.thinking, merged=params.merged, grammar=grammar)
         self.request = replace(self.request, params=params, named_only=False)
-        self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
+        self.home = address
+        self.verifier = by
+        self.until = None
+        self.tried = ()
+        self.error = None
 
     def refused(self, by: str, error: SpecmeshError) -> None:
-        """Note a refusal. Where one verifier is busy, this says more than why another cannot have the request."""
+        """Note a refusal; that one verifier is busy outweighs why another cannot have it."""
         self.tried += (by,)
         if is_wrong(error) or not isinstance(self.error, Busy):
             self.error = error
 
     def lost(self, error: SpecmeshError, now: float) -> None:
-        """Note that its verifier is gone: from now on the client's timeout counts."""
+        """Note that its verifier is gone, from which on the client's timeout counts."""
         if self.until is None and self.request.id and self.request.reconnect_timeout > 0:
             self.until = now + self.request.reconnect_timeout
-        self.tried, self.error = (), error
+        self.tried = ()
+        self.error = error
 
     def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> Reply:
+        """End it; return the failure that its client gets."""
         self.move(state)
-        client, self.client, self.error = self.client, NOBODY, None
-        return Reply(client, Failed(error))
+        reply = Reply(self.client, Failed(error))
+        self.client = NOBODY
+        self.error = None
+        return reply
 
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {
@@ -247,31 +290,35 @@ _REFUSALS: dict[str, type[SpecmeshError]] = {
     "session": NoSuchText,
     "engine": EngineError,
 }
-"""What verifiers and drafters call errors of a request; any other is "request"."""
+"""The codes of a request's errors on the wire; any other error is "request"."""
 
 
 def is_wrong(error: SpecmeshError | None) -> bool:
-    """Return True where a request is refused for what no other verifier can change."""
+    """Return True for a refusal that no other verifier can change."""
     return isinstance(error, RequestError) and not isinstance(error, NoSuchText | PromptTooLong)
 
 
 def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
     """Return an error's code, its message and the request's field that it is about, or ""."""
-    code = next((code for code, kind in _REFUSALS.items() if isinstance(error, kind)), "request")
-    return code, str(error), getattr(error, "param", None) or ""
+    param = getattr(error, "param", None) or ""
+    for code, kind in _REFUSALS.items():
+        if isinstance(error, kind):
+            return code, str(error), param
+    return "request", str(error), param
 
 
 def error_of(code: str, message: str, param: str) -> SpecmeshError:
     """Return the error that a verifier has sent."""
-    said = f"the verifier's engine failed: {message}" if code == "engine" else message
-    error = _REFUSALS.get(code, RequestError)(said)
+    if code == "engine":
+        message = f"the verifier's engine failed: {message}"
+    error = _REFUSALS.get(code, RequestError)(message)
     if isinstance(error, RequestError) and param:
         error.param = param
     return error
 
 
 def open_of(pending: DrafterRequest, ref: int) -> m.Open:
-    """Return what asks a verifier for it."""
+    """Return the OPEN that asks a verifier for a session."""
     request = pending.request
     prompt = request.prompt_ids or ()
     return m.Open(
@@ -289,7 +336,7 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
 
 
 def requested(order: m.Open) -> Request:
-    """Return what a drafter's client asks for; raises RequestError where that contradicts itself."""
+    """Return the request of an OPEN; raise RequestError if it contradicts itself."""
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     params = wire_params(order.options)

@@ -286,18 +286,17 @@ class Simulation:
         event: ev.CoreEvent
         match frame:
             case m.Opened(session, _, n_prompt):
-                event = ev.DraftFor(
-                    key=session,
-                    upstream=0,
+                event = ev.OpenSession(
+                    key=ev.SessionKey(0, session),
                     session=session,
                     n_vocab=VOCABULARY,
                     n_prompt=n_prompt,
                     params=SamplingParams(),
                 )
             case m.Done(session):
-                event = ev.Dropped(session)
+                event = ev.CloseSession(ev.SessionKey(0, session))
             case m.Truth() | m.Sync() | m.Nack():
-                event = ev.Heard(frame.session, frame)
+                event = ev.FrameReceived(ev.SessionKey(0, frame.session), frame)
             case m.Logprobs():
                 return
             case _:
@@ -348,7 +347,7 @@ class Simulation:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as frame):
                     event = vev.FromDrafter(drafter.id, frame)
                     self._at(now + self._site.round_trip / 2, partial(self._handle, event))
-                case (_, _) | ev.Worked():
+                case (_, _) | ev.WorkReport():
                     pass
                 case _:
                     assert_never(effect)

@@ -262,11 +262,15 @@ class Drafter:
         *,
         can_trim: bool,
     ) -> None:
-        self._number, self._can_trim = session, can_trim
+        self._can_trim = can_trim
+        self._key = ev.SessionKey(0, session)
+        opened = ev.OpenSession(
+            key=self._key, session=session, n_vocab=N_VOCAB, n_prompt=0, params=params
+        )
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
-        self._core.handle(ev.DraftFor(session, 0, session, N_VOCAB, 0, params), 0.0)
-        self._session = self._core.sessions[session]
+        self._core.handle(opened, 0.0)
+        self._session = self._core.sessions[self._key]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
         self._cut = dict[int, int]()  # what its cuts have left
@@ -274,7 +278,7 @@ class Drafter:
     def receive(self, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
             return []
-        return self._effects(self._core.handle(ev.Heard(self._number, message), now))
+        return self._effects(self._core.handle(ev.FrameReceived(self._key, message), now))
 
     def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
         """What the draft model does next, if anything, and what is sent before."""

@@ -102,7 +102,9 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
 def drafter(now=152.0):
     stats, traffic = DrafterStats(0.0), WireSection()
     traffic.rejected["magic"] += 1
-    stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
+    stats.worked(
+        ev.WorkReport(ended=now - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
+    )
     stats.prefix_cache = PREFIX_CACHE
     return stats.snapshot(
         max_sessions=INFO.max_sessions,

@@ -1,12 +1,13 @@
-"""A verifier's session that a client of this drafter asked for: its request, and what the client is sent of it.
+"""A session at a verifier, and the request of this drafter's client that it answers, if any.
 
-Committed ids wait for their log-probabilities, which come later or never.
+The client gets committed ids with their log-probabilities. These come later than the ids, or never.
 """
 
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from specmesh.core.events import Learned
+from specmesh.core.events import DraftingEnded, Learned, SessionKey
 from specmesh.core.fields import Json
 from specmesh.core.requests import (
     DrafterRequest,
@@ -21,144 +22,205 @@ from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
+MAX_HELD = 8 * 2**20  # most bytes of LOGPROBS that wait for their ids; the others are lost
+
 
 @dataclass(slots=True)
 class CommittedIds:
-    """Ids from position `base`, `accepted` of them drafted, that wait for their log-probabilities, by position."""
+    """Ids that wait for their log-probabilities.
+
+    base: position of the first. accepted: how many of them were drafts.
+    logprobs: those that have come, by position.
+    """
 
     base: int
     ids: tuple[int, ...]
     accepted: int
     logprobs: dict[int, Logprob | None] = field(default_factory=dict)
 
+    @property
+    def end(self) -> int:
+        """Return the position after the last id."""
+        return self.base + len(self.ids)
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, kw_only=True)
 class ClientSession:
-    """A session and, where a client here asked for it, its request. key: in the core. ref: of the OPEN that asked for
-    it, or 0. draft_n: as last sent. n_truth: ids learned, which are kept for a client. broken: the verifier's ERROR
-    about it."""
+    """A session at a verifier.
+
+    id: the verifier's number of it. key: its address in the drafter's core.
+    pending: the request that it answers; None if no client here asked for it.
+    ref: of the OPEN that asked for it, or 0.
+    draft_n: drafts wanted, by the last frame.
+    n_truth: committed ids that the core has learned. They are kept only for a client.
+    failure: the verifier's ERROR about it.
+    end: the reason of its end, from DONE or the loss of the verifier until the core has closed it.
+    """
 
     id: int
-    key: int
+    key: SessionKey
     n_prompt: int
     end_ids: Collection[int]
     pending: DrafterRequest | None
     ref: int = 0
     draft_n: int = 0
-    draft_tokens: int = 0
-    draft_seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
     n_truth: int = 0
-    broken: SpecmeshError | None = None
+    failure: SpecmeshError | None = None
+    end: m.Done | SpecmeshError | None = None
     _truth: list[int] = field(default_factory=list)
     _waiting: CommittedIds | None = None
-    _scores: list[Logprob] = field(
-        default_factory=list
-    )  # of the prompt's ids but the first, where these are echoed
+    # Log-probabilities of the prompt, for a client that wants it echoed.
+    _scores: list[Logprob] = field(default_factory=list)
+    # LOGPROBS whose ids the core has not learned.
+    _held: deque[m.Logprobs] = field(default_factory=deque)
+    _held_bytes: int = 0
 
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
         return tuple(self._truth[: self.n_prompt])
 
-    def learned(self, news: Learned) -> list[Reply]:
-        """Take in committed ids, the prompt first. The client gets them at once or with their log-probabilities, which
-        follow them, or never come."""
-        begin, self.n_truth, pending = self.n_truth, self.n_truth + len(news.ids), self.pending
-        replies = list[Reply]()
+    def learned(self, learned: Learned) -> list[Reply]:
+        """Take committed ids, the prompt first.
+
+        The client gets them at once, or with their log-probabilities.
+        """
+        begin = self.n_truth
+        self.n_truth += len(learned.ids)
+        pending = self.pending
         if pending is None:
-            return replies
-        self._truth += news.ids
+            return []
+        self._truth += learned.ids
+        replies = list[Reply]()
         if begin < self.n_prompt <= self.n_truth and not pending.started:
             pending.started = True
             started = Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params)
             replies.append(Reply(pending.client, started))
         base = max(begin, self.n_prompt + pending.request.known)
-        ids = news.ids[base - begin :]
+        ids = learned.ids[base - begin :]
         if not ids:
-            return replies
-        if pending.request.params.logprobs is None:
-            replies.append(self._tokens(pending, ids, news.accepted))
-        elif self._waiting is not None and news.sync:
-            self._waiting.ids += ids  # log-probabilities come anew
+            pass
+        elif pending.request.params.logprobs is None:
+            replies.append(self._tokens(pending, ids, learned.accepted))
+        elif self._waiting is not None and learned.sync:
+            self._waiting.ids += ids  # log-probabilities of all come anew
         else:
             replies += self._take_waiting()
-            self._waiting = CommittedIds(base, ids, news.accepted)
+            self._waiting = CommittedIds(base, ids, learned.accepted)
+        while self._held and self._has_learned(self._held[0]):
+            replies += self._score(self._held.popleft())
         return replies
 
-    def add(self, logprobs: m.Logprobs) -> list[Reply]:
-        """Add log-probabilities of committed ids, and send these once all are here; so those of an echoed prompt."""
-        waiting, found = (
-            self._waiting,
-            unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top)),
-        )
-        echoed, replies = (
-            self.pending is not None and self.pending.request.params.scored,
-            list[Reply](),
-        )
-        if (
-            self.pending is not None
-            and echoed
-            and logprobs.base == len(self._scores) + 1 < self.n_prompt
-        ):
-            self._scores += found[: self.n_prompt - logprobs.base]
-            if len(self._scores) == self.n_prompt - 1:
-                replies.append(Reply(self.pending.client, Scored(tuple(self._scores))))
-        if waiting is None:
-            return replies
-        positions = range(waiting.base, waiting.base + len(waiting.ids))
-        waiting.logprobs |= {
-            at: one for at, one in enumerate(found, logprobs.base) if at in positions
-        }
-        return replies + (self._take_waiting() if len(waiting.logprobs) == len(waiting.ids) else [])
+    def logprobs(self, logprobs: m.Logprobs, size: int) -> list[Reply] | None:
+        """Take a LOGPROBS of so many bytes; hold it until the core has learned its ids.
 
-    def done(self, reason: str, report: Json) -> list[Reply]:
-        """Send the end, with the verifier's report and this drafter's own time and bytes."""
+        Return None if there is no room for it.
+        """
         if self.pending is None:
             return []
-        own = {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-        report = report | own | {"draft_ms": round(self.draft_seconds * 1e3, 3)}
-        return [*self._take_waiting(), *self._finished(Finished(reason, self._prompt_ids, report))]
+        if not self._held:
+            if self._has_learned(logprobs):
+                return self._score(logprobs)
+            self._held_bytes = 0
+        self._held_bytes += size
+        if self._held_bytes > MAX_HELD:
+            return None
+        self._held.append(logprobs)
+        return []
+
+    def _has_learned(self, logprobs: m.Logprobs) -> bool:
+        return logprobs.base + len(logprobs.chosen) <= self.n_truth
+
+    def _score(self, logprobs: m.Logprobs) -> list[Reply]:
+        """Add log-probabilities; return the ids, or the echoed prompt, whose last ones came."""
+        found = unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top))
+        replies = list[Reply]()
+        pending = self.pending
+        if pending is not None and pending.request.params.scored:
+            replies += self._score_prompt(pending, logprobs.base, found)
+        waiting = self._waiting
+        if waiting is None:
+            return replies
+        for position, logprob in enumerate(found, logprobs.base):
+            if waiting.base <= position < waiting.end:
+                waiting.logprobs[position] = logprob
+        if len(waiting.logprobs) == len(waiting.ids):
+            replies += self._take_waiting()
+        return replies
+
+    def _score_prompt(
+        self, pending: DrafterRequest, base: int, found: list[Logprob]
+    ) -> list[Reply]:
+        """Add log-probabilities of the prompt, whose first id has none."""
+        if base != len(self._scores) + 1 or base >= self.n_prompt:
+            return []
+        self._scores += found[: self.n_prompt - base]
+        if len(self._scores) < self.n_prompt - 1:
+            return []
+        return [Reply(pending.client, Scored(tuple(self._scores)))]
+
+    def done(self, reason: str, report: Json, closed: DraftingEnded) -> list[Reply]:
+        """Return the end, with the verifier's report and this drafter's own time and bytes."""
+        if self.pending is None:
+            return []
+        own: Json = {
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "draft_ms": round(closed.draft_seconds * 1e3, 3),
+        }
+        replies = self._take_waiting()
+        return replies + self._finished(Finished(reason, self._prompt_ids, report | own))
 
     def cancelled(self) -> list[Reply]:
+        """Return the end that a client gets that cancels."""
         return self._finished(Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
 
     def failed(self, error: SpecmeshError) -> list[Reply]:
-        pending, self.pending = self.pending, None
-        return [pending.fail(error)] if pending is not None else []
+        """Return the failure that its client gets, if it has one."""
+        pending = self.pending
+        self.pending = None
+        return [] if pending is None else [pending.fail(error)]
 
     def interrupted(self) -> DrafterRequest | None:
-        """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
-        if self.pending is None:
-            return None
-        pending, self.pending = self.pending, None
+        """Return the request, changed to resume after the ids that its client has.
+
+        The client gets nothing from this session any more.
+        """
+        pending = self.pending
+        self.pending = None
+        if pending is None or self.n_truth < self.n_prompt:
+            return pending
+        # Ids without their log-probabilities come again.
+        end = self.n_truth if self._waiting is None else self._waiting.base
+        sent = tuple(self._truth[self.n_prompt : end])
         request = pending.request
-        if self.n_truth >= self.n_prompt:
-            # what lacks its log-probabilities comes again
-            sent = tuple(
-                self._truth[
-                    self.n_prompt : self._waiting.base if self._waiting is not None else None
-                ]
-            )
-            generated, known = max(sent, request.generated, key=len), max(request.known, len(sent))
-            pending.request = replace(
-                request, prompt_ids=self._prompt_ids, messages=(), generated=generated, known=known
-            )
+        pending.request = replace(
+            request,
+            prompt_ids=self._prompt_ids,
+            messages=(),
+            generated=max(sent, request.generated, key=len),
+            known=max(request.known, len(sent)),
+        )
         return pending
 
-    def _finished(self, end: Finished) -> list[Reply]:
-        pending, self.pending = self.pending, None
+    def _finished(self, finished: Finished) -> list[Reply]:
+        pending = self.pending
+        self.pending = None
         if pending is None:
             return []
         pending.move(RequestState.OVER)
-        return [Reply(pending.client, end)]
+        return [Reply(pending.client, finished)]
 
     def _take_waiting(self) -> list[Reply]:
-        one, self._waiting = self._waiting, None
-        if one is None or self.pending is None:
+        """Return the ids that wait, with the log-probabilities that have come."""
+        waiting = self._waiting
+        self._waiting = None
+        if waiting is None or self.pending is None:
             return []
-        logprobs = tuple(one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids)))
-        return [self._tokens(self.pending, one.ids, one.accepted, logprobs)]
+        positions = range(waiting.base, waiting.end)
+        logprobs = tuple([waiting.logprobs.get(position) for position in positions])
+        return [self._tokens(self.pending, waiting.ids, waiting.accepted, logprobs)]
 
     def _tokens(
         self,
@@ -167,10 +229,9 @@ class ClientSession:
         accepted: int,
         logprobs: tuple[Logprob | None, ...] = (),
     ) -> Reply:
-        ended = (
-            ids[-1] in self.end_ids and not pending.request.params.scored
-        )  # only the last can be an end id
-        shown = ids[:-1] if ended else ids
-        return Reply(
-            pending.client, Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)])
-        )
+        """Return the ids for the client: without an end id, unless the prompt is echoed."""
+        count = len(ids)
+        if ids[-1] in self.end_ids and not pending.request.params.scored:
+            count -= 1
+        tokens = Tokens(ids[:count], min(accepted, count), logprobs[:count])
+        return Reply(pending.client, tokens)

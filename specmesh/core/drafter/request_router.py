@@ -1,4 +1,7 @@
-"""Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
+"""The choice of a verifier for each request of the drafter's clients.
+
+If one refuses a request or goes away, the next one gets it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,283 +33,335 @@ from specmesh.wire import messages as m
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
-MAX_OPENING = (
-    32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
-)
-MAX_OWN_OPENING = 8  # and of one tenant: they wait in a line in which no other overtakes them
-NEARLY_AS_FAST = (
-    1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
-)
+MAX_OPENING = 32  # most requests without a session at a verifier: it drops what comes too fast
+MAX_OWN_OPENING = 8  # and of one tenant: at the verifier no other overtakes them
+NEARLY_AS_FAST = 1.1
+"""Ratio of expected times below which verifiers count as equally fast.
+
+The turns of a chat should find their prefix cache again.
+"""
 
 
 class RequestRouter:
-    """The requests of a drafter's clients, in the order of their arrival. upstreams: the verifiers, in the order of the
-    settings, have effects of their own. Requests queue at these, up to MAX_OPENING at each; the others are not placed
-    yet."""
+    """The requests of a drafter's clients.
+
+    - Up to MAX_OPENING of them queue at each verifier. The others are not placed yet.
+    - Tenants with the fewest requests at verifiers come first, of one tenant the oldest request.
+
+    upstreams: the verifiers, in the order of the settings. They have effects of their own.
+    requests: in the order of their arrival.
+    """
 
     def __init__(self, upstreams: Sequence[Upstream], now: float) -> None:
         self.upstreams = upstreams
         self.requests: list[DrafterRequest] = []
-        self._replies, self._begun = list[Reply](), now
+        self._replies = list[Reply]()
+        self._started_at = now
 
     def take_effects(self) -> list[Reply]:
-        """Return what clients are to hear from here; those of a session hear it from its verifier's."""
-        replies, self._replies = self._replies, []
+        """Return the events for clients; their sessions' events are effects of the verifiers."""
+        replies = self._replies
+        self._replies = []
         return replies
 
-    # --- what is served
+    # --- the models
+
+    @property
+    def _reachable(self) -> list[Upstream]:
+        return [upstream for upstream in self.upstreams if upstream.info is not None]
 
     @property
     def first(self) -> Upstream:
         """Return the first verifier that is there, or the first of all if none is."""
-        there = (one for one in self.upstreams if one.info is not None)
-        return next(there, self.upstreams[0])
+        return next(iter(self._reachable), self.upstreams[0])
 
     @property
     def trouble(self) -> str:
-        return "; ".join(one.trouble for one in self.upstreams)
+        """Return why the verifiers are away."""
+        return _troubles(self.upstreams)
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None)
-        )
+        """Return the names of the verifiers' models."""
+        names = dict[str, None]()
+        for upstream in self.upstreams:
+            if upstream.info is not None:
+                names[upstream.info.model] = None
+        return tuple(names)
 
     def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
-        """Return a verifier with the model of this name, or any; a lone one answers to any name.
-        One that is drafted for comes first. Raises why none is."""
-        there = [one for one in self.upstreams if one.info is not None]
-        wanted = [
-            one
-            for one in there
-            if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)
-        ]
-        for one in sorted(wanted, key=lambda one: bool(one.foreign)):
-            if one.info is not None and one.vocabulary is not None:
-                return one.info, one.vocabulary
-        if wanted and all(one.unusable for one in wanted):
-            raise DaemonUnreachable("; ".join(one.trouble for one in wanted))
+        """Return a verifier with the model of this name, or of any if that is empty.
+
+        A lone verifier answers to any name. One that can be drafted for comes first.
+
+        Raise Starting while it is looked for, NoSuchModel if none has that model, and
+        DaemonUnreachable if it is away.
+        """
+        any_name = not name or len(self.upstreams) == 1
+        wanted = list[Upstream]()
+        ready = list[tuple[bool, m.Welcome, Vocabulary]]()
+        for upstream in self.upstreams:
+            info = upstream.info
+            if info is None or not (any_name or info.model == name):
+                continue
+            wanted.append(upstream)
+            if upstream.vocabulary is not None:
+                ready.append((bool(upstream.foreign), info, upstream.vocabulary))
+        if ready:
+            _, info, vocabulary = min(ready, key=lambda entry: entry[0])
+            return info, vocabulary
+        raise self._not_serving(name, wanted, now)
+
+    def _not_serving(self, name: str, wanted: Sequence[Upstream], now: float) -> SpecmeshError:
+        """Return why no verifier serves a model; wanted: those that have it."""
+        if wanted and all(upstream.unusable for upstream in wanted):
+            return DaemonUnreachable(_troubles(wanted))
         if wanted:
-            raise Starting(
-                "the vocabulary is still being fetched from the verifier", "try again in a moment"
-            )
-        if (
-            not there
-            and now < self._begun + CONNECTING
-            and not all(one.refusal for one in self.upstreams)
-        ):
-            addresses = ", ".join(one.address for one in self.upstreams)
-            raise Starting(f"the drafter is connecting to {addresses}", "try again in a moment")
-        if not there:
-            raise DaemonUnreachable(self.trouble)
-        away = [
-            one.trouble for one in self.upstreams if (known := one.known) and known.model == name
-        ]
-        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel.of(name)
+            fetching = "the vocabulary is still being fetched from the verifier"
+            return Starting(fetching, "try again in a moment")
+        if not self._reachable:
+            refused = all(upstream.refusal for upstream in self.upstreams)
+            if now >= self._started_at + CONNECTING or refused:
+                return DaemonUnreachable(self.trouble)
+            addresses = ", ".join(upstream.address for upstream in self.upstreams)
+            connecting = f"the drafter is connecting to {addresses}"
+            return Starting(connecting, "try again in a moment")
+        away = list[Upstream]()
+        for upstream in self.upstreams:
+            if upstream.known is not None and upstream.known.model == name:
+                away.append(upstream)
+        if away:
+            return DaemonUnreachable(_troubles(away))
+        return NoSuchModel.of(name)
 
     # --- requests
 
     def in_state(self, *states: RequestState) -> list[DrafterRequest]:
-        return [one for one in self.requests if one.state in states]
+        """Return the requests in one of these states, the oldest first."""
+        return [pending for pending in self.requests if pending.state in states]
 
     def ask(self, request: Request, client: EventSink, now: float, tenant: Tenant = ()) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
-        new = DrafterRequest(request, client, tenant, request.own_size)
+        new = DrafterRequest(request=request, client=client, tenant=tenant, size=request.own_size)
         if self.first.info is None:
             self._replies.append(new.fail(DaemonUnreachable(self.trouble)))
             return
         unplaced = self.in_state(RequestState.UNPLACED)
         room = WaitingRoom()
-        for one in unplaced:
-            room.enter(one.tenant, one.size)
+        for pending in unplaced:
+            room.enter(pending.tenant, pending.size)
         full = f"{len(unplaced)} requests wait at this drafter: try again"
         try:
             room.check(tenant, new.size, MAX_QUEUE, full)
         except Busy as error:
             self._replies.append(new.fail(error))
             return
-        for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
-            if had.request.id == request.id:
-                self._resume(new, had)
+        if request.id:
+            for before in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP):
+                if before.request.id == request.id:
+                    self._resume(new, before)
         self.requests.append(new)
         if not unplaced:
             self._place(new, now)
 
     def cancel_of(self, client: EventSink) -> None:
-        for one in self.requests:
-            if one.client is not client:
+        """End the requests of a client."""
+        for pending in self.requests:
+            if pending.client is not client:
                 continue
-            if one.state in (RequestState.OPENING, RequestState.OPEN):
+            if pending.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:
-                    upstream.cancel(one)
-            elif one.state is not RequestState.OVER:
-                one.move(RequestState.OVER)
+                    upstream.cancel(pending)
+            elif pending.state is not RequestState.OVER:
+                pending.move(RequestState.OVER)
 
     def pause(self, client: EventSink, *, paused: bool) -> None:
-        """Let a client's text wait for its reader, or go on: now, and where it is opened anew."""
-        for one in self.requests:
-            if one.client is client:
-                one.paused = paused
+        """Let a client's text wait for its reader, or go on; also after it is opened anew."""
+        for pending in self.requests:
+            if pending.client is client:
+                pending.paused = paused
                 for upstream in self.upstreams:
-                    upstream.pause(one)
+                    upstream.pause(pending)
 
     def stop(self, error: SpecmeshError) -> None:
-        for one in self.requests:
-            if one.state not in (RequestState.GIVEN_UP, RequestState.OVER):
-                self._replies.append(one.fail(error))
+        """Fail the requests that are not over."""
+        for pending in self.requests:
+            if pending.state not in (RequestState.GIVEN_UP, RequestState.OVER):
+                self._replies.append(pending.fail(error))
 
     def look(self, now: float) -> None:
-        """Find verifiers for what has none any more, and do what is due."""
+        """Place the requests that are due, and forget those that are over."""
         if not self.requests:
             return
-        for one in self._in_turn(self.in_state(RequestState.UNPLACED)):
-            self._place(one, now)
-        for one in self.in_state(RequestState.WAITING):
-            self._retry(one, now)
+        for pending in self._in_turn(self.in_state(RequestState.UNPLACED)):
+            self._place(pending, now)
+        for pending in self.in_state(RequestState.WAITING):
+            self._retry(pending, now)
         given_up = self.in_state(RequestState.GIVEN_UP)
-        for one in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
-            one.move(RequestState.OVER)
-        self.requests = [one for one in self.requests if one.state is not RequestState.OVER]
+        for pending in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
+            pending.move(RequestState.OVER)
+        self.requests = [
+            pending for pending in self.requests if pending.state is not RequestState.OVER
+        ]
 
     def _in_turn(self, unplaced: list[DrafterRequest]) -> list[DrafterRequest]:
-        """Return them so that tenants with the fewest requests at verifiers come first, of one
-        tenant the oldest."""
+        """Return requests in the order in which they are placed."""
         if len(unplaced) < 2:
             return unplaced
-        placed = self.in_state(RequestState.OPENING, RequestState.OPEN)
-        taken = Counter(part for one in placed for part in parts_of(one.tenant))
+        taken = Counter[Tenant]()
+        for pending in self.in_state(RequestState.OPENING, RequestState.OPEN):
+            taken.update(parts_of(pending.tenant))
         ranked = list[tuple[list[int], int]]()
-        for age, one in enumerate(unplaced):
-            parts = parts_of(one.tenant)
+        for age, pending in enumerate(unplaced):
+            parts = parts_of(pending.tenant)
             ranked.append(([taken[part] for part in parts], age))
             taken.update(parts)
         return [unplaced[age] for _, age in sorted(ranked)]
 
-    def _resume(self, new: DrafterRequest, had: DrafterRequest) -> None:
-        """Let a request go on with the text of one that was here, at its verifier if that has it."""
-        new.home = had.home
-        if had.state is RequestState.OPEN:
+    def _resume(self, new: DrafterRequest, before: DrafterRequest) -> None:
+        """Continue the text of another request, at its verifier if that has it."""
+        new.home = before.home
+        if before.state is RequestState.OPEN:
             for upstream in self.upstreams:
-                upstream.take_over(had)
+                upstream.take_over(before)
             return
-        if new.request.named_only:
-            known, rounds, timeout = (
-                new.request.known,
-                new.request.rounds,
-                new.request.reconnect_timeout,
-            )
+        request = new.request
+        if request.named_only:
             new.request = replace(
-                had.request, known=known, rounds=rounds, reconnect_timeout=timeout
+                before.request,
+                known=request.known,
+                rounds=request.rounds,
+                reconnect_timeout=request.reconnect_timeout,
             )
-            new.verifier = had.verifier
-        had.move(RequestState.OVER)
+            new.verifier = before.verifier
+        before.move(RequestState.OVER)
 
-    def _place(self, one: DrafterRequest, now: float) -> None:
-        """Ask the best verifier that has not refused; where all have, let it wait or fail."""
-        if found := self._candidates(one):
-            opening = found[0].opening
-            own = sum(other.tenant == one.tenant != () for other in opening.values())
-            if len(opening) < MAX_OPENING and own < MAX_OWN_OPENING:  # else once it has begun some
-                found[0].ask(one)
+    def _place(self, pending: DrafterRequest, now: float) -> None:
+        """Ask the best verifier that has not refused; if all have, let it wait or fail."""
+        candidates = self._candidates(pending)
+        if candidates:
+            if _has_room(candidates[0], pending):
+                candidates[0].ask(pending)
             return
-        error = one.error or DaemonUnreachable("no verifier is there that could have this text")
-        # Those that refused were others: its own may come back, and take it.
-        others_only = one.began is not None and one.home not in one.tried
+        error = pending.error
+        if error is None:
+            error = DaemonUnreachable("no verifier is there that could have this text")
+        # If others have refused it, its own may come back and take it.
+        may_return = pending.began is not None and pending.home not in pending.tried
         gone = isinstance(error, DaemonUnreachable | RemoteProtocolError)
-        if one.until is not None and (others_only or gone or isinstance(error, Busy)):
-            one.due = now + RETRY_S if one.tried else now
-            one.tried, one.error = (), None
-            one.move(RequestState.WAITING)
+        passes = may_return or gone or isinstance(error, Busy)
+        if pending.until is not None and passes:
+            pending.due = now + RETRY_S if pending.tried else now
+            pending.tried = ()
+            pending.error = None
+            pending.move(RequestState.WAITING)
         elif gone:
-            self._give_up(one, error)
+            self._give_up(pending, error)
         else:
-            self._replies.append(one.fail(error))
+            self._replies.append(pending.fail(error))
 
-    def _retry(self, one: DrafterRequest, now: float) -> None:
-        """Ask again for a request that waits, or end it after long enough, or where it waits in vain."""
-        assert one.until is not None, "what waits has its time"
-        if self._hopeless(one):
-            error = DaemonUnreachable(
-                "the verifier came back with another model: the text ends here"
+    def _retry(self, pending: DrafterRequest, now: float) -> None:
+        """Ask again for a request that waits, or end it after long enough or if that is vain."""
+        assert pending.until is not None, "a request that waits has a deadline"
+        if self._hopeless(pending):
+            other_model = "the verifier came back with another model: the text ends here"
+            self._replies.append(pending.fail(DaemonUnreachable(other_model)))
+        elif now >= pending.until:
+            seconds = pending.request.reconnect_timeout
+            reason = (
+                f"the verifier at {pending.home} went away and was not back within {seconds:g} s"
             )
-            self._replies.append(one.fail(error))
-        elif now >= one.until:
-            why = next(
-                (upstream.refusal for upstream in self.upstreams if upstream.address == one.home),
-                None,
-            )
-            seconds = one.request.reconnect_timeout
-            went = f"the verifier at {one.home} went away and was not back within {seconds:g} s"
-            self._give_up(one, DaemonUnreachable(why or went, address=one.home))
-        elif now >= one.due and self._candidates(one):
-            self._place(one, now)
+            for upstream in self.upstreams:
+                if upstream.address == pending.home:
+                    reason = upstream.refusal or reason
+            self._give_up(pending, DaemonUnreachable(reason, address=pending.home))
+        elif now >= pending.due and self._candidates(pending):
+            self._place(pending, now)
 
-    def _candidates(self, one: DrafterRequest) -> list[Upstream]:
-        """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,
-        those that are drafted for, then by how soon they would tell its next token."""
-        fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
-        if len(fit) < 2:
-            return fit
-        seconds = {upstream.address: upstream.token_seconds for upstream in fit}
-        near = NEARLY_AS_FAST * min(seconds.values())
-        rank = {
-            address: 0.0 if expected <= near else expected for address, expected in seconds.items()
-        }
-        return sorted(
-            fit,
-            key=lambda upstream: (
-                upstream.address != one.home,
-                bool(upstream.foreign),
-                rank[upstream.address],
-            ),
-        )
+    def _candidates(self, pending: DrafterRequest) -> list[Upstream]:
+        """Return the verifiers that may have a request and have not refused it, the best first.
 
-    def _fits(self, one: DrafterRequest, upstream: Upstream) -> bool:
-        """Return True where the verifier has not refused, and has the model that was asked for, or that the text began
-        with."""
-        info, began = upstream.info, one.began
-        if info is None or upstream.address in one.tried:
-            return False
+        1. The verifier that had it.
+        2. Those that can be drafted for.
+        3. Those with the shortest expected time per token.
+        """
+        fitting = [upstream for upstream in self.upstreams if _fits(pending, upstream)]
+        if len(fitting) < 2:
+            return fitting
+        fastest = min([upstream.token_seconds for upstream in fitting])
+
+        def rank(upstream: Upstream) -> tuple[bool, bool, float]:
+            seconds = upstream.token_seconds
+            if seconds <= NEARLY_AS_FAST * fastest:
+                seconds = 0.0
+            return upstream.address != pending.home, bool(upstream.foreign), seconds
+
+        return sorted(fitting, key=rank)
+
+    def _hopeless(self, pending: DrafterRequest) -> bool:
+        """Return True if the verifier that began a text has another model, and no other has it."""
+        began = pending.began
         if began is None:
-            return not is_wrong(one.error) and one.request.target in ("", target_of(info))
-        if upstream.address == one.home:
-            return same_model(began, info)
-        return (
-            same_file(began, info) and info.n_ctx >= began.n_ctx
-        )  # a shorter one would end the text early
+            return False
+        home_is_there = False
+        for upstream in self._reachable:
+            assert upstream.info is not None
+            if same_model(began, upstream.info):
+                return False
+            if upstream.address == pending.home:
+                home_is_there = True
+        return home_is_there
 
-    def _hopeless(self, one: DrafterRequest) -> bool:
-        """Return True where the verifier that began a text has another model now, and no other has that one."""
-        began, there = (
-            one.began,
-            {other.address: other.info for other in self.upstreams if other.info is not None},
-        )
-        return (
-            began is not None
-            and one.home in there
-            and not any(same_model(began, info) for info in there.values())
-        )
+    def _give_up(self, pending: DrafterRequest, error: SpecmeshError) -> None:
+        """Fail a request; its client may resume it if it has a name and ids."""
+        resumable = bool(pending.request.id and pending.request.prompt_ids)
+        state = RequestState.GIVEN_UP if resumable else RequestState.OVER
+        self._replies.append(pending.fail(error, state))
 
-    def _give_up(self, one: DrafterRequest, error: SpecmeshError) -> None:
-        resumable = bool(one.request.id and one.request.prompt_ids)
-        self._replies.append(
-            one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER)
-        )
+
+def _troubles(upstreams: Sequence[Upstream]) -> str:
+    return "; ".join(upstream.trouble for upstream in upstreams)
+
+
+def _has_room(upstream: Upstream, pending: DrafterRequest) -> bool:
+    """Return True if another request may queue at a verifier; else it is placed later."""
+    own = 0
+    for opening in upstream.opening.values():
+        if opening.tenant == pending.tenant != ():
+            own += 1
+    return len(upstream.opening) < MAX_OPENING and own < MAX_OWN_OPENING
+
+
+def _fits(pending: DrafterRequest, upstream: Upstream) -> bool:
+    """Return True if a verifier may have a request, and has not refused it.
+
+    It has the model that was asked for, or that the text began with.
+    """
+    info = upstream.info
+    began = pending.began
+    if info is None or upstream.address in pending.tried:
+        return False
+    if began is None:
+        target = pending.request.target
+        return not is_wrong(pending.error) and target in ("", target_of(info))
+    if upstream.address == pending.home:
+        return same_model(began, info)
+    # A shorter context would end the text early.
+    return same_file(began, info) and info.n_ctx >= began.n_ctx
 
 
 def same_model(before: m.Welcome, now: m.Welcome) -> bool:
-    """Return True where a verifier that came back has the model that it had."""
-    return (target_of(before), before.n_vocab, before.model_hash) == (
-        target_of(now),
-        now.n_vocab,
-        now.model_hash,
-    )
+    """Return True if a verifier that came back has the model that it had."""
+    if target_of(before) != target_of(now):
+        return False
+    return before.n_vocab == now.n_vocab and before.model_hash == now.model_hash
 
 
-def same_file(one: m.Welcome, other: m.Welcome) -> bool:
-    """Return True where both run the same file, as far as the hash shows; equal names prove nothing across machines."""
-    known = one.model_hash != "" and one.model_hash == other.model_hash
-    return known and (one.vocab_fingerprint, one.n_vocab) == (
-        other.vocab_fingerprint,
-        other.n_vocab,
-    )
+def same_file(first: m.Welcome, second: m.Welcome) -> bool:
+    """Return True if two verifiers run the same file, as far as the hash shows.
+
+    Equal names prove nothing across machines.
+    """
+    if not first.model_hash or first.model_hash != second.model_hash:
+        return False
+    return first.vocab_fingerprint == second.vocab_fingerprint and first.n_vocab == second.n_vocab

@@ -1,41 +1,98 @@
-"""One session at the drafter: the truth as last heard, the own chain of drafts beyond it, and what to run next.
+"""One session at the drafter: the committed text, a chain of drafts beyond it, and its next row.
 
-The chain goes on past what was asked for, assuming acceptance, as far as covers the round trip. A recovered token cuts
-it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
+The chain assumes that its drafts are accepted. It goes on past the drafts that were asked for, as
+far as covers the round trip. A recovered token cuts it, and what still agrees stays. Nothing here
+can change the text, only how soon the verifier has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import ceil, log
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
+from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, flattened
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.verifier.accept import uses_proposals
-from specmesh.errors import SpecmeshError
+from specmesh.errors import InvalidTransition, SpecmeshError
 from specmesh.wire import messages as m
 
-# Seconds that one step may go on drafting, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
-# made texts 8 % slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
-# Seconds between two frames of drafts that are asked for, and of those ahead of them: a frame costs more than ids, a
-# slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
-FRAME_INTERVAL, AHEAD_INTERVAL = 1.5e-3, 2.5e-3
+"""Seconds that one step may go on drafting, while frames wait.
+
+Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3 made texts 8 % slower; 6e-4 made them 8 %
+faster, with more calls and frames.
+"""
+FRAME_INTERVAL = 1.5e-3
+"""Seconds between two frames of drafts that are asked for.
+
+A frame costs more than its ids, a slow link has room for few, and a verifier has limits. With 1e-3
+a busy machine's texts took 130 bytes a token.
+"""
+AHEAD_INTERVAL = 2.5e-3  # seconds between two frames of drafts beyond those asked for
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
-PRIOR_DRAFTS, PRIOR_RATE = (
-    6.0,
-    0.75,
-)  # drafts that count as judged from the start, and the share of them accepted
-KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
-CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
+PRIOR_DRAFTS = 6.0  # drafts that count as judged from the start
+PRIOR_RATE = 0.75  # share of them that count as accepted
+KEEP = 0.5 ** (1 / 16)  # weight of a round once another has followed
+CHUNK = 128  # most ids of a prompt in a step, so that sessions take turns
+
+
+class DraftingState(Enum):
+    """The state of a session at the drafter.
+
+    - WAITING: it has no KV slot.
+    - DRAFTING: it has one. It may share steps with other sessions.
+    - SUSPECTED: it has no slot, because a step failed that it shared.
+    - ON_TRIAL: it has a slot again. It shares no step until it has drafted.
+    - UNDRAFTABLE: a step of its own failed. Nothing is drafted for it any more.
+    """
+
+    WAITING = "waiting"
+    DRAFTING = "drafting"
+    SUSPECTED = "suspected"
+    ON_TRIAL = "on trial"
+    UNDRAFTABLE = "undraftable"
+
+
+class DraftingEvent(Enum):
+    """An event that changes the state."""
+
+    SLOT_GIVEN = "slot given"
+    SLOT_TAKEN = "slot taken"
+    DRAFTED = "drafted"
+    SHARED_STEP_FAILED = "shared step failed"
+    OWN_STEP_FAILED = "own step failed"
+
+
+DRAFTING_STATES: Mapping[DraftingState, Mapping[DraftingEvent, DraftingState]] = {
+    DraftingState.WAITING: {DraftingEvent.SLOT_GIVEN: DraftingState.DRAFTING},
+    DraftingState.DRAFTING: {
+        DraftingEvent.SLOT_TAKEN: DraftingState.WAITING,
+        DraftingEvent.SHARED_STEP_FAILED: DraftingState.SUSPECTED,
+        DraftingEvent.OWN_STEP_FAILED: DraftingState.UNDRAFTABLE,
+    },
+    DraftingState.SUSPECTED: {DraftingEvent.SLOT_GIVEN: DraftingState.ON_TRIAL},
+    DraftingState.ON_TRIAL: {
+        DraftingEvent.DRAFTED: DraftingState.DRAFTING,
+        DraftingEvent.SLOT_TAKEN: DraftingState.SUSPECTED,
+        DraftingEvent.OWN_STEP_FAILED: DraftingState.UNDRAFTABLE,
+    },
+    DraftingState.UNDRAFTABLE: {},
+}
+"""The state that follows each event, in each state."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLimits:
-    """What a step of the draft model can be. batches: of rows of several sequences."""
+    """Limits of the draft model's steps.
+
+    n_ctx: ids of a text. n_batch: ids in a step.
+    batches: a step may have rows of several sequences.
+    """
 
     n_ctx: int
     n_batch: int
@@ -43,147 +100,198 @@ class DraftLimits:
 
 
 class DrafterSession:
-    """opened: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds. seq: its sequence in
-    the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the session's still; the rest
-    is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed; alone: it did beside
-    others, so none joins until it has drafted."""
+    """One session.
+
+    opened: as its verifier has opened it.
+    slot: its KV slot, if it has one. The slot holds the first ids of `known`.
+    grammar: its grammar, until somebody compiles it. constraint: drafts keep to it from then on.
+    known: the committed ids, then the chain. n_truth: how many are committed.
+    draft_n: drafts wanted for the verifier's next step.
+    draft_tokens, draft_seconds: drafts made, and the seconds of the steps that made them.
+    round_trip: to the verifier, in seconds.
+    """
 
     def __init__(
-        self, opened: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0
+        self, opened: ev.OpenSession, limits: DraftLimits, *, round_trip: float = 0.0
     ) -> None:
-        self.opened, self._limits = opened, limits
-        self.seq: int | None = None
-        self.grammar = opened.grammar  # until others are asked to compile it
-        self.guided: DraftConstraint | None = None
-        self.undraftable = self.alone = False
-        self._sampler = Sampler(opened.params)
-        self._samples = uses_proposals(opened.params)  # and says from what
-        self._plain = (
-            not self._sampler.looks_back and not self._samples
-        )  # one sampler does for every position
+        self.opened = opened
+        self.state = DraftingState.WAITING
+        self.slot: KVSlot | None = None
+        self.grammar = opened.grammar
+        self.constraint: DraftConstraint | None = None
+        self.known = Prefix()
+        self.n_truth = 0
         self.draft_n = 0
-        self._round_trip = round_trip
         self.draft_tokens = 0
         self.draft_seconds = 0.0
-        self._interval = 0.0  # seconds of a draft, as of late
-        self._chunk = min(CHUNK, limits.n_batch)
-        self.known = Prefix()  # the truth, then the chain
+        self.round_trip = round_trip
         self._ids = self.known.ids
-        self._proposals: dict[
-            int, Proposal
-        ] = {}  # by position, what drafts beyond the truth were sampled from
-        self.n_truth = 0
-        self._learned = 0  # how much of the truth has been reported
-        self.fed = self.held = 0
-        self._sent = 0  # the chain up to here is at the verifier
+        self._limits = limits
+        self._chunk = min(CHUNK, limits.n_batch)
+        self._sampler = Sampler(opened.params)
+        self._samples = uses_proposals(opened.params)
+        # One sampler does for every position.
+        self._plain = not self._sampler.looks_back and not self._samples
+        # What drafts of the chain were sampled from, by position.
+        self._proposals: dict[int, Proposal] = {}
+        self._interval = 0.0  # recent seconds of a draft
+        self._learned = 0  # committed ids that were reported
+        self._sent = 0  # the verifier has the chain up to here
         self._sent_at = float("-inf")
-        self._stuck = False  # the model has no draft after the newest id
-        self._nacked: tuple[float, int] = (float("-inf"), -1)
-        self._accepted = self._judged = 0.0  # drafts, of rounds long ago less
+        self._nacked_at = float("-inf")
+        self._nacked_length = -1
+        # Drafts of recent rounds.
+        self._accepted = 0.0
+        self._judged = 0.0
         self._judge(0, corrected=False)
-        self._most = 0  # ids of truth and chain up to which drafts are worth having
+        self._limit = 0  # ids of text and chain, as long as drafts are worth having
 
     @property
     def truth(self) -> tuple[int, ...]:
+        """Return the committed ids."""
         return tuple(self._ids[: self.n_truth])
 
-    def handle(self, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.DrafterEffect]:
-        return self._send_again(said, now) if isinstance(said, m.Nack) else self._grow(said, now)
+    def advance(self, event: DraftingEvent) -> None:
+        """Change the state; raise InvalidTransition if it knows no such event."""
+        following = DRAFTING_STATES[self.state].get(event)
+        if following is None:
+            raise InvalidTransition("drafter's session", self.state, event)
+        self.state = following
+
+    def handle(self, frame: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.DrafterEffect]:
+        """Take a frame of the verifier."""
+        if isinstance(frame, m.Nack):
+            return self._send_again(frame, now)
+        return self._grow(frame, now)
+
+    # --- the next row
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
-        """What the draft model should do next: take in what it has not seen, then draft. None: nothing, as where no
-        drafts are asked for. room: ids that others leave in their step, which only a draft may join."""
-        ids, held = self._ids, self.held
+        """Return the session's row of the next step; None if it needs none.
+
+        The row brings the ids that the slot lacks, then drafts.
+
+        room: ids that the others of the step leave, which only a row that drafts may join.
+        """
         if not self.draft_n:
             return None
-        drafts = len(ids) < self._most and not self._stuck
-        missing = (len(ids) if drafts else self.n_truth - 1) - held
-        if missing <= 0 or self.n_truth > self._limits.n_ctx:
+        assert self.slot is not None, "only a session with a slot has rows"
+        ids = self._ids
+        begin = self.slot.length
+        drafts = len(ids) < self._limit
+        end = len(ids) if drafts else self.n_truth - 1
+        if end <= begin or self.n_truth > self._limits.n_ctx:
             return None
-        draft = drafts and missing <= self._chunk
-        if room is not None and not (draft and missing <= room):
+        if end - begin > self._chunk:
+            drafts = False
+            end = begin + self._chunk
+        if room is not None and (not drafts or end - begin > room):
             return None
-        assert self.seq is not None, "only who has a sequence has a plan"
-        end = held + min(missing, self._chunk)
-        if not draft:
-            return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), None)
-        if self._plain and self.guided is None:
-            return ev.DraftRow(
-                self.opened.key,
-                self.seq,
-                held,
-                tuple(ids[held:end]),
-                self._sampler,
-                self._in_a_row(),
-            )
+        sampler: Sampler | None = None
+        draft_n = 1
+        if drafts and self._plain and self.constraint is None:
+            sampler = self._sampler
+            draft_n = self._burst()
+        elif drafts:
+            sampler = self._sampler_at(end)
         return ev.DraftRow(
-            self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler_at(end)
+            key=self.opened.key,
+            seq=self.slot.seq,
+            position=begin,
+            ids=tuple(ids[begin:end]),
+            sampler=sampler,
+            draft_n=draft_n,
         )
 
-    def _in_a_row(self) -> int:
-        """Drafts that the model makes before it hears anything: those asked for, or those beyond them, but no longer
-        than BURST."""
-        asked, ahead = self.n_truth + self.draft_n - len(self._ids), self._most - len(self._ids)
+    def _burst(self) -> int:
+        """Return how many drafts a step makes: those asked for, or else those ahead of them.
+
+        Together they take no longer than BURST.
+        """
+        length = len(self._ids)
+        ahead = self._limit - length
+        wanted = self.n_truth + self.draft_n - length
+        if wanted <= 0:
+            wanted = ahead
         in_time = int(BURST / self._interval) if self._interval else 1
-        return max(min(asked if asked > 0 else ahead, ahead, in_time), 1)
+        return max(min(wanted, ahead, in_time), 1)
 
     def _sampler_at(self, end: int) -> Sampler:
-        """Return what chooses the id at this position."""
-        sampler, back = self._sampler, self._sampler.looks_back
-        if back:
-            sampler = sampler.after(self._before(end, back))
-        if self.guided is not None and self.guided.exhausted is None:
+        """Return the sampler of the id at this position."""
+        sampler = self._sampler
+        if sampler.looks_back:
+            sampler = sampler.after(self._before(end, sampler.looks_back))
+        constraint = self.constraint
+        if constraint is not None and constraint.exhausted is None:
+            place = end - self.opened.n_prompt
             try:
-                return self.guided.sampler(
-                    sampler, end - self.opened.n_prompt, lambda count: self._before(end, count)
-                )
+                return constraint.sampler(sampler, place, lambda count: self._before(end, count))
             except SpecmeshError:
-                self.guided = None  # drafts go on without
-        return ProposalSampler(sampler, self.known.crc_at(end)) if self._samples else sampler
+                self.constraint = None  # drafts go on without it
+        if self._samples:
+            return ProposalSampler(sampler, self.known.crc_at(end))
+        return sampler
 
-    def _before(self, end: int, most: int) -> list[int]:
-        return self._ids[0 if most < 0 else max(end - most, 0) : end]
+    def _before(self, end: int, count: int) -> list[int]:
+        """Return the last ids before a position: at most `count`, or all if that is negative."""
+        if count < 0:
+            return self._ids[:end]
+        return self._ids[max(end - count, 0) : end]
 
-    def set_round_trip(self, seconds: float) -> None:
-        self._round_trip = seconds
-        self._set_most()
-
-    # --- the truth
+    # --- the committed text
 
     def _grow(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
-        base, ids, known, sync = truth.base, truth.ids, self._ids, isinstance(truth, m.Sync)
-        impossible = ids and (min(ids) < 0 or max(ids) >= self.opened.n_vocab)
-        if impossible or not self.known.holds(base, truth.prefix_crc):
+        base = truth.base
+        ids = truth.ids
+        sync = isinstance(truth, m.Sync)
+        if ids and (min(ids) < 0 or max(ids) >= self.opened.n_vocab):
+            return self._nack(now)
+        if not self.known.holds(base, truth.prefix_crc):
             return self._nack(now)
         end = base + len(ids)
-        agreed = base + common_length(ids, known[base:end])
+        agreed = base + common_length(ids, self._ids[base:end])
         if agreed < min(end, self.n_truth) and not sync:
-            return self._nack(now)  # two truths about one position: one was damaged on its way
-        if end < self.n_truth and agreed == end:
-            return []  # old news
+            return self._nack(now)  # of two texts for one position, one was damaged on its way
+        if agreed == end < self.n_truth:
+            return []  # the frame is late
         self.draft_n = min(truth.draft_n, MAX_LEAD)
-        right = max(min(agreed, end - 1) - self.n_truth, 0)
+        accepted = max(min(agreed, end - 1) - self.n_truth, 0)
         if not sync:
-            self._judge(right, corrected=self.n_truth <= agreed < min(end, len(known)))
+            corrected = self.n_truth <= agreed < min(end, len(self._ids))
+            self._judge(accepted, corrected=corrected)
+        effects: list[ev.DrafterEffect] = []
         if agreed < end:
-            self._cut(agreed)
+            effects += self._cut(agreed)
             self.known.extend(ids[agreed - base :])
         self.n_truth = end
         if self._proposals:
-            self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
+            self._forget_proposals(end, len(self._ids))
         self._sent = max(self._sent, end)
-        self._stuck = False
-        self._set_most()
-        return self._learn(truth, right) + self._send(now)
+        self._set_limit()
+        effects += self._learn(truth, accepted)
+        effects += self._send(now)
+        return effects
 
-    def _cut(self, length: int) -> None:
+    def _cut(self, length: int) -> list[ev.DrafterEffect]:
+        """Keep the first ids of text and chain."""
         self.known.truncate(length)
-        self._proposals = {at: one for at, one in self._proposals.items() if at < length}
+        if self._proposals:
+            self._forget_proposals(0, length)
         self._sent = min(self._sent, length)
         self.n_truth = min(self.n_truth, length)
-        self.held = min(self.held, length)
+        if self.slot is None or self.slot.length <= length:
+            return []
+        self.slot.length = length
+        return [ev.Trim(length)]
+
+    def _forget_proposals(self, begin: int, end: int) -> None:
+        """Keep the proposals of the positions begin .. end - 1."""
+        for position in list(self._proposals):
+            if not begin <= position < end:
+                del self._proposals[position]
 
     def _learn(self, truth: m.Truth | m.Sync, own: int) -> list[ev.DrafterEffect]:
+        """Report the committed ids that were not reported."""
         new = tuple(self._ids[self._learned : self.n_truth])
         if not new:
             return []
@@ -193,9 +301,10 @@ class DrafterSession:
         return [ev.Learned(new, min(truth.accepted, len(new)), own)]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
-        if self._nacked[1] == self.n_truth and now - self._nacked[0] < m.NACK_INTERVAL:
+        if self._nacked_length == self.n_truth and now - self._nacked_at < m.NACK_INTERVAL:
             return []
-        self._nacked = (now, self.n_truth)
+        self._nacked_at = now
+        self._nacked_length = self.n_truth
         return [m.Nack(self.opened.session, self.n_truth, self.known.crc_at(self.n_truth))]
 
     def _send_again(self, nack: m.Nack, now: float) -> list[ev.DrafterEffect]:
@@ -206,78 +315,95 @@ class DrafterSession:
 
     # --- the chain
 
-    def _set_most(self) -> None:
-        drafts = self.draft_n > 0 and self.n_truth > 0
-        self._most = min(self.n_truth + self._wanted_lead(), self._limits.n_ctx) if drafts else 0
+    def _set_limit(self) -> None:
+        self._limit = 0
+        if self.draft_n > 0 and self.n_truth > 0:
+            self._limit = min(self.n_truth + self._wanted_lead(), self._limits.n_ctx)
 
     def _wanted_lead(self) -> int:
-        """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
-        interval = self._interval or self._round_trip
-        hidden = ceil(self._round_trip / interval) if interval > 0 else 0
-        return max(min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach), self.draft_n)
+        """Return how many drafts are worth having: the next two steps', and a round trip's."""
+        interval = self._interval or self.round_trip
+        hidden = ceil(self.round_trip / interval) if interval > 0 else 0
+        lead = min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach)
+        return max(lead, self.draft_n)
 
     def _judge(self, accepted: int, *, corrected: bool) -> None:
-        """Note how many drafts were accepted, and how long a chain may be while its last draft has a chance to."""
+        """Note a round, and how long a chain may be before its last draft has no chance."""
         if accepted or corrected:
+            rejected = 1 if corrected else 0
             self._accepted = self._accepted * KEEP + accepted
-            self._judged = self._judged * KEEP + accepted + corrected
+            self._judged = self._judged * KEEP + accepted + rejected
         rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
         self._reach = ceil(log(LEAST_USE) / log(rate))
 
-    def cut_to(self, length: int) -> None:
-        """Note that the model's memory was cut, to so many ids, or fewer than were asked for."""
-        self.fed, self.held = length, min(self.held, length)
-
-    def predicted(
-        self, row: ev.DraftRow, tokens: Sequence[int], started: float, now: float
+    def drafted(
+        self, row: ev.DraftRow, tokens: Sequence[int], started: float, ended: float
     ) -> list[ev.DrafterEffect]:
-        """Note what the model took in, as far as it belongs to the chain still, and let that grow by its drafts."""
-        if row.position != self.fed:
-            return []  # the memory could not be cut there, and was not fed
-        made = (*row.ids, *tokens)
-        self.fed += len(made) - (
-            len(tokens) == row.draft_n
-        )  # the last draft is fed next time, unless none followed it
-        if row.position != self.held:
-            return []  # what it follows was cut meanwhile
-        known = self._ids[self.held : self.held + len(made)]
-        agreed = common_length(made, known)
-        self.held = min(self.held + agreed, self.fed)
-        if agreed < max(len(known), len(row.ids)):
-            return []  # corrected meanwhile
+        """Take the drafts of a row, as far as the chain was not cut meanwhile."""
+        slot = self.slot
+        assert slot is not None, "a slot stays while its step runs"
+        if row.position != slot.length:
+            return []  # the ids before the row were cut meanwhile, or the slot could not go back
+        ids = (*row.ids, *tokens)
+        # The last draft is appended by the next row, unless the model had no more after it.
+        appended = len(ids)
+        if len(tokens) == row.draft_n:
+            appended -= 1
+        known = self._ids[slot.length : slot.length + len(ids)]
+        agreed = common_length(ids, known)
+        if agreed < max(len(known), len(row.ids)):  # the chain was corrected meanwhile
+            slot.length += min(agreed, appended)
+            return [ev.Trim(slot.length)] if agreed < appended else []
+        slot.length += appended
         if not tokens:
-            self._stuck = row.sampler is not None and self.held == len(self._ids)
-            return self._send(now)
+            if row.sampler is not None and slot.length == len(self._ids):
+                self._limit = slot.length  # the model has no draft
+            return self._send(ended)
         self.draft_tokens += len(tokens)
-        self.draft_seconds += now - started
-        interval = (now - started) / len(tokens)
+        self.draft_seconds += ended - started
+        interval = (ended - started) / len(tokens)
         self._interval += (interval - self._interval) / 8 if self._interval else interval
-        self.held, new = self.fed, made[agreed:]  # without what was learned meanwhile
+        new = ids[agreed:]  # without those that were committed meanwhile
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
         self.known.extend(new)
-        self._stuck = len(tokens) < row.draft_n
-        return self._send(now)
+        if len(tokens) < row.draft_n:
+            self._limit = len(self._ids)  # the model has no more
+        return self._send(ended)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
-        """Send what is not sent: at once where it is all that the next step wants, else once in FRAME_INTERVAL,
-        or in AHEAD_INTERVAL where it is beyond that."""
-        base, end, wanted = (
-            max(self._sent, self.n_truth),
-            len(self._ids),
-            self.n_truth + self.draft_n,
-        )
-        more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (
-            more and now - self._sent_at < (FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL)
-        ):
+        """Send the drafts that were not sent.
+
+        - At once if they are all that the next step wants, or no more are made.
+        - Else once in FRAME_INTERVAL, or in AHEAD_INTERVAL if the next step has what it wants.
+        """
+        base = max(self._sent, self.n_truth)
+        end = len(self._ids)
+        if base >= end:
             return []
-        self._sent, self._sent_at = end, now
-        place = self.opened.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
-        if self._proposals:
-            return [
-                m.DraftProbs(
-                    *place, *flattened([self._proposals.get(at) for at in range(base, end)])
-                )
-            ]
-        return [m.Draft(*place)]
+        wanted = self.n_truth + self.draft_n
+        completes = base < wanted <= end
+        if end < self._limit and not completes:
+            interval = FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL
+            if now - self._sent_at < interval:
+                return []
+        self._sent = end
+        self._sent_at = now
+        draft = m.Draft(
+            self.opened.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
+        )
+        if not self._proposals:
+            return [draft]
+        proposals = [self._proposals.get(position) for position in range(base, end)]
+        sizes, support, weights = flattened(proposals)
+        return [
+            m.DraftProbs(
+                session=draft.session,
+                base=base,
+                prefix_crc=draft.prefix_crc,
+                ids=draft.ids,
+                sizes=sizes,
+                support=support,
+                weights=weights,
+            )
+        ]

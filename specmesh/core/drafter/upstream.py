@@ -1,6 +1,6 @@
-"""A verifier of a drafter: what it has said of itself, and the requests and sessions that it has.
+"""A verifier of a drafter: what is known of it, and the requests and sessions that it has.
 
-Frames come as calls, in the order in which they were received; what follows from each waits in `take_effects`.
+Frames come as calls, in the order in which they were received. The effects wait in `take_effects`.
 """
 
 import itertools
@@ -23,64 +23,72 @@ from specmesh.errors import (
 )
 from specmesh.wire import messages as m
 
-ANY_LENGTH = 2**32  # no text has so many
+ANY_LENGTH = 2**32  # ids that a draft model without limit holds of a text
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
-UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
-
+UNKNOWN_STEP = 0.05  # seconds of a step if the verifier has sent no load
 
 UpstreamEffect = (
     m.Open
     | m.Close
     | m.Pause
-    | ev.DraftFor
-    | ev.FollowUp
-    | ev.Dropped
+    | ev.OpenSession
+    | ev.CloseSession
     | ev.UpstreamChanged
     | Reply
     | ev.Noted
 )
-"""An OPEN that cannot be sent comes back as `request_failed`, and the request is placed anew."""
+"""Frames to send, events for the core, events for clients, lines for the log.
+
+If an OPEN cannot be sent, `request_failed` is called, and the request is placed anew.
+"""
 
 
 class Upstream:
-    """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is
-    that number modulo so many. info: what it says of itself, None while it is away; known: the
-    same, also once it is gone. vocabulary: its own, once known. kept_out: why it or our own keys
-    keep this drafter out. unknown: why the name of its host is not known; unusable: why its
-    vocabulary cannot be used; foreign: why nothing can be drafted in it; each empty where it is
-    not so. n_ctx: ids that the draft model can hold of a text. live: sessions by its ids;
-    sessions: by key, also those that are ending. opening: by ref, requests that have no session
-    yet."""
+    """The verifier at `address`.
+
+    number: its place in the settings.
+    info: its WELCOME; None while it is away. known: its last WELCOME.
+    vocabulary: its own, once known.
+    kept_out: why it, or the keys here, keep this drafter out. unknown: why the name of its host is
+        not known. unusable: why its vocabulary cannot be used. foreign: why nothing can be drafted
+        in that. Each is empty if it does not apply.
+    load: its last PING or PONG. round_trip: to it, in seconds.
+    running: sessions by its numbers. sessions: by key, also those that are ending.
+    opening: requests that have no session yet, by ref.
+    """
 
     def __init__(
-        self,
-        address: str,
-        place: tuple[int, int],
-        stats: DrafterStats,
-        n_ctx: int = ANY_LENGTH,
+        self, address: str, number: int, stats: DrafterStats, n_ctx: int = ANY_LENGTH
     ) -> None:
-        self.address, self.number = address, place[0]
-        self._n_ctx = n_ctx
+        """Begin without a verifier; n_ctx: ids that the draft model can hold of a text."""
+        self.address = address
+        self.number = number
         self.info: m.Welcome | None = None
         self.known: m.Welcome | None = None
         self.vocabulary: Vocabulary | None = None
         self.kept_out: str | None = None
-        self.unknown = self.unusable = self.foreign = ""
-        self.round_trip = 0.0
+        self.unknown = ""
+        self.unusable = ""
+        self.foreign = ""
         self.load: m.Ping | m.Pong = m.Pong(0)
-        self.live: dict[int, ClientSession] = {}
-        self.sessions: dict[int, ClientSession] = {}
+        self.round_trip = 0.0
+        self.running: dict[int, ClientSession] = {}
+        self.sessions: dict[ev.SessionKey, ClientSession] = {}
         self.opening: dict[int, DrafterRequest] = {}
-        self._effects, self._stats = list[UpstreamEffect](), stats
-        self._keys, self._refs = itertools.count(*place), itertools.count(1)
-        self._spoken = ev.UpstreamChanged(self.number, 0.0, speaks=False)
+        self._n_ctx = n_ctx
+        self._stats = stats
+        self._numbers = itertools.count()
+        self._refs = itertools.count(1)
+        self._effects = list[UpstreamEffect]()
+        self._reported = ev.UpstreamChanged(number, 0.0, speaks=False)  # to the core
 
     def take_effects(self) -> list[UpstreamEffect]:
-        """Return what is to be done, in this order."""
-        effects, self._effects = self._effects, []
+        """Return the effects since the last call, in order."""
+        effects = self._effects
+        self._effects = []
         return effects
 
-    # --- what it is
+    # --- the state of the verifier
 
     @property
     def refusal(self) -> str | None:
@@ -92,7 +100,7 @@ class Upstream:
         """Return why nothing is drafted for it now, if so; for people."""
         if self.info is None:
             return self.trouble
-        newest = next(reversed(self.live.values()), None)
+        newest = next(reversed(self.running.values()), None)
         if newest is not None and newest.n_prompt >= self._n_ctx:
             return NoDrafts.CONTEXT
         return self.refusal or self.foreign or None
@@ -105,19 +113,45 @@ class Upstream:
             why = f"the name of its host is not known here ({self.unknown})."
         return self.refusal or f"the verifier at {self.address} does not answer: {why}"
 
-    # --- whether it is there
+    @property
+    def own(self) -> int:
+        """Return the number of requests of clients here that the verifier has, or was sent."""
+        count = len(self.opening)
+        for session in self.sessions.values():
+            if session.pending is not None:
+                count += 1
+        return count
+
+    @property
+    def token_seconds(self) -> float:
+        """Return the seconds per token that one more text can expect.
+
+        They are those of a step, times the sessions that the verifier has or queues for each of its
+        places.
+        """
+        load = self.load
+        step = max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP
+        # Own requests may be newer than the load.
+        others = max(load.sessions + load.queued, self.own)
+        return step * (1 + others / (load.max_sessions or 1))
+
+    # --- its connection
 
     def welcomed(self, info: m.Welcome, now: float) -> bool:
-        """Begin with a verifier; return False where it is the one that was there: it got more than one HELLO."""
-        before, known = self.info, self.known
+        """Take a WELCOME; return False if it answers another HELLO of the same connection."""
+        before = self.info
+        first = self.known is None
         if before is not None and before.verifier == info.verifier:
-            self.info = self.known = info
+            self.info = info
+            self.known = info
             return False
         self._interrupt_all(
             DaemonUnreachable("the verifier started anew and has forgotten this session"), now
         )
-        self.info = self.known = info
-        self._stats.reconnects += known is not None
+        self.info = info
+        self.known = info
+        if not first:
+            self._stats.reconnects += 1
         self._note("verifier_found", verifier=info.verifier, model=info.model)
         if info.n_ctx > self._n_ctx:
             meaning = (
@@ -127,43 +161,28 @@ class Upstream:
         return True
 
     def speaks(self, vocabulary: Vocabulary | None, *, ready: bool) -> None:
-        """Note what is known of its vocabulary; ready: the draft model speaks its ids. The core hears of it."""
+        """Note its vocabulary, if known; ready: the draft model can draft in it."""
         self.vocabulary = vocabulary
         changed = ev.UpstreamChanged(self.number, self.round_trip, ready)
-        if changed != self._spoken:
-            self._spoken = changed
+        if changed != self._reported:
+            self._reported = changed
             self._effects.append(changed)
 
     def lost(self, reason: str, now: float) -> None:
+        """Note that the verifier went away."""
         self._note("verifier_lost", "warning", reason=reason)
-        self.info, self.load = None, m.Pong(0)
-        what = f"the verifier at {self.address} went away"
-        self._interrupt_all(DaemonUnreachable(what, address=self.address), now)
-
-    @property
-    def own(self) -> int:
-        """Number of requests of clients here that the verifier has, or was asked for."""
-        return len(self.opening) + sum(live.pending is not None for live in self.sessions.values())
-
-    @property
-    def token_seconds(self) -> float:
-        """Seconds per token that one more text can expect: a step's, more the more sessions are taken or waited for."""
-        load = self.load
-        others = max(
-            load.sessions + load.queued, self.own
-        )  # own requests may be newer than the load
-        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (
-            1 + others / (load.max_sessions or 1)
-        )
+        self.info = None
+        self.load = m.Pong(0)
+        meaning = f"the verifier at {self.address} went away"
+        self._interrupt_all(DaemonUnreachable(meaning, address=self.address), now)
 
     # --- requests of clients here
 
     def ask(self, pending: DrafterRequest) -> None:
         """Ask the verifier, which is there, for a session."""
         if pending.began is not None and pending.home != self.address:
-            self._note(
-                "session_goes_elsewhere", request=pending.request.label, verifier=self.address
-            )
+            label = pending.request.label
+            self._note("session_goes_elsewhere", request=label, verifier=self.address)
         ref = next(self._refs) & MAX_REF
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
@@ -171,182 +190,212 @@ class Upstream:
 
     def take_over(self, pending: DrafterRequest) -> None:
         """End the session of a request, whose text another client resumes."""
-        for live in [one for one in self.live.values() if one.pending is pending]:
-            self._taken_over(live)
+        for session in list(self.running.values()):
+            if session.pending is pending:
+                self._taken_over(session)
 
     def cancel(self, pending: DrafterRequest) -> None:
-        for ref in [ref for ref, one in self.opening.items() if one is pending]:
-            del self.opening[ref]
-            self._effects.append(m.Close(0, ref))
-            pending.move(RequestState.OVER)
-        for live in [one for one in self.sessions.values() if one.pending is pending]:
-            self._effects += [m.Close(live.id), *live.cancelled()]
-            self._forget(live)
+        """Withdraw a request, or close its session."""
+        for ref, opening in list(self.opening.items()):
+            if opening is pending:
+                del self.opening[ref]
+                self._effects.append(m.Close(0, ref))
+                pending.move(RequestState.OVER)
+        for session in list(self.sessions.values()):
+            if session.pending is pending:
+                self._effects.append(m.Close(session.id))
+                self._effects += session.cancelled()
+                self._forget(session)
 
     def pause(self, pending: DrafterRequest) -> None:
-        """Tell the verifier whether the session of a request is to wait for its reader."""
-        for live in self.live.values():
-            if live.pending is pending:
-                self._effects.append(m.Pause(live.id, pending.paused))
+        """Send whether the session of a request is to wait for its reader."""
+        for session in self.running.values():
+            if session.pending is pending:
+                self._effects.append(m.Pause(session.id, pending.paused))
 
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
-        """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
+        """Take an ERROR about a request, or about a session that DONE ends next.
+
+        Return False if it is about neither.
+        """
         pending = self.opening.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
             pending.move(RequestState.UNPLACED)
             return True
-        broken = [live for live in self.live.values() if ref and live.ref == ref]
-        for live in broken:
-            live.broken = error
-        return bool(broken)
+        found = False
+        for session in self.running.values():
+            if ref and session.ref == ref:
+                session.failure = error
+                found = True
+        return found
 
     # --- sessions
 
-    def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams) -> None:
-        """Take up a session; ref: of the request for it, or 0."""
+    def opened(self, number: int, ref: int, n_prompt: int, params: SessionParams) -> None:
+        """Begin a session; ref: of the request that it answers, or 0."""
         pending = self.opening.get(ref) if ref else None
         if ref and pending is None:
-            self._effects.append(m.Close(session))  # its client left before it was opened
+            self._effects.append(m.Close(number))  # its client left before it was opened
             return
-        if (
-            pending is not None
-            and pending.request.generated
-            and n_prompt != len(pending.request.prompt_ids or ())
-        ):
-            self._effects.append(m.Close(session))
-            self.request_failed(
-                ref, RemoteProtocolError("the verifier took a text to resume for a prompt")
-            )
+        if pending is not None and _prompt_is_wrong(pending, n_prompt):
+            self._effects.append(m.Close(number))
+            wrong = "the verifier took a text to resume for a prompt"
+            self.request_failed(ref, RemoteProtocolError(wrong))
             return
         self.opening.pop(ref, None)
-        if session in self.live:
-            self._taken_over(self.live[session])
-        end_ids, n_vocab = (
-            (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
-        )
-        named = dict[str, str]()
+        before = self.running.get(number)
+        if before is not None:
+            self._taken_over(before)
+        facts: dict[str, object] = {"session": number, "prompt_tokens": n_prompt}
         if pending is not None:
-            named = {"request": pending.request.label}
-            self._stats.resumed += (
-                pending.started or bool(pending.request.generated) or pending.request.named_only
-            )
+            facts["request"] = pending.request.label
+            if _resumes(pending):
+                self._stats.resumed += 1
             pending.opened(params, self.known, self.address)
-        live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
-        self.live[live.id] = self.sessions[live.key] = live
-        place, learns = (live.key, self.number, session, n_vocab, n_prompt), pending is not None
+        session = ClientSession(
+            id=number,
+            key=ev.SessionKey(self.number, next(self._numbers)),
+            n_prompt=n_prompt,
+            end_ids=self.known.end_ids if self.known is not None else (),
+            pending=pending,
+            ref=ref,
+        )
+        self.running[number] = session
+        self.sessions[session.key] = session
         self._effects.append(
-            ev.DraftFor(
-                *place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns
+            ev.OpenSession(
+                key=session.key,
+                session=number,
+                n_vocab=self._n_vocab,
+                n_prompt=n_prompt,
+                params=params.sampling,
+                end_ids=session.end_ids,
+                grammar=params.grammar,
+                cached=params.cache_prompt,
+                learns=pending is not None,
             )
         )
         if pending is not None and pending.paused:
             self.pause(pending)
         self._stats.opened += 1
-        self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
+        self._note("session_opened", **facts)
 
-    def heard(self, said: m.Truth | m.Sync | m.Nack, size: int) -> ev.Heard:
-        """Return, for the core, what the verifier says to a live session, in so many bytes: each round has one."""
-        live = self.live[said.session]
-        live.bytes_received += size
-        if not isinstance(said, m.Nack):
-            live.draft_n = said.draft_n
-        return ev.Heard(live.key, said)
+    @property
+    def _n_vocab(self) -> int:
+        return self.known.n_vocab if self.known is not None else 0
 
-    def logprobs(self, logprobs: m.Logprobs) -> None:
-        """Pass on those of committed ids, unless they name an id that is none."""
-        live, n_vocab = (
-            self.live.get(logprobs.session),
-            self.known.n_vocab if self.known is not None else 0,
-        )
-        if live is not None and all(token < n_vocab for token in logprobs.top_ids):
-            self._effects.append(ev.FollowUp(live.key, logprobs))
+    def received(self, frame: m.Truth | m.Sync | m.Nack, size: int) -> ev.FrameReceived:
+        """Return the core's event for a frame of so many bytes, of a session that runs."""
+        session = self.running[frame.session]
+        session.bytes_received += size
+        if not isinstance(frame, m.Nack):
+            session.draft_n = frame.draft_n
+        return ev.FrameReceived(session.key, frame)
+
+    def logprobs(self, logprobs: m.Logprobs, size: int) -> bool:
+        """Take a LOGPROBS of so many bytes; return False if there is no room for it.
+
+        One that names an id beyond the vocabulary is dropped.
+        """
+        session = self.running.get(logprobs.session)
+        if session is None or any(token >= self._n_vocab for token in logprobs.top_ids):
+            return True
+        replies = session.logprobs(logprobs, size)
+        self._effects += replies or ()
+        return replies is not None
 
     def done(self, done: m.Done) -> None:
-        live = self.live.get(done.session)
-        if live is None:
+        """Take a DONE."""
+        session = self.running.get(done.session)
+        if session is None:
             return  # closed from this side
         if done.finish_reason == m.FinishReason.MOVED:
-            self._taken_over(live)
+            self._taken_over(session)
         else:
-            self._end(live, done)
+            self._end(session, done)
 
     def from_core(
-        self, live: ClientSession, said: ev.Learned | ev.FollowUp | ev.Noted, now: float
+        self,
+        session: ClientSession,
+        effect: ev.Learned | ev.DraftingEnded | ev.Noted,
+        now: float,
     ) -> bool:
-        """Take what the core says of a session; return whether it ended by that."""
-        match said:
+        """Take an effect of the core for a session; return whether that is over now."""
+        match effect:
             case ev.Learned():
-                self._effects += live.learned(said)
-            case ev.FollowUp(_, what, draft_tokens, seconds):
-                if isinstance(what, m.Logprobs):
-                    self._effects += live.add(what)
-                else:
-                    live.draft_tokens, live.draft_seconds = draft_tokens, seconds
-                    self._ended(live, what, now)
-                    return True
+                self._effects += session.learned(effect)
+            case ev.DraftingEnded():
+                self._closed(session, effect, now)
+                return True
             case ev.Noted(name, fields, level):
-                self._note(name, level, session=live.id, **fields)
+                self._note(name, level, session=session.id, **fields)
             case _:
-                assert_never(said)
+                assert_never(effect)
         return False
 
-    def _end(self, live: ClientSession, why: m.Done | SpecmeshError) -> None:
-        """End a session once all is learned that it was sent before."""
-        del self.live[live.id]
-        self._effects += [ev.FollowUp(live.key, why), ev.Dropped(live.key)]
+    def _end(self, session: ClientSession, end: m.Done | SpecmeshError) -> None:
+        """End a session once the core has learned all frames before its end."""
+        del self.running[session.id]
+        session.end = end
+        self._effects.append(ev.CloseSession(session.key))
 
-    def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
-        if isinstance(why, SpecmeshError):
-            self._interrupt(live, why, now)
-        elif why.finish_reason == m.FinishReason.SHUTDOWN:
+    def _closed(self, session: ClientSession, closed: ev.DraftingEnded, now: float) -> None:
+        """End a session that the core has closed."""
+        end = session.end
+        assert end is not None, "the core closes only sessions that end"
+        if isinstance(end, SpecmeshError):
+            self._interrupt(session, end, now)
+            return
+        if end.finish_reason == m.FinishReason.SHUTDOWN:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
-            self._interrupt(live, stopping, now, tried=(self.address,))
-        elif live.pending is not None and live.n_truth < why.length:
-            self._interrupt(live, EndLost.of(live.n_truth, why.length), now)
-        else:
-            self._effects.append(m.Close(live.id))
-            self._note(
-                "session_finished",
-                session=live.id,
-                reason=why.finish_reason,
-                draft_tokens=live.draft_tokens,
-            )
-            if why.finish_reason == m.FinishReason.ERROR:
-                self._effects += live.failed(
-                    live.broken or EngineError("the verifier's engine failed: see its log")
-                )
-            self._effects += live.done(why.finish_reason, why.report)
-            self._forget(live)
+            self._interrupt(session, stopping, now, tried=(self.address,))
+            return
+        if session.pending is not None and session.n_truth < end.length:
+            self._interrupt(session, EndLost.of(session.n_truth, end.length), now)
+            return
+        self._effects.append(m.Close(session.id))
+        self._note(
+            "session_finished",
+            session=session.id,
+            reason=end.finish_reason,
+            draft_tokens=closed.draft_tokens,
+        )
+        if end.finish_reason == m.FinishReason.ERROR:
+            unknown = EngineError("the verifier's engine failed: see its log")
+            self._effects += session.failed(session.failure or unknown)
+        self._effects += session.done(end.finish_reason, end.report, closed)
+        self._forget(session)
 
     def _interrupt(
-        self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()
+        self, session: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()
     ) -> None:
-        pending = live.interrupted()
-        self._forget(live)
-        if pending is not None:
-            self._note(
-                "session_interrupted", session=live.id, generated=len(pending.request.generated)
-            )
-            pending.lost(error, now)
-            pending.tried = tried
-            pending.move(RequestState.UNPLACED)
+        """Have the request of a session placed anew; tried: verifiers that cannot have it."""
+        pending = session.interrupted()
+        self._forget(session)
+        if pending is None:
+            return
+        generated = len(pending.request.generated)
+        self._note("session_interrupted", session=session.id, generated=generated)
+        pending.lost(error, now)
+        pending.tried = tried
+        pending.move(RequestState.UNPLACED)
 
-    def _taken_over(self, live: ClientSession) -> None:
-        self._effects += live.failed(
-            RequestError("somebody else has asked for this text by its name")
-        )
-        self._forget(live)
+    def _taken_over(self, session: ClientSession) -> None:
+        error = RequestError("somebody else has asked for this text by its name")
+        self._effects += session.failed(error)
+        self._forget(session)
 
-    def _forget(self, live: ClientSession) -> None:
-        del self.sessions[live.key]
-        if self.live.get(live.id) is live:
-            del self.live[live.id]
-            self._effects.append(ev.Dropped(live.key))
+    def _forget(self, session: ClientSession) -> None:
+        del self.sessions[session.key]
+        if self.running.get(session.id) is session:
+            del self.running[session.id]
+            self._effects.append(ev.CloseSession(session.key))
 
     def _interrupt_all(self, error: SpecmeshError, now: float) -> None:
-        for live in list(self.live.values()):
-            self._end(live, error)
+        """End all sessions, and have all requests placed anew."""
+        for session in list(self.running.values()):
+            self._end(session, error)
         for pending in self.opening.values():
             if pending.began is None:
                 pending.home = self.address
@@ -356,3 +405,14 @@ class Upstream:
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
         self._effects.append(ev.Noted(event, fields, level))
+
+
+def _resumes(pending: DrafterRequest) -> bool:
+    request = pending.request
+    return pending.started or request.named_only or bool(request.generated)
+
+
+def _prompt_is_wrong(pending: DrafterRequest, n_prompt: int) -> bool:
+    """Return True if a verifier counts ids of a text to resume as its prompt."""
+    request = pending.request
+    return bool(request.generated) and n_prompt != len(request.prompt_ids or ())

@@ -138,12 +138,14 @@ class RoundCounts:
     @property
     def acceptance_rate(self) -> float:
         """Return accepted / drafted; 0 without drafts."""
-        return self.accepted / self.drafted if self.drafted else 0.0
+        return ratio(self.accepted, self.drafted)
 
     @property
     def mean_acceptance_length(self) -> float:
         """Return the tokens of a round, on average; 0 without rounds."""
-        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+        if not self.rounds:
+            return 0.0
+        return 1 + self.accepted / self.rounds
 
     @property
     def accept_histogram(self) -> list[int]:
@@ -184,8 +186,9 @@ class SessionTimes:
         """
         if self.decoding is None:
             return 0.0
-        end = now if self.last_token is None else self.last_token
-        return end - self.decoding
+        if self.last_token is not None:
+            now = self.last_token
+        return now - self.decoding
 
 
 class RecentSamples:
@@ -295,7 +298,12 @@ class Throughput:
         for step_tokens, step_seconds in self._steps:
             tokens += step_tokens
             seconds += step_seconds
-        return tokens / seconds if seconds > 0 else 0.0
+        return ratio(tokens, seconds)
+
+
+def ratio(count: int, of: float) -> float:
+    """Return count / of; 0 if that is not above 0."""
+    return count / of if of > 0 else 0.0
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -178,11 +178,13 @@ class VerifierStats(DaemonStats):
 def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
     """Return why nothing is drafted for the newest session, or for any if there is none."""
     if core.sessions:
-        why = core.sessions[-1].get("no_drafts")
-        return str(why) if why else None
+        reason = core.sessions[-1].get("no_drafts")
+        return str(reason) if reason else None
     if not peers:
         return NoDrafts.NONE_ATTACHED
-    return NoDrafts.VOCABULARY if all(peer["no_drafts"] for peer in peers) else None
+    if all(peer["no_drafts"] for peer in peers):
+        return NoDrafts.VOCABULARY
+    return None
 
 
 def _ended(counts: Counter[str]) -> snapshot.Ended:
@@ -235,7 +237,7 @@ class DrafterStats(DaemonStats):
         histograms = snapshot.HistogramsSection(round_trip_s=Histogram(SHORT), draft_s=self._drafts)
         super().__init__(now, histograms)
 
-    def worked(self, work: ev.Worked) -> None:
+    def worked(self, work: ev.WorkReport) -> None:
         """Count steps and their drafts, which share their time, and rounds of the verifier."""
         self.busy.record(work.ended, work.seconds)
         self._totals.draft_tokens += work.drafted

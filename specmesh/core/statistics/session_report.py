@@ -4,6 +4,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.sampling.strategy import is_exact
+from specmesh.core.statistics.counters import ratio
 from specmesh.core.verifier.session import VerifierSession
 
 
@@ -92,4 +93,4 @@ def session_row(
 def tokens_per_second(session: VerifierSession, now: float) -> float:
     """Return the rate of a session since its first verification step; 0 before it."""
     seconds = session.times.generating(now)
-    return session.counts.generated_tokens / seconds if seconds > 0 else 0.0
+    return ratio(session.counts.generated_tokens, seconds)

@@ -15,6 +15,7 @@ from specmesh.wire import messages as m
 
 TEXT = (5, 6, 7)
 GREEDY = SamplingParams()
+ONE = ev.SessionKey(0, 1)
 SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
@@ -26,15 +27,20 @@ def drafting(max_sessions=2, *, offloads=False):
     return core
 
 
-def told(core, key, *ids, after=(), draft_n=4, sync=False):
-    truth = (m.Sync if sync else m.Truth)(key, len(after), crc(*after), ids, draft_n)
-    return core.handle(ev.Heard(key, truth), 0.0)
+def opening(number, upstream=0, prompt=TEXT):
+    key = ev.SessionKey(upstream, number)
+    return ev.OpenSession(key=key, session=number, n_vocab=256, n_prompt=len(prompt), params=GREEDY)
 
 
-def opened(core, *keys, upstream=0, prompt=TEXT, draft_n=4):
-    for key in keys:
-        core.handle(ev.DraftFor(key, upstream, key, 256, len(prompt), GREEDY), 0.0)
-        told(core, key, *prompt, draft_n=draft_n, sync=True)
+def told(core, number, *ids, upstream=0, after=(), draft_n=4, sync=False):
+    truth = (m.Sync if sync else m.Truth)(number, len(after), crc(*after), ids, draft_n)
+    return core.handle(ev.FrameReceived(ev.SessionKey(upstream, number), truth), 0.0)
+
+
+def opened(core, *numbers, upstream=0, prompt=TEXT, draft_n=4):
+    for number in numbers:
+        core.handle(opening(number, upstream, prompt), 0.0)
+        told(core, number, *prompt, upstream=upstream, draft_n=draft_n, sync=True)
 
 
 def finish(core, step, *tokens, at=0.0, whole=True):
@@ -49,7 +55,7 @@ def finish(core, step, *tokens, at=0.0, whole=True):
     effects = core.finish(
         step, ev.DraftedRows({cut.seq: cut.length for cut in step.cuts}, rows), at, at + 2e-4
     )
-    return [effect for effect in effects if not isinstance(effect, ev.Worked)]
+    return [effect for effect in effects if not isinstance(effect, ev.WorkReport)]
 
 
 def test_a_step_is_in_the_ids_of_one_verifier():
@@ -94,10 +100,10 @@ def test_what_is_heard_during_a_step():
     step = core.next_step(0.0)
     assert [row.ids for row in step.rows] == [(8,), (9,)]
     told(core, 1, 4, after=TEXT)
-    core.handle(ev.Dropped(2), 0.0)
+    core.handle(ev.CloseSession(ev.SessionKey(0, 2)), 0.0)
     assert finish(core, step, 70, 70) == []
     step = core.next_step(0.0)
-    assert [(row.key, row.position, row.ids) for row in step.rows] == [(1, 3, (4,))]
+    assert [(row.key, row.position, row.ids) for row in step.rows] == [(ONE, 3, (4,))]
     assert {cut.length for cut in step.cuts} == {3}
     told(core, 1, 5, after=(*TEXT, 4))
     assert finish(core, step, 5) == []
@@ -119,7 +125,9 @@ def test_who_is_to_blame_for_a_failed_step():
     assert other.key != guilty.key
     finish(core, step, 8)
     opened(core, 3)
-    assert sorted(row.key for row in core.next_step(0.0).rows) == sorted((other.key, 3))
+    assert sorted(row.key for row in core.next_step(0.0).rows) == sorted(
+        (other.key, ev.SessionKey(0, 3))
+    )
 
 
 def test_drafts_in_a_row():
@@ -178,7 +186,7 @@ def test_what_an_ended_session_left_is_offloaded_before_the_next_begins():
     opened(core, 1)
     first = core.next_step(0.0)
     finish(core, first, 8)
-    core.handle(ev.Dropped(1), 0.0)
+    core.handle(ev.CloseSession(ONE), 0.0)
     opened(core, 2, prompt=(9, 8, 7))
     second = core.next_step(0.0)
     finish(core, second, 8)
@@ -195,31 +203,32 @@ def test_what_others_drafted_is_not_its_own():
     core = drafting()
     opened(core, 1, draft_n=0)
     [(_, learned)] = core.handle(
-        ev.Heard(1, m.Truth(1, len(TEXT), crc(*TEXT), (8, 9, 10), 0, accepted=2)), 0.0
+        ev.FrameReceived(ONE, m.Truth(1, len(TEXT), crc(*TEXT), (8, 9, 10), 0, accepted=2)), 0.0
     )
     assert (learned.accepted, learned.own) == (2, 0)
-    [worked] = core.handle(ev.Dropped(1), 0.0)
-    assert (worked.drafted, worked.accepted, worked.committed) == (0, 0, 3)
+    [_, report] = core.handle(ev.CloseSession(ONE), 0.0)
+    assert (report.drafted, report.accepted, report.committed) == (0, 0, 3)
 
 
 def test_a_drafters_session_from_its_opening_to_its_end():
-    core, done = drafting(), m.Done(1, "stop", 5, {})
-    assert core.handle(ev.DraftFor(1, 0, 1, 256, len(TEXT), GREEDY, learns=True), 0.0) == []
-    assert core.handle(ev.Heard(1, m.Sync(1, 0, 0, TEXT, 2)), 0.0) == [
-        (1, ev.Learned(TEXT, sync=True))
+    core = drafting()
+    assert core.handle(opening(1), 0.0) == []
+    assert core.handle(ev.FrameReceived(ONE, m.Sync(1, 0, 0, TEXT, 2)), 0.0) == [
+        (ONE, ev.Learned(TEXT, sync=True))
     ]
+    first = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1)
+    first.prefix_cache = PrefixCacheSection(0, 0, 0, 0)
     assert core.finish(core.next_step(0.0), ev.DraftedRows({}, [[8]]), 0.0, 0.5) == [
-        (1, m.Draft(1, 3, crc(*TEXT), (8,))),
-        ev.Worked(0.5, 0.5, 0.5, 1, prefix_cache=PrefixCacheSection(0, 0, 0, 0)),
+        (ONE, m.Draft(1, 3, crc(*TEXT), (8,))),
+        first,
     ]
-    assert core.handle(ev.Heard(1, m.Truth(1, 3, crc(*TEXT), (8, 9), 2, accepted=1)), 0.5) == [
-        (1, ev.Learned((8, 9), 1, 1))
-    ]
+    truth = m.Truth(1, 3, crc(*TEXT), (8, 9), 2, accepted=1)
+    assert core.handle(ev.FrameReceived(ONE, truth), 0.5) == [(ONE, ev.Learned((8, 9), 1, 1))]
     step = core.next_step(0.5)
     assert core.finish(step, ev.DraftedRows({}, [[4]]), 0.5, 0.75) == [
-        (1, m.Draft(1, 5, crc(*TEXT, 8, 9), (4,)))
+        (ONE, m.Draft(1, 5, crc(*TEXT, 8, 9), (4,)))
     ]
-    assert core.handle(ev.FollowUp(1, done), 0.8) == [(1, ev.FollowUp(1, done, 2, 0.75))]
-    assert core.handle(ev.Dropped(1), 0.8) == [
-        ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5))
-    ]
+    last = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1)
+    last.rounds, last.accepted, last.committed = 1, 1, 2
+    last.prefix_cache = PrefixCacheSection(0, 0, 1, 5)
+    assert core.handle(ev.CloseSession(ONE), 0.8) == [(ONE, ev.DraftingEnded(2, 0.75)), last]

@@ -266,7 +266,7 @@ def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
 
 
 def upstream(n_ctx=64):
-    return Upstream("tcp://big:7071", (0, 1), DrafterStats(0.0), n_ctx)
+    return Upstream("tcp://big:7071", 0, DrafterStats(0.0), n_ctx)
 
 
 def test_a_drafter_tells_why_by_its_verifier():

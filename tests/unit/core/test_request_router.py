@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specmesh.core import events as ev
+from specmesh.core.drafter.client_session import MAX_HELD
 from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.requests import (
@@ -18,7 +19,9 @@ from specmesh.core.requests import (
     Reply,
     Request,
     RequestState,
+    Tokens,
 )
+from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.daemon import DrafterStats
@@ -41,13 +44,14 @@ WELCOME = m.Welcome(
 )
 HERE, THERE = "here", "there"  # clients, which the core passes on
 SESSION = 7
+CLOSED = ev.DraftingEnded(0, 0.0)
 
 
 def routed(addresses="a"):
     """A router with verifiers that are there."""
     upstreams = []
     for place, address in enumerate(addresses):
-        upstream = Upstream(address, (place, len(addresses)), DrafterStats(0.0))
+        upstream = Upstream(address, place, DrafterStats(0.0))
         upstream.welcomed(WELCOME, 0.0)
         upstreams.append(upstream)
     router = RequestRouter(upstreams, 0.0)
@@ -68,8 +72,8 @@ def only(kind, router):
 
 
 def learned(upstream, ids, **fields):
-    live = upstream.live[SESSION]
-    upstream.from_core(live, ev.Learned(ids, **fields), 1.0)
+    session = upstream.running[SESSION]
+    upstream.from_core(session, ev.Learned(ids, **fields), 1.0)
 
 
 def begun(request=REQUEST):
@@ -87,8 +91,8 @@ def lost(request=NAMED):
     """The same after the verifier went away and came back."""
     router, upstream = begun(request)
     upstream.lost("silent", 2.0)
-    [end] = only(ev.FollowUp, router)
-    upstream.from_core(upstream.sessions[end.key], end, 2.0)
+    [end] = only(ev.CloseSession, router)
+    upstream.from_core(upstream.sessions[end.key], CLOSED, 2.0)
     router.look(2.0)
     upstream.welcomed(WELCOME, 3.0)
     effects_of(router)
@@ -133,8 +137,8 @@ def test_a_client_that_cancels_gets_its_end():
 def test_nothing_is_left_of_a_request_that_has_ended():
     router, upstream = begun()
     upstream.done(m.Done(SESSION, "length", 5, {}))
-    [end] = only(ev.FollowUp, router)
-    upstream.from_core(upstream.sessions[end.key], end, 1.0)
+    [end] = only(ev.CloseSession, router)
+    upstream.from_core(upstream.sessions[end.key], CLOSED, 1.0)
     router.look(1.0)
     assert (router.requests, upstream.sessions, upstream.own) == ([], {}, 0)
 
@@ -393,3 +397,47 @@ def test_an_unusable_vocabulary_is_not_waited_for():
     upstream.unusable = "no vocabulary"
     with pytest.raises(DaemonUnreachable, match="no vocabulary"):
         router.serving("", 9.0)
+
+
+# --- log-probabilities
+
+
+def scored():
+    """A router whose only verifier has a session for a request for log-probabilities."""
+    router, [upstream] = routed()
+    router.ask(replace(REQUEST, params=replace(PARAMS, logprobs=0)), HERE, 1.0)
+    upstream.opened(SESSION, 1, 3, PARAMS)
+    learned(upstream, (1, 2, 3), sync=True)
+    effects_of(router)
+    return router, upstream
+
+
+def scores(base, *chosen):
+    return m.Logprobs(session=SESSION, base=base, chosen=list(chosen))
+
+
+def test_log_probabilities_wait_until_their_ids_are_learned():
+    router, upstream = scored()
+    upstream.logprobs(scores(3, -0.5), 99)
+    upstream.logprobs(scores(4, -0.25), 99)
+    learned(upstream, (4,))
+    learned(upstream, (5,))
+    tokens = [reply.event for reply in only(Reply, router)]
+    assert tokens == [
+        Tokens((4,), 0, (Logprob(-0.5, (), ()),)),
+        Tokens((5,), 0, (Logprob(-0.25, (), ()),)),
+    ]
+
+
+def test_log_probabilities_beyond_the_room_are_lost():
+    _, upstream = scored()
+    frame = scores(3, -0.5)
+    room = [upstream.logprobs(frame, MAX_HELD // 2) for _ in range(3)]
+    assert room == [True, True, False]
+
+
+def test_room_is_free_again_once_ids_are_learned():
+    _, upstream = scored()
+    upstream.logprobs(scores(3, -0.5), MAX_HELD)
+    learned(upstream, (4,))
+    assert upstream.logprobs(scores(4, -0.5), MAX_HELD)

@@ -8,6 +8,14 @@ import pytest
 import states
 from harness.sessions import session
 
+from specmesh.core import events as ev
+from specmesh.core.drafter.session import (
+    DRAFTING_STATES,
+    DrafterSession,
+    DraftingEvent,
+    DraftingState,
+    DraftLimits,
+)
 from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -33,7 +41,7 @@ def context():
 
 
 def request():
-    return DrafterRequest(Request("", None, PARAMS), None)
+    return DrafterRequest(request=Request("", None, PARAMS), client=None)
 
 
 def dealer():
@@ -91,6 +99,45 @@ def test_a_refusal_names_the_change(state, to):
     with pytest.raises(InvalidTransition) as refused:
         in_state(state).move(to)
     assert (refused.value.state, refused.value.to) == (state, to)
+
+
+MOVES = [
+    (state, event, DRAFTING_STATES[state].get(event))
+    for state, event in product(DraftingState, DraftingEvent)
+]
+MADE = [move for move in MOVES if move[2] is not None]
+REFUSED = [move for move in MOVES if move[2] is None]
+
+
+def drafter_session(state):
+    limits = DraftLimits(64, 16)
+    opened = ev.OpenSession(
+        key=ev.SessionKey(0, 0), session=1, n_vocab=9, n_prompt=0, params=SamplingParams()
+    )
+    made = DrafterSession(opened, limits)
+    made.state = state
+    return made
+
+
+@pytest.mark.parametrize(("state", "event", "following"), MADE, ids=str)
+def test_an_event_moves_a_drafters_session(state, event, following):
+    made = drafter_session(state)
+    made.advance(event)
+    assert made.state is following
+
+
+@pytest.mark.parametrize(("state", "event", "_"), REFUSED, ids=str)
+def test_an_event_that_a_state_does_not_know_is_refused(state, event, _):
+    with pytest.raises(InvalidTransition, match=event.value):
+        drafter_session(state).advance(event)
+
+
+@pytest.mark.parametrize(("state", "event", "_"), REFUSED, ids=str)
+def test_a_refused_event_changes_nothing(state, event, _):
+    made = drafter_session(state)
+    with pytest.raises(InvalidTransition):
+        made.advance(event)
+    assert made.state is state
 
 
 def test_the_tables_are_drawn():

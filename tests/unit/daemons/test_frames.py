@@ -46,7 +46,7 @@ CHAT = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
     ],
 )
 def test_requests_cross_the_wire(request_):
-    message = crossed(open_of(DrafterRequest(request_, None), 9))
+    message = crossed(open_of(DrafterRequest(request=request_, client=None), 9))
     assert requested(message) == request_
 
 
