@@ -30,7 +30,7 @@ from live import Api, http_pair
 from test_cache import cache_folder
 from validity import BYTES, Writer, repeated_names, violation, without_ignored
 
-from specmesh.api.body import parse_body
+from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.text.chat import with_format
@@ -121,7 +121,7 @@ def body_of(functions: Sequence[Json], choice: str) -> Json:
 def grammar_of(body: Json, form: str) -> Grammar:
     """Return the grammar that a body leads to, for a template that calls in this form. Raise
     RequestError."""
-    params = parse_body(body, chat=True).requests[0].params
+    params = parse_chat(body).requests[0].params
     grammar = with_format(params, TemplateTraits(tool_format=form), "").grammar
     assert grammar is not None
     return grammar

@@ -21,7 +21,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 from validity import BYTES, Writer, repeated_names, violation
 
-from specmesh.api.body import parse_body
+from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.schema_faults import LIMITS, ON_ONE_LINE
@@ -52,7 +52,7 @@ def grammar_of(schema: Any) -> Grammar:
     """Return the grammar that a chat with this schema leads to. Raise RequestError."""
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     body = {"messages": [{"role": "user", "content": "Go."}], "response_format": form}
-    grammar = parse_body(body, chat=True).requests[0].params.grammar
+    grammar = parse_chat(body).requests[0].params.grammar
     assert grammar is not None
     return grammar
 

@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from test_cache import cache_folder
 
-from specmesh.api.body import parse_body
+from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import prompt_of
@@ -218,7 +218,7 @@ class Outcome:
 def outcome(tokenizer: TemplateTokenizer, body: Json) -> Outcome:
     """Render a body on specmesh's own way, and look for its words."""
     try:
-        request = parse_body(body, chat=True).requests[0]
+        request = parse_chat(body).requests[0]
         ids, _ = prompt_of(request, tokenizer)
     except RequestError as error:
         return Outcome("refused", str(error))

@@ -1,6 +1,6 @@
-"""A client of a daemon's local API over its Unix socket.
+"""A client of a daemon's API over its Unix socket.
 
-Light: it needs the standard library only, so commands start fast.
+It needs the standard library only, so commands start fast.
 """
 
 import contextlib
@@ -27,27 +27,42 @@ from specmesh.errors import (
 from specmesh.paths import candidate_sockets, expanded, lock_of
 
 START_TIMEOUT_S = 300.0
-"""Most seconds to wait for a daemon that is starting: as long as its service may take to start."""
+"""Most seconds to wait for a daemon that is starting: as long as its service may take."""
 
-RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in seconds
+RECONNECT_TIMEOUT = 30.0
+"""Default seconds to wait for a daemon that went away."""
 
-# Seconds between two attempts to reconnect: doubled each time.
 FIRST_PAUSE = 0.05
+"""Seconds between the first attempts to reconnect; the pause doubles each time."""
+
 LONGEST_PAUSE = 1.0
+
+
+def _nameable_errors() -> dict[str, type[SpecmeshError]]:
+    """Return the errors that an answer may name: those made of a sentence."""
+    others = (errors.FrameError, errors.InvalidTransition)
+    found: dict[str, type[SpecmeshError]] = {}
+    for name, value in vars(errors).items():
+        is_error = isinstance(value, type) and issubclass(value, SpecmeshError)
+        if is_error and value not in others:
+            found[name] = value
+    return found
+
+
+_ERRORS = _nameable_errors()
 
 
 class Client:
     """A connection to one daemon.
 
-    Every method raises DaemonUnreachable if no daemon answers, WentAway if it stops answering,
-    Starting if it is not ready yet, and the daemon's own error if it refuses.
+    path: its socket; by default the first that answers of SPECMESH_SOCKET, the user's and the
+        system's.
+    timeout: seconds without a byte; None for no limit.
+    Every method raises DaemonUnreachable if no daemon answers, WentAway if it ends meanwhile,
+    Starting if it will answer soon, and the daemon's own error if it refuses.
     """
 
     def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
-        """Use the socket `path`, or else SPECMESH_SOCKET, or the first usual one that answers.
-
-        timeout: seconds without a byte. None: wait for ever.
-        """
         named = os.environ.get("SPECMESH_SOCKET")
         self.tried = candidate_sockets()
         if path is not None:
@@ -57,17 +72,18 @@ class Client:
         self._timeout = timeout
 
     def get(self, resource: str, body: Json | None = None) -> Json:
-        """GET a JSON resource, or POST `body` to it; accept a status of 503 with a body of ours."""
-        with self._request("GET" if body is None else "POST", resource, body) as response:
+        """GET a JSON resource, or POST `body` to it; also one that answers 503 with a body."""
+        method = "GET" if body is None else "POST"
+        with self._request(method, resource, body) as response:
             answer = _json(response.read())
         if response.status >= 400 and "error" in answer:
             raise _error(answer)
         return answer
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """POST a streamed completion, of a chat if `body` has messages, and yield its chunks.
+        """POST a streamed completion, or a chat for a body with messages; yield its chunks.
 
-        Closing the iterator cancels it on the daemon.
+        Closing the iterator cancels it at the daemon.
         """
         resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         with self._request("POST", resource, body | {"stream": True}) as response:
@@ -79,19 +95,19 @@ class Client:
     def _request(
         self, method: str, resource: str, body: Json | None
     ) -> Generator[http.client.HTTPResponse]:
-        """Send one request, on a connection of its own.
+        """Send one request on a connection of its own.
 
-        Raises WentAway also if the response ends while it is read.
+        Raises WentAway, also if the response ends while it is read.
         """
         connection = self._connect(waits=method == "POST")
-        trouble = "does not answer"
         headers = {"Connection": "close"}
         raw = None
         if body is not None:
             headers["Content-Type"] = "application/json"
             raw = written(body)
+        trouble = "does not answer"
         try:
-            # A body that is too long is refused before all of it is read.
+            # a body that is too long is refused before all of it is read
             with contextlib.suppress(ConnectionError):
                 connection.request(method, resource, raw, headers)
             with connection.getresponse() as response:
@@ -103,28 +119,30 @@ class Client:
             connection.close()
 
     def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
-        """Connect to the first daemon that answers.
+        """Return a connection to the first daemon that answers.
 
-        waits: a daemon that is starting precedes others that answer, which may have another model.
+        waits: prefer a daemon that is starting to later ones, which may have another model.
         """
-        closed = list[Path]()
+        closed: list[Path] = []
         for path in self.tried:
             connection = http.client.HTTPConnection("localhost")
             connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.sock.settimeout(self._timeout)
             try:
                 connection.sock.connect(os.fspath(path))
-            except OSError as error:
+            except BlockingIOError:  # its queue is full
                 connection.close()
-                if isinstance(error, BlockingIOError):  # its queue is full
-                    reason = f"the daemon at {path} does not answer"
-                    raise WentAway(reason, "see its log", str(path)) from None
-                if isinstance(error, PermissionError):
-                    closed.append(path)
-                elif waits and starting(path):
+                why = f"the daemon at {path} does not answer"
+                raise WentAway(why, "see its log", str(path)) from None
+            except PermissionError:
+                connection.close()
+                closed.append(path)
+            except OSError:
+                connection.close()
+                if waits and starting(path):
                     break
-                continue
-            return connection
+            else:
+                return connection
         for path in filter(starting, self.tried):
             raise Starting(f"the daemon at {path} is starting")
         tried = ", ".join(str(path) for path in self.tried)
@@ -135,65 +153,80 @@ class Client:
 
 
 def answer(
-    client: Client, body: Json, timeout: float, say: Callable[[str], None] = lambda _: None
+    client: Client, body: Json, timeout: float, notify: Callable[[str], None] = lambda _: None
 ) -> Generator[Json, None, None]:
     """Yield the chunks of one answer, over as many connections as it takes.
 
-    - No part of its text comes twice.
-    - Several texts (`n`) cannot be resumed. An answer that was resumed by its id only cannot be
-      resumed again.
-    - It raises the errors of Client.complete. DaemonUnreachable then names the command that resumes
-      an answer that has begun.
-
-    timeout: seconds to wait for a daemon that went away; START_TIMEOUT_S holds for one that is
-        starting.
-    say: called with the reason of a wait.
+    timeout: seconds to wait for a daemon that went away; START_TIMEOUT_S for a starting one.
+    notify: called with the reason for which it waits.
+    No part of the text comes twice. Several texts (`n`) cannot be resumed, nor a text that was
+    resumed by its id only. Raises as Client.complete does; the DaemonUnreachable of an answer that
+    has begun names the command that resumes it.
     """
     body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
-    known = list[int]()
+    known: list[int] = []
     resume: Json = {"id": "", "token_ids": known}
-    silent_since = None
-    patience = 0.0
-    pause = FIRST_PAUSE
+    silence = _Silence(timeout)
     while True:
         try:
             with contextlib.closing(client.complete(dict(body))) as chunks:
                 for chunk in chunks:
                     _note(chunk, body, resume)
                     known += ids_at(chunk, "specmesh.token_ids")
-                    silent_since = None
-                    patience = 0.0
-                    pause = FIRST_PAUSE
+                    silence = _Silence(timeout)
                     yield chunk
         except (DaemonUnreachable, Busy) as error:
-            now = time.monotonic()
-            if silent_since is None:
-                silent_since = now
-            if isinstance(error, WentAway):
-                patience = timeout
-            limit = START_TIMEOUT_S if isinstance(error, Starting) else patience
-            lost = resume["id"] and body.get("resume") is not resume
-            if limit and pause == FIRST_PAUSE and not lost:
-                say(f"{error}; it is waited for, {limit:g} s at most")
-            if lost or now >= silent_since + limit:
-                if not resume["id"] or "n" in body or isinstance(error, Busy):
-                    raise
-                command = f"specmesh generate --resume {resume['id']}"
-                hint = f"for as long as a daemon keeps it, go on: {command}"
-                raise DaemonUnreachable(f"{error}; {hint}") from None
-            time.sleep(min(pause, silent_since + limit - now))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            name = resume["id"]
+            is_lost = bool(name) and body.get("resume") is not resume
+            if not is_lost and silence.goes_on(error, notify):
+                silence.wait()
+                continue
+            if not name or "n" in body or isinstance(error, Busy):
+                raise
+            command = f"specmesh generate --resume {name}"
+            hint = f"for as long as a daemon keeps it, go on: {command}"
+            raise DaemonUnreachable(f"{error}; {hint}") from None
         else:
             return
+
+
+class _Silence:
+    """The time without an answer. timeout: seconds to wait for a daemon that went away."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._since: float | None = None
+        self._end = 0.0
+        self._patience = 0.0  # seconds; 0 until a daemon goes away
+        self._pause = FIRST_PAUSE
+
+    def goes_on(self, error: SpecmeshError, notify: Callable[[str], None]) -> bool:
+        """Return True if it is worth to wait after this error; notify once."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if isinstance(error, WentAway):
+            self._patience = self._timeout
+        limit = START_TIMEOUT_S if isinstance(error, Starting) else self._patience
+        self._end = self._since + limit
+        if limit and self._pause == FIRST_PAUSE:
+            notify(f"{error}; it is waited for, {limit:g} s at most")
+        return now < self._end
+
+    def wait(self) -> None:
+        """Sleep until the next attempt."""
+        time.sleep(max(min(self._pause, self._end - time.monotonic()), 0.0))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
 @dataclass(slots=True, kw_only=True)
 class GeneratedText:
     """A completion as its chunks come.
 
-    begun, arrivals: times of the request and of chunks with tokens, on the caller's clock.
-    pieces: parts of the text. True: it is of accepted drafts, known if the request asked for
-        `rounds`.
+    seed: that it was sampled with.
+    begun: time of the request, on the clock of the caller.
+    arrivals: times of the chunks with tokens.
+    pieces: of its text, each True for accepted drafts, which chunks tell apart with `rounds`.
     report: the daemon's, once the text has ended.
     """
 
@@ -209,14 +242,16 @@ class GeneratedText:
 
     @property
     def text(self) -> str:
+        """Return the whole text so far."""
         return "".join(piece for piece, _ in self.pieces)
 
     @property
     def ended(self) -> float:
+        """Return the time of the last tokens."""
         return self.arrivals[-1] if self.arrivals else self.begun
 
     def take(self, chunk: Json, now: float = 0.0) -> tuple[str, str]:
-        """Add a chunk; return its text: accepted drafts, and the rest."""
+        """Read a chunk; return its text: accepted drafts, and the rest."""
         [choice] = objects_at(chunk, "choices")
         extra = object_at(chunk, "specmesh")
         drafted = str(extra.get("accepted_text", ""))
@@ -236,7 +271,7 @@ class GeneratedText:
 
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:
-    """Change `body` so that it goes on after this chunk; resume: the known part of the text."""
+    """Change `body` so that it goes on after this chunk. resume: the known part of the text."""
     extra = object_at(chunk, "specmesh")
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
     if "request" in extra and "resume" not in body:
@@ -245,26 +280,25 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
 
 
 def starting(path: Path) -> bool:
-    """Return True if a daemon holds the lock of a socket.
+    """Return True if a daemon has locked a socket's path.
 
-    If it does not listen there, it is about to, or has just ended.
+    If none listens there, the daemon is about to, or has just ended.
     """
-    # No file must hold us up, whatever its kind.
+    # a file that is no lock must not make this wait
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock, or this user may not read it
-        return False
+    except OSError as error:
+        # another error: there is no lock, or this user may not look at it
+        return isinstance(error, BlockingIOError)
     return False
 
 
 def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
     """Yield server-sent events until [DONE].
 
-    Raises the daemon's error if one comes, WentAway at a sudden end.
+    Raises the daemon's error if it sends one, WentAway at a sudden end.
     """
     for line in response:
         if not line.startswith(b"data: "):
@@ -282,15 +316,15 @@ def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
 def written(body: Json) -> bytes:
     """Return a body as JSON. Raises RequestError for texts that are not UTF-8.
 
-    Texts of a command line come as the bytes that were typed: in a locale without UTF-8 Python
-    keeps those that it cannot read as half surrogate pairs.
+    Texts of a command line are the bytes that were typed: in a locale without UTF-8 Python keeps
+    those that it cannot decode as half surrogate pairs.
     """
     try:
         raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogateescape")
         raw.decode()
     except (UnicodeEncodeError, UnicodeDecodeError) as error:
-        reason = f"a text that was given is not UTF-8 ({error.reason})"
-        raise RequestError(reason, remedy="convert it, for example with iconv") from None
+        why = f"a text that was given is not UTF-8 ({error.reason})"
+        raise RequestError(why, remedy="convert it, for example with iconv") from None
     return raw
 
 
@@ -305,23 +339,13 @@ def _json(raw: bytes) -> Json:
 def _error(answer: Json) -> SpecmeshError:
     """Return the error of an answer, of the class and about the field that the daemon names."""
     message = str(at(answer, "error.message") or "the daemon refused without a reason")
-    error = _class_of(str(at(answer, "error.specmesh.error")))(message)
+    error = _ERRORS.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
     param = at(answer, "error.param")
     if isinstance(error, errors.RequestError) and isinstance(param, str):
         error.param = param
     return error
 
 
-def _class_of(name: str) -> type[SpecmeshError]:
-    """Return the class of this name, if its errors are made of a sentence."""
-    kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, SpecmeshError):
-        return SpecmeshError
-    if issubclass(kind, errors.FrameError | errors.InvalidTransition):
-        return SpecmeshError
-    return kind
-
-
 def printable(text: str) -> str:
-    """Return a peer's own words without characters that control a terminal."""
+    """Return a peer's text without the characters that control a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -87,8 +87,12 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def served(self, name: str) -> ModelInfo:
         """Return the model of this name; raise SpecmeshError as `RequestRouter.serving` does."""
         info, vocabulary = self._router.serving(name, time.monotonic())
-        target = target_of(info) if len(self._links) > 1 else ""
-        return ModelInfo(info.model, vocabulary, target, info.n_ctx)
+        return ModelInfo(
+            model=info.model,
+            vocabulary=vocabulary,
+            target=target_of(info) if len(self._links) > 1 else "",
+            n_ctx=info.n_ctx,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

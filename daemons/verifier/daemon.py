@@ -167,8 +167,8 @@ class VerifierLoop(DaemonLoop[Order]):
         """Return the limits and the vocabulary of the model."""
         info = self._engine.info
         return ModelInfo(
-            info.model,
-            self.tokenizer.vocabulary,
+            model=info.model,
+            vocabulary=self.tokenizer.vocabulary,
             n_ctx=info.n_ctx,
             max_sessions=info.max_sessions,
             texts=self.tokenizer.texts,

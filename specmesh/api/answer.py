@@ -1,4 +1,4 @@
-"""An answer of the API, whole or as server-sent events, written as the events of its requests come."""
+"""The answer to a request: its choices, written as their events come."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,109 +9,123 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specmesh.api.backend import Backend, Cancel, PauseClient, Submit
-from specmesh.api.choices import Choice, nothing, usage_of, whole
-from specmesh.api.shapes import error_body, refusal, server_sent, written
+from specmesh.api.choice import Choice, nothing, usage_of
+from specmesh.api.dialects.base import Renderer
+from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
 
-ASKED_AT_ONCE = 8
-"""Choices that are asked for in one turn of the event loop."""
+SUBMITTED_AT_ONCE = 8
+"""Choices that are submitted in one turn of the event loop."""
 
 PACE = 0.004
-"""Seconds between two looks at what has come. Rounds faster than that are sent together: each costs this thread as much
-time of the interpreter as the engine's needs for a round."""
+"""Seconds between two looks at the events of an answer.
+
+Faster rounds are sent together: sending takes this thread as much time of the interpreter as a
+round takes the engine's thread.
+"""
 
 
 class Connection(Protocol):
-    """What an answer may know of its connection. behind: its reader takes so little that writing would have to wait.
-    on_writable: called when that is over."""
+    """The connection of an answer.
+
+    behind: its reader takes so little that writing would have to wait.
+    on_writable: called once that is over.
+    """
 
     behind: bool
     on_writable: Callable[[], None]
 
     def wrote(self, size: int) -> None:
-        """Note that an answer has so many bytes more."""
+        """Note that an answer has written so many bytes more."""
 
     def cut(self) -> None:
-        """Close the connection now, whatever was not sent yet."""
+        """Close the connection now, with all that was not sent yet."""
 
 
 class Answer(Response):
-    """The answer to the requests of its choices. No task wakes up for a token. A stream has a chunk at the start, one
-    per round or for what came together, one with finish_reason, and one with the usage where that was asked for
-    (`tells_usage`). An error before anything was written becomes a status code, not a broken stream. A client that
-    leaves cancels all."""
+    """Writes an answer, a stream or whole. No task wakes up for a token.
+
+    A stream has an event at the start, one for each round or for rounds that came together, and
+    one at the end. An error before the first of them becomes a status code. A client that leaves
+    cancels all choices.
+
+    refuse: makes the response for an error before anything was written.
+    tenant: the client for whose share the choices count.
+    """
 
     def __init__(
         self,
         backend: Backend,
+        generation: Generation,
         choices: Sequence[Choice],
-        headers: dict[str, str],
         *,
-        stream: bool,
-        tells_usage: bool,
+        renderer: Renderer,
+        refuse: Callable[[SpecmeshError], Response],
+        headers: dict[str, str],
         tenant: Tenant = (),
     ) -> None:
-        super().__init__(
-            headers=headers, media_type="text/event-stream" if stream else "application/json"
-        )
+        media_type = "text/event-stream" if generation.stream else "application/json"
+        super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
-        self._backend, self._choices, self._stream, self._tells_usage = (
-            backend,
-            choices,
-            stream,
-            tells_usage,
-        )
+        self._backend = backend
+        self._generation = generation
+        self._choices = choices
+        self._renderer = renderer
+        self._refuse = refuse
         self._tenant = tenant
-        self._live: list[Choice] = []
-        self._paused: list[Choice] = []  # of these: whose sessions wait for the reader
+        self._open: list[Choice] = []  # choices that have not ended
+        self._paused: list[Choice] = []  # those whose sessions wait for the reader
         self._timer: asyncio.TimerHandle | None = None
         self._looked = 0.0
         self._text = ""  # to be written
-        self._begun = self._complete = self._ended = False
+        self._begun = False
+        self._complete = False  # all text is known
+        self._ended = False  # nothing more is written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._loop, self._scope, self._receive, self._send = (
-            asyncio.get_running_loop(),
-            scope,
-            receive,
-            send,
-        )
+        """Answer, until all is written or the client has left."""
+        self._loop = asyncio.get_running_loop()
+        self._scope = scope
+        self._receive = receive
+        self._send = send
         self._connection: Connection = scope["state"]["connection"]
-        self._connection.on_writable = self._heard
-        self._live = list(self._choices)
+        self._connection.on_writable = self._look_soon
+        self._open = list(self._choices)
         try:
             await self._submit()
+            # the server, too, has to learn that the answer is complete
             while (await receive())["type"] != "http.disconnect":
-                pass  # so that the server, too, learns that the answer is complete
+                pass
         finally:
             self._ended = True
-            self._connection.on_writable = (
-                nothing  # the connection may outlive this answer for long
-            )
+            # the connection may outlive this answer
+            self._connection.on_writable = nothing
             self._leave()
 
     async def _submit(self) -> None:
-        """Ask for the choices; of many some at a time, so that others' requests come in between."""
-        for number, choice in enumerate(self._choices):
-            if not self._live:
+        """Submit the choices, a few at a time, so that other requests come in between."""
+        for number, choice in enumerate(self._choices, 1):
+            if not self._open:
                 return  # one was refused, or the client has left
-            choice.heard = self._heard
+            choice.on_arrival = self._look_soon
             self._backend.submit(Submit(choice.request, choice, self._tenant))
-            if number % ASKED_AT_ONCE == ASKED_AT_ONCE - 1:
+            if number % SUBMITTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _heard(self) -> None:
-        """Look at what has come, after the frames of this turn were sent; a little later where that was just done."""
+    def _look_soon(self) -> None:
+        """Look for events once this turn's frames are read, and no sooner than the pace allows."""
         if self._timer is None:
             self._timer = self._loop.call_at(self._looked + PACE, self._look)
 
     def _look(self) -> None:
-        """Write what has come. Whatever fails ends the answer, at last with its connection: its
-        client never waits in vain."""
+        """Write the events that have come.
+
+        Any failure ends the answer, at last with its connection: no client waits in vain.
+        """
         self._timer = None
         if self._ended:
             return
@@ -123,18 +137,17 @@ class Answer(Response):
             self._go_on()
             if self._paused and not self._connection.behind:
                 self._resume()
-        except Exception as error:  # noqa: BLE001  (what could not be sent, not even an error)
+        except Exception as error:  # noqa: BLE001  (not even an error could be sent)
             self._break_off(error)
 
     def _go_on(self) -> None:
-        """Write what has come, or the error that ends the answer. Raise what keeps it from being
-        written."""
+        """Write the events that have come, or an error that ends the answer."""
         try:
-            for choice in list(self._live):
-                self._take(choice)
-            if not self._live and not self._complete:
+            for choice in list(self._open):
+                self._read(choice)
+            if not self._open and not self._complete:
                 self._complete = True
-                self._text += self.end()
+                self._text += self._end()
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
@@ -145,110 +158,110 @@ class Answer(Response):
                 self._write()
 
     def _pause(self) -> None:
-        """Let sessions that have more to say than is read wait for the reader."""
-        for choice in self._live:
-            if choice.waits and choice not in self._paused:
+        """Pause the sessions whose events wait for the reader."""
+        for choice in self._open:
+            if choice.has_arrivals and choice not in self._paused:
                 self._paused.append(choice)
                 self._backend.submit(PauseClient(choice, paused=True))
 
     def _resume(self) -> None:
         for choice in self._paused:
-            if choice in self._live:
+            if choice in self._open:
                 self._backend.submit(PauseClient(choice, paused=False))
         self._paused.clear()
 
-    def _take(self, choice: Choice) -> None:
-        """Take what has come for a choice; raise the daemon's error after what came before it."""
+    def _read(self, choice: Choice) -> None:
+        """Read the events of a choice. Raises the daemon's error, after the events before it."""
+        joins_rounds = not choice.request.rounds
         previous: ClientEvent | None = None
-        for event in choice.events():
-            joins = (
-                isinstance(event, Tokens)
-                and isinstance(previous, Tokens)
-                and not choice.request.rounds
-            )
-            if self._stream and not joins:
-                self._text += self.part(choice)
+        for event in choice.arrivals():
+            are_tokens = isinstance(event, Tokens) and isinstance(previous, Tokens)
+            if not (are_tokens and joins_rounds):
+                self._render(choice)
             if isinstance(event, Failed):
-                self._live.remove(choice)
-                raise choice.named(event.error)
+                self._open.remove(choice)
+                raise self._generation.named(event.error)
             choice.add(event)
             previous = event
             if isinstance(event, Finished):
-                self._live.remove(choice)
-                break  # what is said after it came too late
-        if self._stream:
-            self._text += self.part(choice)
+                self._open.remove(choice)
+                break  # later events come too late
+        self._render(choice)
 
-    def part(self, choice: Choice) -> str:
-        """What has come of a choice since the last part, as events of a stream."""
-        return choice.chunk()
+    def _render(self, choice: Choice) -> None:
+        """Add a choice's new events to the text of a stream."""
+        if self._generation.stream:
+            events = choice.take()
+            if events:
+                self._text += self._renderer.part(choice.index, events)
 
-    def end(self) -> str:
-        """The whole answer, or the events that end a stream."""
-        if not self._stream:
-            return written(whole(self._choices))
-        last = self._choices[0].shape.chunk("", None, {}) | dict[str, object](
-            choices=[], usage=usage_of(self._choices)
-        )
-        return (server_sent(last) if self._tells_usage else "") + "data: [DONE]\n\n"
-
-    def failed(self, error: SpecmeshError) -> str:
-        """The events that end a stream with an error."""
-        return server_sent(error_body(error))
+    def _end(self) -> str:
+        """Return the whole answer, or the end of a stream."""
+        usage = usage_of(self._choices)
+        if self._generation.stream:
+            return self._renderer.end(usage)
+        return self._renderer.whole([choice.take() for choice in self._choices], usage)
 
     def _fail(self, error: SpecmeshError) -> None:
+        """End the answer with an error."""
         self._leave()
         if self._begun:
-            self._text, self._complete = self._text + self.failed(error), True
+            self._text += self._renderer.error(error)
+            self._complete = True
             self._write()
         else:
             self._ended = True
-            self._refusing = asyncio.ensure_future(self._refuse(error))
+            self._refusing = asyncio.ensure_future(self._send_refusal(error))
 
-    async def _refuse(self, error: SpecmeshError) -> None:
-        """Answer with an error's status."""
+    async def _send_refusal(self, error: SpecmeshError) -> None:
+        """Answer with the status of an error."""
         try:
-            await refusal(error)(self._scope, self._receive, self._send)
+            await self._refuse(error)(self._scope, self._receive, self._send)
         except Exception as failure:  # noqa: BLE001  (nobody awaits this task)
             self._break_off(failure)
 
     def _break_off(self, error: Exception) -> None:
-        """End an answer that cannot be written: its sessions, and its connection, which the client
-        notices."""
+        """End an answer that cannot be written, with its connection, which the client notices."""
         _log(error)
         self._ended = True
         self._leave()
         self._connection.cut()
 
     def _leave(self) -> None:
-        for choice in self._live:
+        """Cancel the choices that have not ended."""
+        for choice in self._open:
             self._backend.submit(Cancel(choice))
-        self._live.clear()
+        self._open.clear()
 
     def _write(self) -> None:
+        """Write the text, after the head of the answer."""
         if not self._begun:
-            self._begun = True
-            merged = sorted({role for choice in self._choices for role in choice.merged})
-            if merged:
-                self.headers["X-Specmesh-Merged"] = ", ".join(merged)
-            _at_once(
-                self._send(
-                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                )
-            )
+            self._write_head()
             if self._connection.behind:
                 return
-        body, self._text, self._ended = self._text.encode(), "", self._complete
+        body = self._text.encode()
+        self._text = ""
+        self._ended = self._complete
         more = not self._complete
-        _at_once(self._send({"type": "http.response.body", "body": body, "more_body": more}))
+        _send_now(self._send({"type": "http.response.body", "body": body, "more_body": more}))
         self._connection.wrote(len(body))
+
+    def _write_head(self) -> None:
+        self._begun = True
+        merged: set[str] = set()
+        for choice in self._choices:
+            merged.update(choice.merged)
+        if merged:
+            self.headers["X-Specmesh-Merged"] = ", ".join(sorted(merged))
+        head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        _send_now(self._send(head))
 
 
 def _log(error: Exception) -> None:
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
 
 
-def _at_once(sending: Awaitable[None]) -> None:
+def _send_now(sending: Awaitable[None]) -> None:
     """Send without a task: an ASGI server's `send` waits only for a reader that is behind."""
     if next(sending.__await__(), None) is not None:
         raise RuntimeError("this server's send waits for something else")

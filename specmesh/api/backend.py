@@ -1,4 +1,4 @@
-"""What the API asks of a daemon, with which it shares an event loop."""
+"""The daemon as the API sees it: orders to it, and questions. Both share an event loop."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,7 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Order to answer a request. tenant: whom it counts for where clients share something; () for
-    nobody."""
+    """Order to answer a request. tenant: the client for whose share it counts, () for none."""
 
     request: Request
     client: EventSink
@@ -24,12 +23,14 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """Order to end a client's session."""
+
     client: EventSink
 
 
 @dataclass(frozen=True, slots=True)
 class PauseClient:
-    """Order to let a client's session wait, since its reader takes no more; or to go on with it."""
+    """Order to pause a client's session, because its reader takes no more, or to go on with it."""
 
     client: EventSink
     paused: bool
@@ -37,7 +38,7 @@ class PauseClient:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection; address is tcp://HOST, with a port where known."""
+    """The other end of a connection. address: tcp://HOST, with a port if it is known."""
 
     name: str
     address: str
@@ -45,8 +46,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class PingPeers:
-    """Order to send a PING to every peer. sent: called with these peers; answered: with one, and the seconds that its
-    PONG took. Both are called from the loop and must not block."""
+    """Order to send a PING to every peer.
+
+    sent: called with the peers.
+    answered: called with a peer and the seconds until its PONG.
+    Both are called from the loop and must not block.
+    """
 
     sent: Callable[[Iterable[Peer]], None]
     answered: Callable[[Peer, float], None]
@@ -54,7 +59,7 @@ class PingPeers:
 
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """Order for a snapshot of the statistics. `tell` is called from the loop and must not block."""
+    """Order for a snapshot of the statistics. tell: called from the loop, must not block."""
 
     tell: Callable[[Snapshot], None]
 
@@ -62,10 +67,15 @@ class AskStats:
 ClientOrder = Submit | Cancel | PauseClient | PingPeers | AskStats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The model that answers a request; target is for `Request.target`. texts: `Tokenizer.texts`, known to
-    the verifier only, as max_sessions is."""
+    """The model that answers a request.
+
+    target: for `Request.target`.
+    n_ctx: tokens of its context; None while unknown.
+    max_sessions: of the verifier; None at a drafter.
+    texts: `Tokenizer.texts`; empty at a drafter.
+    """
 
     model: str
     vocabulary: Vocabulary
@@ -76,28 +86,37 @@ class ModelInfo:
 
 
 class Backend(Protocol):
-    """What the API needs of a daemon. Every member but `stats` answers at once."""
+    """A daemon. Every member but `stats` answers at once."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The target's, once ready. Raises NotOffered where that is on another machine."""
+        """Return the target's tokenizer, once ready. Raises NotOffered at a drafter."""
         ...
 
     @property
-    def role(self) -> str: ...  # verifier or drafter
+    def role(self) -> str:
+        """Return "verifier" or "drafter"."""
+        ...
 
     @property
-    def models(self) -> tuple[str, ...]: ...  # names of those available now
+    def models(self) -> tuple[str, ...]:
+        """Return the names of the models that are available now."""
+        ...
 
     def not_ready(self) -> SpecmeshError | None:
-        """Return why requests cannot be served now, or None."""
+        """Return the reason for which requests cannot be served now, or None."""
 
     def served(self, name: str) -> ModelInfo:
-        """Return the model for this name (empty: the default), once ready. A lone verifier answers to any name. Raises
-        NoSuchModel, or why that model is not available now."""
+        """Return the model of this name, "" for the default, once ready.
+
+        A verifier answers to any name. Raises NoSuchModel, or the reason for which the model is
+        not available now.
+        """
         ...
 
     def submit(self, order: ClientOrder) -> None:
         """Queue an order for the daemon's loop."""
 
-    async def stats(self) -> Snapshot: ...
+    async def stats(self) -> Snapshot:
+        """Return a snapshot of the statistics."""
+        ...

@@ -13,40 +13,50 @@ from specmesh.core.fair_queue import FairQueue, Tenant
 from specmesh.errors import Busy
 
 ROOM = 64 * 2**20
-"""Bytes that what waits for one thread may take together."""
+"""Bytes of all pieces of work that wait for one thread."""
 
 WAIT_SECONDS = 12.0
-"""Seconds after which what waits is refused: its client had better try again."""
+"""Seconds after which a waiting piece is refused: its client had better try again."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Work that waits; each of its members settles the future of its result."""
+    """Work that waits. do, refuse, cancel: each settles the future of its result.
 
-    since: float  # when it came
+    since: seconds of the monotonic clock at which it came.
+    """
+
+    since: float
     do: Callable[[], None]
     refuse: Callable[[], None]
     cancel: Callable[[], object]
 
 
 class FairWorker:
-    """Does one piece of work after the other. Python code on its thread lets others run every
-    switch interval; a long call into C that keeps the interpreter's lock does not."""
+    """Does one piece of work after the other.
+
+    Python code on its thread lets others run every switch interval; a long call into C that keeps
+    the interpreter's lock does not.
+    """
 
     def __init__(self, name: str, room: int = ROOM) -> None:
-        self._pool, self._lock = ThreadPoolExecutor(1, name), threading.Lock()
+        self._pool = ThreadPoolExecutor(1, name)
+        self._lock = threading.Lock()
         self._waiting = FairQueue[_Piece](room)
 
     def submit(self, tenant: Tenant, cost: int, work: Callable[[], Result]) -> "Future[Result]":
-        """Have `work` done when it is its tenant's turn; from any thread. cost: bytes that it keeps
-        until then. Where there is no room, the tenant that takes most of it gives way: a future of
-        its raises Busy, as does that of what has waited for WAIT_SECONDS. One that was cancelled is
-        not begun."""
+        """Do `work` when it is its tenant's turn, and return the future of its result.
+
+        cost: bytes that it keeps until then.
+        Any thread may call it. Work whose future is cancelled is not begun. The future raises Busy
+        for work that has waited for WAIT_SECONDS. It also does if there is no room, for work of
+        the tenant that takes most of it.
+        """
         done = Future[Result]()
-        now, do = time.monotonic(), partial(_do, done, work)
-        piece = _Piece(now, do, partial(_refuse, done), done.cancel)
+        do = partial(_do, done, work)
+        piece = _Piece(time.monotonic(), do, partial(_refuse, done), done.cancel)
         with self._lock:
             crowding = self._waiting.push(tenant, piece, cost)
         if crowding is not None:
@@ -56,12 +66,11 @@ class FairWorker:
         return done
 
     async def run(self, tenant: Tenant, cost: int, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns, or raise what it raises, without holding up the event
-        loop."""
+        """Return the result of `work`, or raise its error; the event loop goes on meanwhile."""
         return await asyncio.wrap_future(self.submit(tenant, cost, work))
 
     def close(self) -> "Future[object]":
-        """Begin nothing more; the returned future is done once nothing is under way."""
+        """Begin nothing more; return a future that is done once nothing is under way."""
         with self._lock:
             while self._waiting:
                 self._waiting.pop().cancel()
@@ -85,10 +94,9 @@ def _do(done: "Future[Result]", work: Callable[[], Result]) -> None:
         return
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001  (who waits for it raises it)
-        done.set_exception(
-            error.with_traceback(None)
-        )  # which holds this frame, and that the future
+    except BaseException as error:  # noqa: BLE001  (the caller of its result raises it)
+        # a traceback holds this frame, which holds the future
+        done.set_exception(error.with_traceback(None))
     else:
         done.set_result(result)
 

@@ -1,5 +1,7 @@
-"""JSON of any length, read and written so that no other thread waits for it long: one call into C
-keeps the interpreter's lock to its end."""
+"""JSON of any length, read and written so that no other thread waits long.
+
+One call into C keeps the interpreter's lock to its end.
+"""
 
 import gc
 import json
@@ -12,9 +14,14 @@ from specmesh.core.fields import Json, is_few, is_list
 from specmesh.core.json_reader import FEW_VALUES, PART, read_json
 from specmesh.errors import RequestError
 
-MOST_NESTED, MOST_QUOTES = 2**18, 2**20
-"""Brackets that open, and quotes, of all JSON that is read. Nobody needs as many, and a million
-lists take a second. They are counted in texts too, where there are fewer."""
+MOST_NESTED = 2**18
+"""Brackets that open in all JSON that is read; texts may have some too.
+
+Nobody needs as many, and a million lists take a second.
+"""
+
+MOST_QUOTES = 2**20
+"""Quotes of all JSON that is read."""
 
 HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
 
@@ -28,8 +35,10 @@ _ESCAPE = re.compile(
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Keep Python's collector from looking at what lives in the context for a short while only: a
-    look at a million values takes as long as reading some, and every thread waits for it."""
+    """Keep Python's collector from running in the context.
+
+    Its look at a million values takes as long as reading some, and every thread waits for it.
+    """
     global _pauses  # noqa: PLW0603  (there is one collector)
     with _counting:
         _pauses += 1
@@ -43,12 +52,16 @@ def collector_paused() -> Generator[None]:
                 gc.enable()
 
 
-_pauses, _counting = 0, threading.Lock()
+_pauses = 0
+_counting = threading.Lock()
 
 
 def parse_json(raw: bytes | bytearray) -> object:
-    """Return a body's value. Raises RequestError for what is no JSON in UTF-8, or no text, and for
-    lists within lists without end."""
+    """Return the value of a body.
+
+    Raises RequestError if it is not JSON in UTF-8, has half a surrogate pair, or has too many
+    values or values within values.
+    """
     if raw.count(b"[") + raw.count(b"{") > MOST_NESTED or raw.count(b'"') > MOST_QUOTES:
         why = f"the request body has more than {MOST_NESTED} lists and objects, or texts"
         raise RequestError(f"{why}: send fewer")
@@ -68,9 +81,8 @@ _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", 
 
 
 def write_json(value: Json) -> str:
-    """Return an object, lists of any length among its fields, in as few letters as JSON has for
-    it."""
-    fields = [f"{_write(name)}:{_value(one)}" for name, one in value.items()]
+    """Return an object as compact JSON; its fields may be lists of any length."""
+    fields = [f"{_write(name)}:{_value(inner)}" for name, inner in value.items()]
     return f"{{{','.join(fields)}}}"
 
 
@@ -83,14 +95,20 @@ def _value(value: object) -> str:
 
 _plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
+to_json = json.JSONEncoder(ensure_ascii=False).encode
+"""Return short JSON as `json.dumps` writes it."""
+
 
 def write_gently(value: Json) -> str:
-    """Return JSON as `json.dumps` writes it. Raises RequestError where it is nested too deeply, and
-    for a number that no double holds: it was read as infinity, which JSON lacks."""
+    """Return JSON as `json.dumps` writes it, step by step if it is much.
+
+    Raises RequestError if it is nested too deeply, and for a number that no double holds: it was
+    read as infinity, which JSON lacks.
+    """
     try:
         if is_few(value, FEW_VALUES):
             return _plain.encode(value)
-        return "".join(_plain.iterencode(value))  # step by step
+        return "".join(_plain.iterencode(value))
     except RecursionError:
         raise RequestError(TOO_DEEP) from None
     except ValueError:

@@ -1,90 +1,135 @@
-"""Responses that are kept in memory for those that go on from them.
+"""Responses that are kept in memory, so that requests can go on from them.
 
-Each holds its own part of a chat and the part before it, which others may go on from too: a chat of
-many responses is kept once.
+Each holds its own part of a chat, and the part before it, from which others may go on too. So a
+chat of many responses is kept once.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 
-from specmesh.core.fields import Json, is_list, is_object, list_at
+from specmesh.core.fields import Json, is_list, is_object
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
 MOST_BYTES = 64 * 2**20
-"""Of all that is kept."""
+"""Bytes of all kept responses."""
 
-ID_DIGITS = 32  # of a response, which the ids of its items begin with
+ID_DIGITS = 32
+"""Digits of a response's id, with which the ids of its items begin."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ChatPart:
-    """The messages that a response added to a chat. before: what it went on from, of which the
-    first `held` messages are a part of the chat. size: bytes of its own messages. holders: kept
-    responses and other counted parts that need it."""
+    """The messages that a response added to a chat.
+
+    before: the part that it went on from; None at the beginning.
+    held: number of messages of `before` that belong to the chat.
+    messages: its own messages.
+    size: bytes of its own messages.
+    holders: kept responses and other counted parts that need it.
+    """
 
     before: "ChatPart | None"
     held: int
-    messages: list[Json]
+    messages: list[ChatMessage]
     size: int
     holders: int = 0
 
-    @property
-    def length(self) -> int:
-        return self.held + len(self.messages)
-
-    def whole(self) -> list[Json]:
-        """Return the chat's messages up to and with its own."""
-        parts, one, held = list[list[Json]](), self, self.length
-        while True:
-            parts.append(one.messages[: max(held - one.held, 0)])
-            held = min(held, one.held)
-            if one.before is None:
-                break
-            one = one.before
-        return [message for part in reversed(parts) for message in part]
+    def whole(self) -> list[ChatMessage]:
+        """Return the chat's messages, its own at the end."""
+        pieces: list[list[ChatMessage]] = []
+        held = self.held + len(self.messages)
+        for part in self.chain():
+            count = max(held - part.held, 0)
+            pieces.append(part.messages[:count])
+            held = min(held, part.held)
+        messages: list[ChatMessage] = []
+        for piece in reversed(pieces):
+            messages += piece
+        return messages
 
     def chain(self) -> "Iterator[ChatPart]":
-        """Yield itself and those before it."""
-        one: ChatPart | None = self
-        while one is not None:
-            yield one
-            one = one.before
+        """Yield the part itself, then those before it."""
+        part: ChatPart | None = self
+        while part is not None:
+            yield part
+            part = part.before
 
 
 class GrowingChat:
-    """A chat that goes on from a part, if any. messages: all of them; those that were there before
-    stay as they are, but for the last, which here may grow."""
+    """A chat that goes on from a kept part, if any.
+
+    A thought, a text and calls of an assistant that follow each other become one message.
+    """
 
     def __init__(self, before: ChatPart | None = None) -> None:
-        self.messages = before.whole() if before is not None else []
-        self._before, self._known = before, len(self.messages)
-        self._last = self.messages[-1] if self.messages else None
-        if self._last is not None:
-            self.messages[-1] = _copied(self._last)
+        self._before = before
+        self._messages = before.whole() if before is not None else []
+        self._known = len(self._messages)
+        self._last_known = self._messages[-1] if self._messages else None
+        self._calls: list[ToolCall] = []  # of the last message, which does not have them yet
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """Return all messages of the chat."""
+        self._complete()
+        return self._messages
 
     @property
     def size(self) -> int:
-        """Return the bytes of what was added; takes its time."""
-        added = islice(self.messages, self._held, None)
-        return sum(memory_of(message) for message in added)
+        """Return the bytes of the added messages. It looks at all of them."""
+        return sum(message.size for message in self.messages[self._held :])
 
     def part(self, size: int) -> ChatPart:
-        """Return what was added, of so many bytes."""
-        return ChatPart(self._before, self._held, self.messages[self._held :], size)
+        """Return the added messages; size: their bytes."""
+        messages = self.messages[self._held :]
+        return ChatPart(before=self._before, held=self._held, messages=messages, size=size)
+
+    def add(self, message: ChatMessage) -> None:
+        """Add a message of its own."""
+        self._complete()
+        self._messages.append(message)
+
+    def add_thought(self, text: str) -> None:
+        """Add a thought, with which a message of the assistant begins."""
+        self.add(ChatMessage(role="assistant", content="", reasoning=text))
+
+    def add_text(self, role: str, text: str) -> None:
+        """Add a text; that of an assistant goes to its message without one."""
+        if role == "assistant" and self._is_turn() and not self._messages[-1].content:
+            self._messages[-1] = replace(self._messages[-1], content=text)
+        else:
+            self.add(ChatMessage(role=role, content=text))
+
+    def add_call(self, call: ToolCall) -> None:
+        """Add a call to the assistant's last message."""
+        if not self._is_turn():
+            self.add(ChatMessage(role="assistant", content=""))
+        self._calls.append(call)
 
     @property
     def _held(self) -> int:
-        """Return how many of the messages are as they were."""
-        if self._last is not None and self.messages[self._known - 1] != self._last:
+        """Return the number of known messages that are as they were: the last may have grown."""
+        if self._known and self._messages[self._known - 1] is not self._last_known:
             return self._known - 1
         return self._known
+
+    def _is_turn(self) -> bool:
+        return bool(self._messages) and self._messages[-1].role == "assistant"
+
+    def _complete(self) -> None:
+        """Give the last message its calls, all at once: there may be many."""
+        if self._calls:
+            last = self._messages[-1]
+            self._messages[-1] = replace(last, tool_calls=(*last.tool_calls, *self._calls))
+            self._calls = []
 
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """A response as JSON, the last part of its chat, and the items that it said, by their ids."""
+    """A response as JSON, the last part of its chat, and its output items by their ids."""
 
     response: str
     part: ChatPart
@@ -92,36 +137,45 @@ class KeptResponse:
 
 
 class KeptResponses:
-    """The last `most` responses, of at most `room` bytes together with the chats that lead to
-    them; the oldest go first. Only `get` and `item` may be called from other threads."""
+    """The newest responses and the chats that lead to them; the oldest go first.
+
+    most: number of responses.
+    room: bytes of all responses and chats.
+    Only `get` and `item` may be called from other threads.
+    """
 
     def __init__(self, most: int = 0, room: int = MOST_BYTES) -> None:
-        self.most, self._room = most, room
+        self.most = most
         self.size = 0  # bytes
+        self._room = room
         self._kept: dict[str, KeptResponse] = {}
 
     def keep(self, name: str, response: str, part: ChatPart, items: Sequence[Json] = ()) -> None:
-        """Keep a response, as JSON; not one that has no room even alone."""
-        alone = sys.getsizeof(response) + sum(one.size for one in part.chain())
-        if alone > self._room:
+        """Keep a response, as JSON. One that is larger than the room is not kept."""
+        size = sys.getsizeof(response)
+        needed = size + sum(link.size for link in part.chain())
+        if needed > self._room:
             return
         by_id = {item["id"]: item for item in items}
         self._kept[name] = KeptResponse(response, part, by_id)
-        self.size += sys.getsizeof(response)
+        self.size += size
         self._hold(part)
         while len(self._kept) > self.most or self.size > self._room:
             self.forget(next(iter(self._kept)))
 
     def get(self, name: str) -> KeptResponse:
-        """Return a response. Raise RequestError where it is not kept."""
+        """Return a response. Raises RequestError if it is not kept."""
         found = self._kept.get(name)
         if found is None:
             raise RequestError(self._why_not(f"response {name[:80]}"), "previous_response_id")
         return found
 
     def item(self, reference: str, where: str) -> Json:
-        """Return an item of a kept response by its id, which has the response's in it. Raise
-        RequestError where it is not kept."""
+        """Return an item of a kept response by its id, which has the digits of the response's.
+
+        where: the field with the reference, for the error.
+        Raises RequestError if it is not kept.
+        """
         _, _, rest = reference.partition("_")
         kept = self._kept.get(f"resp_{rest[:ID_DIGITS]}")
         if kept is not None and reference in kept.items:
@@ -130,52 +184,45 @@ class KeptResponses:
         raise RequestError(f"{where} refers to what is not here: {why}", where)
 
     def forget(self, name: str) -> None:
-        """Keep a response no longer. Raise RequestError where it is not kept."""
+        """Keep a response no longer. Raises RequestError if it is not kept."""
         kept = self.get(name)
         del self._kept[name]
         self.size -= sys.getsizeof(kept.response)
         self._release(kept.part)
 
-    def _why_not(self, what: str) -> str:
+    def _why_not(self, thing: str) -> str:
         if not self.most:
             remedy = "start the daemon with --responses N, or send the whole input"
             return f"no responses are kept here: {remedy}"
         kept = f"the last {self.most} are, of {self._room >> 20} MiB together"
-        return f"{what} is not kept: {kept}, but for those with store false"
+        return f"{thing} is not kept: {kept}, but for those with store false"
 
     def _hold(self, part: ChatPart) -> None:
-        """Count a part, and those before it, where none did yet."""
-        for one in part.chain():
-            one.holders += 1
-            if one.holders > 1:
+        """Count a part, and those before it that nothing held until now."""
+        for link in part.chain():
+            link.holders += 1
+            if link.holders > 1:
                 return
-            self.size += one.size
+            self.size += link.size
 
     def _release(self, part: ChatPart) -> None:
-        """Count a part no longer, nor those before it, where none else needs them."""
-        for one in part.chain():
-            one.holders -= 1
-            if one.holders:
+        """Count a part no longer, nor those before it that nothing holds now."""
+        for link in part.chain():
+            link.holders -= 1
+            if link.holders:
                 return
-            self.size -= one.size
+            self.size -= link.size
 
 
 def memory_of(value: object) -> int:
-    """Return the approximate bytes of memory that JSON takes; the names of fields are shared."""
-    size, left = 0, [value]
+    """Return the approximate bytes of memory of JSON; the names of fields are shared."""
+    size = 0
+    left = [value]
     while left:
-        one = left.pop()
-        size += sys.getsizeof(one)
-        if is_object(one):
-            left += one.values()
-        elif is_list(one):
-            left += one
+        inner = left.pop()
+        size += sys.getsizeof(inner)
+        if is_object(inner):
+            left += inner.values()
+        elif is_list(inner):
+            left += inner
     return size
-
-
-def _copied(message: Json) -> Json:
-    """Return a message that may change while the other does not."""
-    copy = dict(message)
-    if "tool_calls" in copy:
-        copy["tool_calls"] = [*list_at(copy, "tool_calls")]
-    return copy

@@ -1,4 +1,7 @@
-"""`/metrics`: a daemon's snapshot as Prometheus and OpenMetrics read it. Names end as those of vLLM and llama.cpp."""
+"""`/metrics`: the snapshot of a daemon as Prometheus and OpenMetrics read it.
+
+Names end like those of vLLM and llama.cpp.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -28,23 +31,23 @@ PREFIX = "specmesh_"
 
 @dataclass(frozen=True)
 class _SnapshotCollector(Collector):
-    """The metrics of one daemon: the fields of its snapshot that name one, and some that follow from it."""
+    """The metrics of one daemon: the fields of its snapshot that name one, and a few more."""
 
     snapshot: Snapshot
     healthy: bool
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, role = self.snapshot, self.snapshot.role
-        yield InfoMetricFamily(
-            PREFIX + "build", "Version and role.", {"version": __version__, "role": role}
-        )
+        """Yield all metrics."""
+        snapshot = self.snapshot
+        build = {"version": __version__, "role": snapshot.role}
+        yield InfoMetricFamily(PREFIX + "build", "Version and role.", build)
         yield _gauge("engine_healthy", "Whether requests can be served now.", self.healthy)
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
         yield from _families(snapshot)
         if isinstance(snapshot, DrafterSnapshot):
-            connected = sum(one["name"] is not None for one in snapshot.verifiers)
-            yield _gauge("num_verifiers", "Number of connected verifiers.", connected)
+            connected = [one for one in snapshot.verifiers if one["name"] is not None]
+            yield _gauge("num_verifiers", "Number of connected verifiers.", len(connected))
         elif isinstance(snapshot, VerifierSnapshot):
             yield _gauge("num_drafters", "Number of attached drafters.", len(snapshot.peers))
 
@@ -54,36 +57,44 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def _families(snapshot: Snapshot) -> list[Metric]:
-    families = dict[str, Metric]()
-    numbers: dict[object, float]
+    """Return the metrics that the fields of a snapshot name; fields may share one."""
+    families: dict[str, Metric] = {}
     for spec, value in _metrics(snapshot):
-        name, labels = PREFIX + spec.name, [*spec.labels, *([spec.by] if spec.by else [])]
-        match value:
-            case Histogram():
-                buckets = list(zip([*map(str, value.bounds), "+Inf"], value.counts, strict=True))
-                families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
-                continue
-            case list():
-                numbers = dict(enumerate(value))
-            case dict():
-                numbers = value
-            case _:
-                numbers = {None: value}
+        name = PREFIX + spec.name
+        if isinstance(value, Histogram):
+            bounds = [*map(str, value.bounds), "+Inf"]
+            buckets = list(zip(bounds, value.counts, strict=True))
+            families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
+            continue
+        by = [spec.by] if spec.by else []
         kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-        for key, number in numbers.items():
-            family = families.setdefault(name, kind(name, spec.help, labels=labels))
-            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily), (
-                "a histogram's name is its own"
-            )
-            family.add_metric(
-                [*spec.labels.values(), *([str(key)] if spec.by else [])], number * spec.scale
-            )
+        for key, number in _numbers(value).items():
+            family = families.setdefault(name, kind(name, spec.help, labels=[*spec.labels, *by]))
+            # a histogram shares its name with no other metric
+            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+            own = [str(key)] if spec.by else []
+            family.add_metric([*spec.labels.values(), *own], number * spec.scale)
     return list(families.values())
 
 
+def _numbers(value: list[float] | dict[object, float] | float) -> dict[object, float]:
+    """Return the numbers of a metric by the value of its label."""
+    match value:
+        case list():
+            return dict(enumerate(value))
+        case dict():
+            return value
+        case _:
+            return {None: value}
+
+
 def _metrics(part: object) -> Iterator[tuple[MetricSpec, Measured]]:
-    for one in fields(part) if is_dataclass(part) else ():
-        value, spec = getattr(part, one.name), getattr(one.type, "__metadata__", None)
+    """Yield the metrics of a snapshot's part and of the parts within."""
+    if not is_dataclass(part):
+        return
+    for field in fields(part):
+        value = getattr(part, field.name)
+        spec = getattr(field.type, "__metadata__", None)
         if spec is not None and value is not None:
             yield spec[0], value
         else:
@@ -114,4 +125,6 @@ def preferred(accept: str) -> str:
             quality = 1.0
         if quality > 0:
             ranges.setdefault(quality, []).append(media.strip())
-    return ",".join(ranges[max(ranges)]) if ranges else ""
+    if not ranges:
+        return ""
+    return ",".join(ranges[max(ranges)])

@@ -1,12 +1,17 @@
-"""HTTP/1.1 requests as h11 reads them, with targets in one form and bodies in parts of some size."""
+"""HTTP/1.1 requests as h11 parses them, with bounds for the parts of a body."""
 
 from urllib.parse import urlsplit
 
 import h11
 
-MOST_SMALL_PARTS, SMALL_PART = 1024, 256
-"""A body may have as many parts, or more where they have as many bytes in the mean: each part takes
-the event loop some 10 us, however short it is (bench/bodies.py)."""
+MOST_SMALL_PARTS = 1024
+"""Parts that a body may have, however small.
+
+Each takes the event loop some 10 us (bench/bodies.py).
+"""
+
+SMALL_PART = 256
+"""Bytes of a part in the mean, from which on a body may have more parts."""
 
 
 class SmallParts(h11.RemoteProtocolError):
@@ -22,13 +27,15 @@ class SmallParts(h11.RemoteProtocolError):
 class RequestParser(h11.Connection):
     """A server's end of one connection."""
 
-    _parts, _size = 0, 0  # of the body that is read
+    _parts = 0  # of the body so far
+    _size = 0  # bytes of them
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return the next event as h11 does. Raises `SmallParts` besides what h11 raises."""
+        """Return the next event as h11 does. Raises `SmallParts`, or as h11 does."""
         event = super().next_event()
         if isinstance(event, h11.Request):
-            self._parts = self._size = 0
+            self._parts = 0
+            self._size = 0
             return in_origin_form(event)
         if isinstance(event, h11.Data):
             self._parts += 1
@@ -39,9 +46,11 @@ class RequestParser(h11.Connection):
 
 
 def in_origin_form(request: h11.Request) -> h11.Request:
-    """Return a request whose target begins with its path. Where it began with a host, as requests
-    of proxies' clients do, that host is the request's (RFC 9112, 3.2.2). Raises
-    h11.RemoteProtocolError for a target that is no URI."""
+    """Return a request whose target begins with its path.
+
+    A target that begins with a host, as clients of proxies send it, names the host of the request
+    (RFC 9112, 3.2.2). Raises h11.RemoteProtocolError for a target that is no URI.
+    """
     if request.target.startswith(b"/"):
         return request
     target = request.target.decode("ascii")
@@ -55,7 +64,9 @@ def in_origin_form(request: h11.Request) -> h11.Request:
     if not path.startswith("/"):
         path = f"/{path}"
     host = parts.netloc.encode()
-    headers = [(name, host if name == b"host" else value) for name, value in request.headers]
+    headers: list[tuple[bytes, bytes]] = []
+    for name, value in request.headers:
+        headers.append((name, host if name == b"host" else value))
     return h11.Request(
         method=request.method,
         target=path,

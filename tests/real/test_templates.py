@@ -16,7 +16,7 @@ import pytest
 from rendered import TemplateTokenizer
 from test_cache import cache_folder
 
-from specmesh.api.body import parse_body
+from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.fields import Json
 from specmesh.core.text.chat import render
 from specmesh.core.text.template_traits import TemplateTraits
@@ -60,7 +60,7 @@ def row_of(tokenizer: TemplateTokenizer) -> Json:
 def prompt_of(tokenizer: TemplateTokenizer, body: Any) -> str | None:
     """The text that a body is answered after; None where it is refused."""
     try:
-        return render(parse_body(body, chat=True).requests[0], tokenizer).text
+        return render(parse_chat(body).requests[0], tokenizer).text
     except RequestError:
         return None
 

@@ -41,7 +41,9 @@ class FakeDaemon:
         if name not in ("", *self.models):
             raise NoSuchModel.of(name)
         target = f"target of {name}" if name else ""
-        return r.ModelInfo(name or "fake-model", self.vocabulary, target, n_ctx=4000)
+        return r.ModelInfo(
+            model=name or "fake-model", vocabulary=self.vocabulary, target=target, n_ctx=4000
+        )
 
     async def stats(self) -> Snapshot:
         return self.snapshot

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from specmesh.api import answer as api_answer
 from specmesh.api.backend import Cancel, PauseClient, Submit
-from specmesh.api.body import parse_body
-from specmesh.api.deltas import Deltas, deltas_of
+from specmesh.api.dialects.completions import parse_completion
+from specmesh.api.stream import Call, Content, Text, Thought
+from specmesh.api.turn_parts import TurnParts, turn_parts_of
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
@@ -132,9 +133,7 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
     first, again = (json.loads(answer.events()[0]) for answer in answers)
     plain, request = {"session": 7, "prompt_tokens": 2}, first["specmesh"].pop("request")
     assert (
-        parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, chat=False)
-        .requests[0]
-        .params
+        parse_completion({"prompt": "x", "stop": "D", "draft_n": 4} | request).requests[0].params
         == PARAMS
     )
     assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105]}
@@ -412,47 +411,49 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_c
 TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 
-def made(*, splits: bool = True) -> Deltas:
+def made(*, splits: bool = True) -> TurnParts:
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": "think"}))
-    return deltas_of(
-        SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits
-    )
+    params = SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think")
+    parts = turn_parts_of(params, splits_thoughts=splits)
+    assert parts is not None
+    return parts
 
 
-def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:
-    """Thought, content and calls of all deltas."""
-    thought = "".join(str(one.get("reasoning_content", "")) for one in parts)
+def joined(parts: list[Content]) -> tuple[str, str, list[list[str]]]:
+    """Return the thought, the text and the calls of all parts."""
+    thought = text = ""
     calls = list[list[str]]()
-    for told in (told for one in parts for told in one.get("tool_calls", ())):
-        if "id" in told:
-            assert (told["index"], told["type"], len(told["id"])) == (len(calls), "function", 9)
-            calls.append([told["function"]["name"], ""])
-        calls[told["index"]][1] += told["function"]["arguments"]
-    return thought, "".join(str(one.get("content", "")) for one in parts), calls
+    for part in parts:
+        match part:
+            case Thought():
+                thought += part.text
+            case Text():
+                text += part.text
+            case Call():
+                if part.id:
+                    assert (part.index, len(part.id)) == (len(calls), 9)
+                    calls.append([part.name, ""])
+                calls[part.index][1] += part.arguments
+    return thought, text, calls
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_whatever_the_parts(cuts: list[int]):
-    deltas, places = made(), [0, *sorted(cuts), len(TEXT)]
-    parts = [TEXT[a:b] for a, b in pairwise(places)]
-    told = [
-        delta
-        for n, part in enumerate(parts)
-        for delta in deltas.feed(part, over=n == len(parts) - 1)
-    ]
+    turn, places = made(), [0, *sorted(cuts), len(TEXT)]
+    pieces = [TEXT[a:b] for a, b in pairwise(places)]
+    parts = list[Content]()
+    for number, piece in enumerate(pieces, 1):
+        parts += turn.feed(piece, over=number == len(pieces))
     calls = [["f", '{"a": "</tool_call>"}']] * 2
-    assert joined(told) == ("So?", "Well: ", calls)
-    message = deltas.message
-    assert (message["reasoning_content"], message["content"]) == ("So?", "Well: ")
-    assert [list(call["function"].values()) for call in message["tool_calls"]] == calls
+    assert joined(parts) == ("So?", "Well: ", calls)
 
 
 @pytest.mark.parametrize("known", ["<think>So", "<think>So?\n</think>\n\nWe"])
 def test_a_text_gone_on_with(known: str):
     """What the client has is not said again, and says what the rest is."""
-    deltas = made()
-    deltas.skip(known)
-    thought, content, calls = joined(deltas.feed(TEXT.removeprefix(known), over=True))
+    turn = made()
+    turn.feed(known, over=False)
+    thought, content, calls = joined(turn.feed(TEXT.removeprefix(known), over=True))
     assert ("So" + thought, "We" * ("We" in known) + content, len(calls)) in (
         ("So?", "Well: ", 2),
         ("So", "Well: ", 2),
@@ -469,13 +470,16 @@ def test_thoughts_may_stay():
     )
 
 
-def test_no_delta_is_empty():
+def test_no_part_is_empty():
     """Where a model does not think there are no marks to put back."""
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": ""}))
-    deltas = deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar), splits=False)
-    assert [delta for part in ("Well", ": ") for delta in deltas.feed(part, over=False)] == [
-        {"content": "Well"}, {"content": ": "},
-    ]  # fmt: skip
+    params = SessionParams(SamplingParams(), 9, grammar=grammar)
+    turn = turn_parts_of(params, splits_thoughts=False)
+    assert turn is not None
+    assert [*turn.feed("Well", over=False), *turn.feed(": ", over=False)] == [
+        Text("Well"),
+        Text(": "),
+    ]
 
 
 def test_half_a_call_is_none_that_was_made():

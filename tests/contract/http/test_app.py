@@ -15,10 +15,11 @@ from harness import PATIENCE, snapshots
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
-from specmesh.api.app import MAX_HTTP_BODY, create_app
+from specmesh.api.app import create_app
 from specmesh.api.backend import Cancel, ClientOrder, ModelInfo, Peer, Submit
 from specmesh.api.json_text import FEW_VALUES
 from specmesh.api.kept_responses import KeptResponses
+from specmesh.api.request_body import MAX_HTTP_BODY
 from specmesh.core.requests import Failed
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary

@@ -2,13 +2,13 @@
 
 import json
 import math
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.api.body import parse_body
+from specmesh.api.dialects.chat import parse_chat
+from specmesh.api.dialects.completions import parse_completion
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -16,8 +16,6 @@ from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
-parse_completion = partial(parse_body, chat=False)
-parse_chat = partial(parse_body, chat=True)
 MESSAGE = {"role": "user", "content": "Hi"}
 
 
@@ -31,7 +29,7 @@ def test_every_field():
     )
     [request] = body.requests
     params = request.params
-    assert (body.stream, body.tells_usage, body.model, body.ignored) == (True, True, "m", ())
+    assert (body.stream, body.include_usage, body.model, body.ignored) == (True, True, "m", ())
     assert (request.rounds, request.reconnect_timeout, request.prompt_ids) == (True, 30.0, (1, 2))
     assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
     assert params.sampling == SamplingParams(temperature=0.0, top_k=5, top_p=0.5, seed=9)

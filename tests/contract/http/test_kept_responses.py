@@ -6,49 +6,43 @@ from itertools import count
 import pytest
 from asgi_calls import EVENTS, FakeDaemon, ask
 
+from specmesh.api.dialects.responses import parse_response
 from specmesh.api.kept_responses import GrowingChat, KeptResponses
-from specmesh.api.responses import parse_response
-from specmesh.core.fields import Json, is_list, is_object
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
 MIB = 2**20
 NAMES = count(1)
 
 
-def message(size: int, role: str = "user") -> Json:
-    """A message with a text of its own, of so many bytes."""
-    return {"role": role, "content": f"{next(NAMES):09}" + "x" * (size - 9)}
+def message(size: int, role: str = "user") -> ChatMessage:
+    """Return a message with a text of its own, of so many bytes."""
+    return ChatMessage(role, f"{next(NAMES):09}" + "x" * (size - 9))
 
 
-def keep(kept: KeptResponses, before: str | None, *messages: Json) -> str:
+def keep(kept: KeptResponses, before: str | None, *messages: ChatMessage) -> str:
     """Keep a response that adds these messages to the chat of another; return its name."""
     conversation = GrowingChat(kept.get(before).part if before else None)
-    conversation.messages.extend(messages)
+    for added in messages:
+        conversation.add(added)
     name = f"resp_{next(NAMES):032}"
     kept.keep(name, "{}", conversation.part(conversation.size))
     return name
 
 
-def texts(kept: KeptResponses, name: str) -> list[object]:
-    return [one["content"] for one in kept.get(name).part.whole()]
+def texts(kept: KeptResponses, name: str) -> list[str]:
+    return [message.content for message in kept.get(name).part.whole()]
 
 
 def held(kept: KeptResponses, names: list[str]) -> int:
-    """The bytes of everything that is reached from these responses, each object once."""
-    seen = dict[int, int]()
-    left: list[object] = [kept.get(name).part.whole() for name in names]
-    while left:
-        one = left.pop()
-        if id(one) in seen:
-            continue
-        if is_list(one):
-            left += one
-        elif is_object(one):
-            seen[id(one)] = sys.getsizeof(one)
-            left += one.values()
-        else:
-            seen[id(one)] = sys.getsizeof(one)
-    return sum(seen.values())
+    """Return the bytes of the messages that are reached from these responses, each text once."""
+    found = dict[int, int]()
+    for name in names:
+        for message in kept.get(name).part.whole():
+            found[id(message)] = sys.getsizeof(message)
+            found[id(message.content)] = sys.getsizeof(message.content)
+    return sum(found.values())
 
 
 def test_a_chat_of_many_responses_is_kept_once():
@@ -108,7 +102,7 @@ def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
     kept = KeptResponses(100)
     conversation = GrowingChat(kept.get(keep(kept, None, message(MIB))).part)
     kept.forget(next(iter(kept._kept)))
-    conversation.messages.append(message(10))
+    conversation.add(message(10))
     kept.keep("resp_late", "{}", conversation.part(conversation.size))
     assert len(texts(kept, "resp_late")) == 2
     assert kept.size > MIB
@@ -117,17 +111,12 @@ def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
 def test_a_turn_that_goes_on_changes_no_earlier_response():
     """Calls that are added to the last turn are this chat's alone."""
     kept = KeptResponses(100)
-    call: Json = {"id": "c", "function": {}}
-    first = keep(kept, None, {"role": "assistant", "content": "", "tool_calls": [call]})
+    call = ToolCall("c", "f", "{}")
+    first = keep(kept, None, ChatMessage("assistant", "", tool_calls=(call,)))
     conversation = GrowingChat(kept.get(first).part)
-    calls = conversation.messages[-1]["tool_calls"]
-    assert is_list(calls)
-    calls.append(call)
+    conversation.add_call(call)
     kept.keep("resp_second", "{}", conversation.part(conversation.size))
-    lengths = [
-        len(kept.get(name).part.whole()[0]["tool_calls"])  # type: ignore[arg-type]
-        for name in (first, "resp_second")
-    ]
+    lengths = [len(kept.get(name).part.whole()[0].tool_calls) for name in (first, "resp_second")]
     assert lengths == [1, 2]
 
 

@@ -14,10 +14,12 @@ from asgi_calls import EVENTS, FakeDaemon, call
 
 from bench.body_shapes import Shape, chats, completions, others, responses
 from specmesh.api import app, json_text
-from specmesh.api.body import as_header, parse_body
+from specmesh.api.dialects.chat import parse_chat
+from specmesh.api.dialects.completions import parse_completion
+from specmesh.api.dialects.responses import parse_response
 from specmesh.api.kept_responses import KeptResponses
-from specmesh.api.responses import parse_response
-from specmesh.api.tokens import apply_template, detokenize, tokenize
+from specmesh.api.llama_server import apply_template, detokenize, tokenize
+from specmesh.api.unread_fields import as_header
 from specmesh.core import json_reader
 from specmesh.core.fields import Json
 from specmesh.core.text import tool_formats
@@ -34,11 +36,12 @@ def read(shape: Shape) -> object:
     value = json_text.parse_json(shape.body)
     match shape.path:
         case "/v1/completions" | "/v1/chat/completions":
-            body = parse_body(value, chat="chat" in shape.path)
+            parse = parse_chat if "chat" in shape.path else parse_completion
+            body = parse(value)
             return as_header(body.ignored), [one.size for one in body.requests]
         case "/v1/responses":
-            chat, order = parse_response(value, KeptResponses(1))
-            return parse_body(chat, chat=True), order.conversation.part(order.size)
+            generation, order = parse_response(value, KeptResponses(1))
+            return generation, order.conversation.part(order.size)
         case "/detokenize":
             return detokenize(value, TARGET.vocabulary)
         case "/apply-template":

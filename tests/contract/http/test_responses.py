@@ -7,12 +7,15 @@ import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, ask
 
 from specmesh import errors
-from specmesh.api.body import parse_body
-from specmesh.api.kept_responses import ChatPart, KeptResponses
-from specmesh.api.responses import ResponseBuilder, parse_response
-from specmesh.api.shapes import Shape
+from specmesh.api.dialects.base import AnswerHead
+from specmesh.api.dialects.responses import ResponseOrder, ResponseRenderer, parse_response
+from specmesh.api.generation import Generation
+from specmesh.api.kept_responses import ChatPart, GrowingChat, KeptResponses
+from specmesh.api.stream import Call, Text, Thought, Usage
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
 USER = {"role": "user", "content": "Hi"}
@@ -35,15 +38,21 @@ CALL = {
 CALLED = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
 
-def chat_of(**body: object) -> dict[str, Any]:
-    """The chat's body, without what is null."""
-    chat, *_ = parse_response({"input": "Hi"} | body, KeptResponses())
-    return {name: one for name, one in chat.items() if one is not None}
+def generation_of(**body: object) -> Generation:
+    """Return the generation of a body."""
+    generation, _ = parse_response({"input": "Hi"} | body, KeptResponses())
+    return generation
+
+
+def messages_of(**body: object) -> list[dict[str, object]]:
+    """Return the messages of a body, as a chat template has them."""
+    [request] = generation_of(**body).requests
+    return [message.fields() for message in request.messages]
 
 
 def test_items():
     """A text is one; what an assistant does in one turn is one message, and what systems say first is one."""
-    assert chat_of()["messages"] == [USER]
+    assert messages_of() == [USER]
     items = [
         {
             "type": "message",
@@ -77,13 +86,13 @@ def test_items():
         USER,
     ]
     calls = [CALLED, CALLED | {"id": "c2"}]
-    assert chat_of(instructions="Be brief.", input=items)["messages"] == [
+    assert messages_of(instructions="Be brief.", input=items) == [
         {"role": "system", "content": "Be brief.\n\nAdd."},
         USER,
         {"role": "assistant", "reasoning_content": "Hm", "content": "So", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
         {"role": "tool", "tool_call_id": "c2", "content": "4"},
-        {"role": "assistant", "tool_calls": [CALLED]},
+        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
         USER,
     ]
 
@@ -110,10 +119,10 @@ def test_fields():
         "model": "m",
         "user": "me",
     }
-    chat, order = parse_response(
+    body, order = parse_response(
         {"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, KeptResponses()
     )
-    body, echoed = parse_body(chat, chat=True), json.loads(order.echoed)
+    echoed = json.loads(order.echoed)
     params = body.requests[0].params
     assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (
         7,
@@ -135,7 +144,7 @@ def test_fields():
         False,
     )
     assert (echoed["max_output_tokens"], echoed["top_p"], echoed["temperature"]) == (7, 0.5, 0)
-    assert chat["reasoning_effort"] == "low"
+    assert body.requests[0].template == {"reasoning_effort": "low"}
     neutral = {
         "background": False,
         "truncation": "disabled",
@@ -143,36 +152,35 @@ def test_fields():
         "tools": [],
         "tool_choice": "auto",
     }
-    assert parse_body(chat_of(**neutral), chat=True).ignored == ()
-    assert "truncation" in parse_body(chat_of(truncation="auto"), chat=True).ignored
+    assert generation_of(**neutral).ignored == ()
+    assert "truncation" in generation_of(truncation="auto").ignored
 
 
 def test_tools():
-    """Nested as a chat has them; one that must be called; only those that may be."""
-    add = {
-        "type": "function",
-        "function": {name: one for name, one in TOOL.items() if name != "type"},
-    }
-    end = {"type": "function", "function": {"name": "end"}}
-    chat = chat_of(
+    """One that must be called; only those that may be."""
+    told = grammar_of(
         tools=[TOOL, OTHER],
         tool_choice={"type": "function", "name": "add"},
         parallel_tool_calls=False,
     )
-    assert (chat["tools"], chat["parallel_tool_calls"]) == ([add, end], False)
-    assert grammar_of(chat)["choice"] == {"name": "add"}
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert told["tools"] == [
+        {"name": "add", "description": "Adds.", "parameters": {"type": "object"}},
+        {"name": "end", "description": "", "parameters": nothing},
+    ]
+    assert (told["choice"], told["parallel"], told["strict"]) == ({"name": "add"}, False, ["add"])
     allowed = {
         "type": "allowed_tools",
         "mode": "required",
         "tools": [{"type": "function", "name": "end"}],
     }
-    told = grammar_of(chat_of(tools=[TOOL, OTHER], tool_choice=allowed))
+    told = grammar_of(tools=[TOOL, OTHER], tool_choice=allowed)
     assert ([one["name"] for one in told["tools"]], told["choice"]) == (["end"], "required")
 
 
-def grammar_of(chat: dict[str, Any]) -> dict[str, Any]:
-    """What the grammar of a chat says of its tools."""
-    grammar = parse_body(chat, chat=True).requests[0].params.grammar
+def grammar_of(**body: object) -> dict[str, Any]:
+    """Return the description of a body's tools."""
+    grammar = generation_of(**body).requests[0].params.grammar
     assert grammar is not None
     told: dict[str, Any] = json.loads(grammar.text)
     return told
@@ -187,10 +195,10 @@ OTHER_TOOLS: list[dict[str, Any]] = [
 
 
 def test_other_tools_are_skipped_and_named():
-    chat = chat_of(tools=[*OTHER_TOOLS, TOOL], tool_choice="required")
+    body = {"tools": [*OTHER_TOOLS, TOOL], "tool_choice": "required"}
     names = ("tools.web_search", "tools.namespace", "tools.custom", "tools.local_shell")
-    assert parse_body(chat, chat=True).ignored == names
-    assert [one["name"] for one in grammar_of(chat)["tools"]] == ["add"]
+    assert generation_of(**body).ignored == names
+    assert [one["name"] for one in grammar_of(**body)["tools"]] == ["add"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +210,7 @@ def test_other_tools_are_skipped_and_named():
     ],
 )
 def test_the_choice_of_a_skipped_tool_leaves_the_answer_free(choice: object, named: bool):
-    body = parse_body(chat_of(tools=OTHER_TOOLS, tool_choice=choice), chat=True)
+    body = generation_of(tools=OTHER_TOOLS, tool_choice=choice)
     assert body.requests[0].params.grammar is None
     assert ("tool_choice" in body.ignored) == named
 
@@ -257,7 +265,7 @@ TOLD: list[tuple[dict[str, Any], str, str]] = [
     ("item", "role", "text"), TOLD, ids=lambda one: one["type"] if isinstance(one, dict) else ""
 )
 def test_items_of_other_tools_are_told_in_words(item: dict[str, Any], role: str, text: str):
-    assert chat_of(input=[USER, item, USER])["messages"][1] == {"role": role, "content": text}
+    assert messages_of(input=[USER, item, USER])[1] == {"role": role, "content": text}
 
 
 @pytest.mark.parametrize(
@@ -271,12 +279,12 @@ def test_nothing_to_answer_is_refused_as_openai_does(body: dict[str, Any]):
 def test_a_turn_of_many_calls_is_read_at_once():
     """And the response that it goes on from stays as it was."""
     kept = KeptResponses(1)
-    before = [{"role": "assistant", "tool_calls": [CALLED]}]
-    kept.keep("resp_1", "{}", ChatPart(None, 0, before, 100))
+    before = [ChatMessage("assistant", "", tool_calls=(ToolCall("c1", "add", "{}"),))]
+    part = ChatPart(before=None, held=0, messages=list(before), size=100)
+    kept.keep("resp_1", "{}", part)
     _, order = parse_response({"input": [CALL] * 20_000, "previous_response_id": "resp_1"}, kept)
-    messages = order.conversation.messages
-    assert len(messages[0]["tool_calls"]) == 20_001  # type: ignore[arg-type]
-    assert before == [{"role": "assistant", "tool_calls": [CALLED]}]
+    assert len(order.conversation.messages[0].tool_calls) == 20_001
+    assert part.messages == before
 
 
 @pytest.mark.parametrize(
@@ -284,18 +292,18 @@ def test_a_turn_of_many_calls_is_read_at_once():
 )
 def test_arguments_of_calls_that_are_no_text(given: dict[str, Any], text: str):
     call = {"type": "function_call", "call_id": "c1", "name": "add"} | given
-    (message,) = chat_of(input=[call])["messages"]
-    assert message["tool_calls"][0]["function"]["arguments"] == text
+    [request] = generation_of(input=[call]).requests
+    assert request.messages[0].tool_calls == (ToolCall("c1", "add", text),)
 
 
 def test_a_call_may_have_no_output():
     output = {"type": "function_call_output", "call_id": "c1", "output": None}
-    message = chat_of(input=[CALL, output])["messages"][1]
+    message = messages_of(input=[CALL, output])[1]
     assert message == {"role": "tool", "tool_call_id": "c1", "content": ""}
 
 
 def test_the_type_of_a_message_may_be_null():
-    assert chat_of(input=[USER | {"type": None}])["messages"][0]["role"] == "user"
+    assert messages_of(input=[USER | {"type": None}]) == [USER]
 
 
 REFUSED: list[tuple[str, object]] = [
@@ -349,14 +357,13 @@ def test_refused(param: str, value: object):
     name = param.partition("[")[0]
     body = {"text": {"format": value}} if param == "text.format" else {name: value}
     with pytest.raises(RequestError) as refused:
-        parse_body(chat_of(**body), chat=True)
+        generation_of(**body)
     assert refused.value.param == param
     assert param.partition("[")[0] in str(refused.value)
 
 
-DETAILS = {"prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {}}
-USAGE = {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9} | DETAILS
-SHAPE = Shape(True, "chatcmpl-" + 32 * "a", 7, "m")
+USAGE = Usage(prompt=4, cached=1, generated=5, accepted=0, rejected=0)
+HEAD = AnswerHead("chatcmpl-" + 32 * "a", 7, "m")
 RESPONSE = "resp_" + 32 * "a"
 
 
@@ -380,38 +387,17 @@ function_call_arguments.done output_item.done completed"""
 
 def test_events_of_a_turn_with_everything():
     """What is thought, said and called are items one after the other, each begun, told in pieces and ended."""
-    named = {
-        "index": 0,
-        "id": "c1",
-        "type": "function",
-        "function": {"name": "add", "arguments": ""},
-    }
-    pieces = [{"index": 0, "function": {"arguments": one}} for one in ('{"a"', ":1}")]
-    second = {
-        "index": 1,
-        "id": "c2",
-        "type": "function",
-        "function": {"name": "end", "arguments": "{}"},
-    }
-    begin, thoughts = (
-        {"role": "assistant", "content": ""},
-        [{"reasoning_content": one} for one in "Hm"],
-    )
-    texts, calls = (
-        [{"content": "S"}, {"content": "o"}],
-        [{"tool_calls": [one]} for one in (named, *pieces, second)],
-    )
-    builder = ResponseBuilder(SHAPE, '{"store": false}')
-    for delta in (begin, *thoughts, *texts, *calls, {}):
-        choice = {
-            "index": 0,
-            "delta": delta,
-            "logprobs": None,
-            "finish_reason": None if delta else "tool_calls",
-        }
-        builder.hear({"choices": [choice], "specmesh": {}})
-    builder.end(USAGE)
-    events = events_of(builder.events())
+    order = ResponseOrder(GrowingChat(), 0, '{"store": false}', store=False)
+    renderer = ResponseRenderer(order, KeptResponses(), HEAD)
+    thoughts = [Thought(letter) for letter in "Hm"]
+    texts = [Text(letter) for letter in "So"]
+    pieces = [Call(index=0, arguments=piece) for piece in ('{"a"', ":1}")]
+    first = [Call(index=0, id="c1", name="add"), *pieces]
+    second = Call(index=1, arguments="{}", id="c2", name="end")
+    end = Finished("tool_calls", (), {})
+    parts = [Started(1, 1), *thoughts, *texts, *first, second, end]
+    raw = "".join(renderer.part(0, [event]) for event in parts) + renderer.end(USAGE)
+    events = events_of(raw)
     assert " ".join(event["type"].removeprefix("response.") for event in events) == ITEMS.replace(
         "\n", " "
     )
@@ -444,10 +430,11 @@ def test_events_of_a_turn_with_everything():
             item["type"] != "function_call" and "item_id" in event
         )
     usage, read = response["usage"], {"cache_write_tokens": 0, "cached_tokens": 1}
+    drafts = {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (4, 5, 9)
     assert (usage["input_tokens_details"], usage["output_tokens_details"]) == (
         read,
-        {"reasoning_tokens": 0},
+        {"reasoning_tokens": 0} | drafts,
     )
 
 
@@ -557,23 +544,21 @@ def test_items_may_be_referred_to():
 
 def test_a_call_may_be_referred_to():
     """With what was thought before it, and answered by its tool's output."""
-    builder = ResponseBuilder(SHAPE, '{"store": true}')
-    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    message = {"reasoning_content": "Hm", "tool_calls": [call]}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    builder.hear({"choices": [choice], "specmesh": {}})
-    builder.end(USAGE)
     kept = KeptResponses(1)
-    kept.keep(builder.id, "", ChatPart(None, 0, [], 0), builder.output)
+    order = ResponseOrder(GrowingChat(), 0, '{"store": true}', store=True)
+    renderer = ResponseRenderer(order, kept, HEAD)
+    call = Call(index=0, arguments="{}", id="c1", name="add")
+    renderer.part(0, [Thought("Hm"), call])
+    renderer.end(USAGE)
     items = [
         USER,
-        *({"type": "item_reference", "id": one["id"]} for one in builder.output),
+        *({"type": "item_reference", "id": one["id"]} for one in renderer.output),
         {"type": "function_call_output", "call_id": "c1", "output": "2"},
     ]
-    chat, *_ = parse_response({"input": items}, kept)
-    _, said, answered = chat["messages"]  # type: ignore[misc]
-    assert (said["reasoning_content"], said["tool_calls"]) == ("Hm", [call])
-    assert (answered["role"], answered["content"]) == ("tool", "2")
+    generation, _ = parse_response({"input": items}, kept)
+    _, called, answered = generation.requests[0].messages
+    assert (called.reasoning, called.tool_calls) == ("Hm", (ToolCall("c1", "add", "{}"),))
+    assert (answered.role, answered.content) == ("tool", "2")
 
 
 @pytest.mark.parametrize("most", [0, 2])

@@ -17,10 +17,11 @@ from harness.ports import free_port
 from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
-from specmesh.api import app, server
-from specmesh.api.app import ApiGuard, guarded
+from specmesh.api import app, connection
 from specmesh.api.backend import ClientOrder, ModelInfo, PauseClient, Submit
-from specmesh.api.server import ApiConnection, serving_api
+from specmesh.api.connection import ApiConnection
+from specmesh.api.guard import ApiGuard, guarded
+from specmesh.api.server import serving_api
 from specmesh.config import Port, parse_port, read_keys
 from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
@@ -192,7 +193,7 @@ def test_a_client_of_another_machine_that_sends_no_more(
     stays: bool,
 ):
     """Only what is sent to it shows whether it is there: it gets what clients have to skip."""
-    monkeypatch.setattr(server, "other_end", lambda _: None)
+    monkeypatch.setattr(connection, "other_end", lambda _: None)
     daemon = Late(*EVENTS)
     with serving_api(door.path, daemon, door.port) as api:
         with closing(door.dial()) as client:

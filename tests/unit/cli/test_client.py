@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from specmesh import client, errors
-from specmesh.api.shapes import error_body
+from specmesh.api.error_body import error_body
 from specmesh.cli import main
 from specmesh.client import Client, answer
 from specmesh.core.fields import at, ids_at, list_at, number_at, object_at, objects_at

@@ -1,0 +1,64 @@
+"""A dialect: the form of requests and answers under one path of the API."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from starlette.responses import Response
+
+from specmesh.api.error_body import refusal
+from specmesh.api.generation import Generation
+from specmesh.api.stream import Event, Usage
+from specmesh.errors import SpecmeshError
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """The facts that an answer begins with. created: seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Renderer(Protocol):
+    """Writes one answer, either as a stream of server-sent events or whole."""
+
+    def part(self, index: int, events: Sequence[Event]) -> str:
+        """Return events of a choice that came together as server-sent events; there is one."""
+        ...
+
+    def end(self, usage: Usage) -> str:
+        """Return the server-sent events that end a stream."""
+        ...
+
+    def error(self, error: SpecmeshError) -> str:
+        """Return the server-sent events that end a stream with an error."""
+        ...
+
+    def whole(self, choices: Sequence[Sequence[Event]], usage: Usage) -> str:
+        """Return a whole answer as JSON, from all events of each choice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A parsed body. renderer: begins the answer."""
+
+    generation: Generation
+    renderer: Callable[[AnswerHead], Renderer]
+
+
+class Dialect(ABC):
+    """A dialect; `create_app` has the list of them. path: below /v1, and below /."""
+
+    path: ClassVar[str]
+
+    @abstractmethod
+    def parse(self, body: object) -> Order:
+        """Return the order of a body of JSON, from any thread. Raises RequestError."""
+
+    def refusal(self, error: SpecmeshError) -> Response:
+        """Return the response that refuses a request."""
+        return refusal(error)

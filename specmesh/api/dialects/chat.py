@@ -1,0 +1,158 @@
+"""OpenAI's /v1/chat/completions: the next turn of a chat."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+from specmesh.api.dialects.base import Dialect, Order
+from specmesh.api.dialects.openai import (
+    OpenAiRenderer,
+    plain_text,
+    reason_of,
+    scored_json,
+    whole_extra,
+)
+from specmesh.api.formats import parse_format, response_format
+from specmesh.api.generation import (
+    Generation,
+    parse_generation,
+    parse_max_tokens,
+    parse_request,
+    parse_resume,
+)
+from specmesh.api.messages import chat_request, parse_messages
+from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, whole_turn
+from specmesh.api.tools import answer_grammar, parse_tools
+from specmesh.core.fields import Fields, Json
+from specmesh.core.requests import Finished, Started
+from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
+from specmesh.core.session_params import LARGEST_MAX_TOKENS
+from specmesh.errors import RequestError
+
+
+def parse_chat(body: object) -> Generation:
+    """Return the generation of a chat's body. Raises RequestError that names the field.
+
+    An answer without a limit ends with the context. docs/http-api.md has the origin of each field.
+    """
+    fields = Fields(body)
+    form = parse_format(fields, response_format(fields))
+    tools = parse_tools(fields)
+    request = parse_request(
+        fields,
+        max_tokens=chat_max_tokens(fields),
+        logprobs=_parse_logprobs(fields),
+        grammar=answer_grammar(tools, form.grammar),
+    )
+    began = ""
+    given = fields.get("messages")
+    resumed = parse_resume(fields, request)
+    if resumed is not None:
+        request, began = resumed
+    else:
+        effort = fields.text("reasoning_effort")
+        request = chat_request(fields, request, parse_messages(given), effort)
+    return parse_generation(
+        fields,
+        [request],
+        chat=True,
+        began=began,
+        schema_field=form.schema_field,
+        skipped=tools.skipped,
+    )
+
+
+def chat_max_tokens(fields: Fields) -> int:
+    """Return the most tokens of an answer; `max_completion_tokens` goes before `max_tokens`."""
+    most = parse_max_tokens(fields, "max_tokens", LARGEST_MAX_TOKENS)
+    return parse_max_tokens(fields, "max_completion_tokens", most)
+
+
+def _parse_logprobs(fields: Fields) -> int | None:
+    """Return the number of likeliest tokens that are shown with each one; None for no scores."""
+    wanted = fields.flag("logprobs")
+    top = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
+    if top and not wanted:
+        raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
+    return top if wanted else None
+
+
+class Chat(Dialect):
+    """Chats: a chunk has a delta of the assistant's message, the whole answer the message."""
+
+    path: ClassVar[str] = "chat/completions"
+
+    def parse(self, body: object) -> Order:
+        """Return the order of a chat's body. Raises RequestError."""
+        generation = parse_chat(body)
+        return Order(generation, partial(ChatRenderer, generation))
+
+
+class ChatRenderer(OpenAiRenderer):
+    """Writes the answer to a chat. The last chunk of events that came together has their tokens."""
+
+    chunk_kind = "chat.completion.chunk"
+    whole_kind = "chat.completion"
+
+    def part(self, index: int, events: Sequence[Event]) -> str:
+        """Return events of a choice that came together as chunks."""
+        plain = plain_text(events)
+        if plain is not None:
+            return self._text_chunk(index, plain)
+        *others, last = [event for event in events if not isinstance(event, Finished)]
+        chunks: list[str] = []
+        for event in others:
+            choice = self._choice(index, {"delta": self._delta(event)}, None)
+            chunks.append(self._chunk(choice, {}))
+        logprobs: Json | None = None
+        if not isinstance(last, Started) and last.tokens is not None and last.tokens.scored:
+            logprobs = _logprobs_json(last.tokens.scored)
+        content: Json = {"delta": self._delta(last)}
+        choice = self._choice(index, content, reason_of(events), logprobs)
+        chunks.append(self._chunk(choice, self._extra(events)))
+        return "".join(chunks)
+
+    def _delta(self, event: Started | Content) -> Json:
+        """Return what an event adds to the message."""
+        match event:
+            case Started():
+                if self._known:
+                    return {}
+                return {"role": "assistant", "content": ""}
+            case Text(""):
+                return {}
+            case Text(text):
+                return {"content": text}
+            case Thought(text):
+                return {"reasoning_content": text}
+            case Call() if event.id:
+                return {"tool_calls": [{"index": event.index, **_call_json(event)}]}
+            case Call():
+                function = {"arguments": event.arguments}
+                return {"tool_calls": [{"index": event.index, "function": function}]}
+
+    def _content(self, text: str) -> Json:
+        return {"delta": {"content": text}}
+
+    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
+        turn = whole_turn(events)
+        message: Json = {"role": "assistant", "refusal": None, "content": turn.text}
+        if turn.calls and not turn.text:
+            message["content"] = None
+        if turn.thought:
+            message["reasoning_content"] = turn.thought
+        if turn.calls:
+            message["tool_calls"] = list(map(_call_json, turn.calls))
+        scored = turn.tokens.scored
+        logprobs = None if scored is None else _logprobs_json(scored)
+        choice = self._choice(index, {"message": message}, reason_of(events), logprobs)
+        return choice, whole_extra(events)
+
+
+def _call_json(call: Call) -> Json:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _logprobs_json(tokens: Sequence[ScoredToken]) -> Json:
+    return {"content": list(map(scored_json, tokens)), "refusal": None}

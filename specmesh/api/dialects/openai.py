@@ -1,0 +1,215 @@
+"""The form of answers that completions and chats have in common: OpenAI's."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from specmesh import __version__
+from specmesh.api.dialects.base import AnswerHead, Renderer
+from specmesh.api.error_body import error_body
+from specmesh.api.generation import Generation
+from specmesh.api.json_text import to_json
+from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Usage, whole_turn
+from specmesh.core.fields import Json
+from specmesh.core.requests import Finished, Started
+from specmesh.errors import SpecmeshError
+
+SCHEMA_VERSION = 1
+
+_MARK = "\0"
+
+
+class OpenAiRenderer(Renderer):
+    """Writes an answer in chunks, or whole. Fields of ours are under `specmesh`."""
+
+    chunk_kind: str
+    whole_kind: str
+
+    def __init__(self, generation: Generation, head: AnswerHead) -> None:
+        self._generation = generation
+        self._head = head
+        self._frames: dict[int, tuple[str, str]] = {}
+
+    def end(self, usage: Usage) -> str:
+        """Return the chunk with the usage, where that is wanted, and the end of the stream."""
+        done = "data: [DONE]\n\n"
+        if not self._generation.include_usage:
+            return done
+        last = self._answer(self.chunk_kind, [], {})
+        return server_sent(last | {"usage": usage_json(usage)}) + done
+
+    def error(self, error: SpecmeshError) -> str:
+        """Return an error as the last event of a stream."""
+        return server_sent(error_body(error))
+
+    def whole(self, choices: Sequence[Sequence[Event]], usage: Usage) -> str:
+        """Return the whole answer; with several choices, `specmesh` has a list of theirs."""
+        written: list[Json] = []
+        extras: list[Json] = []
+        for index, events in enumerate(choices):
+            choice, extra = self._whole_choice(index, events)
+            written.append(choice)
+            extras.append(extra)
+        extra = extras[0] if len(extras) == 1 else {"choices": extras}
+        answer = self._answer(self.whole_kind, written, extra)
+        return to_json(answer | {"usage": usage_json(usage)})
+
+    @abstractmethod
+    def _content(self, text: str) -> Json:
+        """Return the fields of a chunk's choice that have a part of the text."""
+
+    @abstractmethod
+    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
+        """Return a choice of a whole answer, and our fields for it."""
+
+    def _text_chunk(self, index: int, event: Text) -> str:
+        """Return a chunk with text and tokens only.
+
+        All the rest is the same in every such chunk, so it is written once.
+        """
+        frame = self._frames.get(index)
+        if frame is None:
+            choice = self._choice(index, self._content(_MARK), None)
+            chunk = to_json(self._answer(self.chunk_kind, [choice], {}))
+            before, _, after = chunk.removesuffix("{}}").partition(to_json(_MARK))
+            frame = self._frames[index] = (before, after)
+        before, after = frame
+        extra = _tokens_text(event.tokens)
+        return f"data: {before}{to_json(event.text)}{after}{extra}}}\n\n"
+
+    def _chunk(self, choice: Json, extra: Json) -> str:
+        return server_sent(self._answer(self.chunk_kind, [choice], extra))
+
+    def _choice(
+        self, index: int, content: Json, finish: str | None, logprobs: Json | None = None
+    ) -> Json:
+        """Return a choice with its content. finish: the reason of its end."""
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+
+    def _answer(self, kind: str, choices: Sequence[Json], extra: Json) -> Json:
+        return {
+            "id": self._head.id,
+            "object": kind,
+            "created": self._head.created,
+            "model": self._head.model,
+            "system_fingerprint": f"specmesh-{__version__}",
+            "choices": choices,
+            "specmesh": extra,
+        }
+
+    def _extra(self, events: Sequence[Event]) -> Json:
+        """Return our fields for events that came together."""
+        extra: Json = {}
+        for event in events:
+            match event:
+                case Started():
+                    extra |= self._started_json(event)
+                case Finished():
+                    extra |= finished_json(event)
+                case _:
+                    extra |= tokens_json(event.tokens)
+        return extra
+
+    def _started_json(self, event: Started) -> Json:
+        """Return our fields of the first chunk; a resumable text's has those that resume it."""
+        extra: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
+        if self._known:
+            extra["known_tokens"] = self._known
+        if self._generation.resumable and event.params is not None:
+            extra["prompt_token_ids"] = list(event.prompt_ids)
+            max_tokens = event.params.max_tokens
+            extra["request"] = {"max_tokens": max_tokens, **event.params.sampling.named()}
+        return extra
+
+    @property
+    def _known(self) -> int:
+        """Return the number of generated tokens that the client of a resumed text has."""
+        return self._generation.requests[0].known
+
+
+def plain_text(events: Sequence[Event]) -> Text | None:
+    """Return the event if there is one, with text and without log-probabilities."""
+    event = events[0]
+    if len(events) > 1 or not isinstance(event, Text) or not event.text:
+        return None
+    if event.tokens is not None and event.tokens.scored:
+        return None
+    return event
+
+
+def reason_of(events: Sequence[Event]) -> str | None:
+    """Return the reason for which the text ended with these events; None if it did not."""
+    last = events[-1]
+    return last.reason if isinstance(last, Finished) else None
+
+
+def server_sent(value: Json) -> str:
+    """Return JSON as a server-sent event."""
+    return f"data: {to_json(value)}\n\n"
+
+
+def tokens_json(tokens: NewTokens | None) -> Json:
+    """Return our fields about tokens that came."""
+    extra: Json = {}
+    if tokens is None:
+        return extra
+    if tokens.accepted_text is not None:
+        extra["accepted_text"] = tokens.accepted_text
+    if tokens.ids or tokens.accepted_text is not None:
+        extra["token_ids"] = tokens.ids
+        extra["accepted"] = tokens.accepted
+    return extra
+
+
+def _tokens_text(tokens: NewTokens | None) -> str:
+    """Return `tokens_json` as text; that of ids is written at once, as there are so many."""
+    if tokens is None or tokens.accepted_text is not None or not tokens.ids:
+        return to_json(tokens_json(tokens))
+    return f'{{"token_ids": {tokens.ids}, "accepted": {tokens.accepted}}}'
+
+
+def finished_json(end: Finished) -> Json:
+    """Return our fields about a text that has ended."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "prompt_token_ids": list(end.prompt_ids),
+        "report": end.report,
+    }
+
+
+def whole_extra(events: Sequence[Event]) -> Json:
+    """Return our fields for a whole answer."""
+    end = events[-1]
+    assert isinstance(end, Finished)
+    return finished_json(end) | {"token_ids": whole_turn(events).tokens.ids}
+
+
+def usage_json(usage: Usage) -> Json:
+    """Return OpenAI's usage; drafts count as predicted tokens."""
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.generated,
+        "total_tokens": usage.total,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": drafts_json(usage),
+    }
+
+
+def drafts_json(usage: Usage) -> Json:
+    """Return the drafts of a usage as OpenAI's predicted tokens."""
+    return {
+        "accepted_prediction_tokens": usage.accepted,
+        "rejected_prediction_tokens": usage.rejected,
+    }
+
+
+def scored_json(token: ScoredToken) -> Json:
+    """Return a token and the likeliest ones in its place, in OpenAI's form with ids."""
+    entry = _scored(token, token.id, token.chosen)
+    entry["top_logprobs"] = [_scored(token, other, value) for other, value in token.likeliest()]
+    return entry
+
+
+def _scored(token: ScoredToken, id_: int, logprob: float | None) -> Json:
+    piece = token.vocabulary.pieces[id_]
+    text = piece.decode("utf-8", "replace")
+    return {"id": id_, "token": text, "logprob": logprob, "bytes": list(piece)}

@@ -1,0 +1,80 @@
+"""The form that a client wants of a text: a JSON schema or a grammar."""
+
+import json
+from dataclasses import dataclass
+
+from specmesh.core.fields import Fields, Json, check_short, is_object
+from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind
+from specmesh.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """The form of a text.
+
+    grammar: None for any text.
+    schema_field: path of the field that has the grammar as a JSON schema, or "".
+    """
+
+    grammar: Grammar | None = None
+    schema_field: str = ""
+
+
+ANY_TEXT = TextFormat()
+
+
+def parse_format(fields: Fields, own: TextFormat) -> TextFormat:
+    """Return the format of the text.
+
+    own: as the dialect's own field has it. llama-server's `json_schema` and `grammar` go with
+    every dialect. Raises RequestError for two of the three.
+    """
+    formats = [own]
+    schema = fields.get("json_schema")
+    if schema is not None:
+        formats.append(schema_format(schema, "json_schema"))
+    gbnf = fields.text("grammar")
+    if gbnf:
+        formats.append(TextFormat(Grammar(GrammarKind.GBNF, gbnf)))
+    *others, last = [form for form in formats if form.grammar is not None] or [ANY_TEXT]
+    if others:
+        field = "grammar" if gbnf else "json_schema"
+        raise RequestError("give one of response_format, json_schema and grammar", field)
+    return last
+
+
+def response_format(fields: Fields) -> TextFormat:
+    """Return the format of `response_format`, a field of chats and completions.
+
+    With json_object goes a `schema`, as with llama-server.
+    """
+    value = fields.get("response_format")
+    match value:
+        case None | {"type": "text"}:
+            return ANY_TEXT
+        case {"type": "json_object"} if is_object(value):
+            return json_object_format(value, "response_format")
+        case {"type": "json_schema", "json_schema": {"schema": object() as schema}}:
+            return schema_format(schema, "response_format.json_schema.schema")
+        case _:
+            kinds = "text, json_object, or json_schema with an object json_schema that has a schema"
+            raise RequestError(f"response_format.type must be {kinds}", "response_format")
+
+
+def json_object_format(value: Json, field: str) -> TextFormat:
+    """Return the format of a field of type json_object."""
+    schema = value.get("schema", {"type": "object"})
+    return schema_format(schema, f"{field}.schema")
+
+
+def schema_format(schema: object, path: str) -> TextFormat:
+    """Return the format of a JSON schema, from the field at this path. Raises RequestError."""
+    field = path.partition(".")[0]
+    if not is_object(schema):
+        raise RequestError(f"{path} must be a JSON object", field)
+    check_short(schema, field, MAX_GRAMMAR)
+    try:
+        text = json.dumps(schema)
+    except RecursionError:
+        raise RequestError(f"{path} is nested too deeply", field) from None
+    return TextFormat(Grammar(GrammarKind.JSON_SCHEMA, text), path)

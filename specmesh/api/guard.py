@@ -1,0 +1,115 @@
+"""The guard of a TCP port: who may use the API there."""
+
+import hmac
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specmesh import errors
+from specmesh.api.error_body import error_body
+from specmesh.config import Port
+from specmesh.security.addresses import is_own_host, is_own_page
+
+_ANSWER_HEADERS = (
+    "X-Request-Id",
+    "X-Specmesh-Ignored",
+    "X-Specmesh-Merged",
+    "Retry-After",
+)
+
+
+def guarded(app: ASGIApp, port: Port) -> ASGIApp:
+    """Return the application as a port serves it.
+
+    A browser asks first, without a key, whether a page of another host may use the API. So where
+    such pages may come, it is answered before the guard; elsewhere the guard refuses it.
+    """
+    if port.keys or port.origins:
+        return PageAccess(ApiGuard(app, port.keys, port.origins), port.origins)
+    return ApiGuard(PageAccess(app, ()), ())
+
+
+class ApiGuard:
+    """Middleware before the application.
+
+    With keys, every resource but /health needs one of them as bearer. Without keys, no web page of
+    another host may use the API through its visitor's browser, neither under a name of its own
+    that points here (DNS rebinding) nor across origins. Pages that this machine serves may use it,
+    and those of `origins`.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:
+        self._app = app
+        self._keys = keys
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        app = self._app
+        if scope["type"] == "http":
+            app = self._refusal(scope) or app
+        await app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        """Return the response that refuses a request; None for one that may pass."""
+        headers = Headers(scope=scope)
+        if not self._keys:
+            return self._refusal_of_page(headers)
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key: int | None = None
+        if scheme.lower() == "bearer":
+            key = _number_of(given.strip(), self._keys)
+        if key is None and scope["path"] != "/health":
+            error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
+            body = error_body(error, "authentication_error", "invalid_api_key")
+            return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+        if len(self._keys) > 1 and key is not None:
+            # a request counts for its key before its connection: one key would part no clients
+            state = scope["state"]
+            state["tenant"] = (("key", key), *state.get("tenant", ()))
+        return None
+
+    def _refusal_of_page(self, headers: Headers) -> JSONResponse | None:
+        """Return the response that refuses a page of another host, or a request to its name."""
+        origin = headers.get("origin")
+        allowed = origin is None or origin in self._origins or is_own_page(origin)
+        if allowed and is_own_host(headers.get("host", "")):
+            return None
+        error = errors.Refused(
+            "without an API key only programs on this machine may ask, and pages of --allow-origin"
+        )
+        return JSONResponse(error_body(error, "permission_error", "forbidden"), 403)
+
+
+class PageAccess(CORSMiddleware):
+    """Lets browsers give answers to pages of `origins`, and to those that this machine serves."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            allow_private_network=True,  # needed by a page of a public network
+            expose_headers=_ANSWER_HEADERS,
+        )
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        """Return True if a page of this origin may have the answer."""
+        return super().is_allowed_origin(origin) or is_own_page(origin)
+
+
+def _number_of(given: str, keys: tuple[str, ...]) -> int | None:
+    """Return the number of the key that was given; None for no key.
+
+    It compares with every key, so the time it takes shows nothing.
+    """
+    raw = given.encode("utf-8", "replace")
+    found = None
+    for number, key in enumerate(keys):
+        if hmac.compare_digest(raw, key.encode()):
+            found = number
+    return found
