@@ -79,7 +79,8 @@ class ApiConnection(H11Protocol):
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest if there are too many."""
-        every = [other for other in self.connections if isinstance(other, ApiConnection)]
+        connections = list[object](self.connections)
+        every = [other for other in connections if isinstance(other, ApiConnection)]
         there = [connection for connection in every if not connection.gone]
         beyond = len(there) - self.most
         if beyond <= 0:

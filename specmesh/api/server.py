@@ -59,7 +59,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % CHECK_TICKS == 0:
-            for connection in list(self.server_state.connections):
+            for connection in list[object](self.server_state.connections):
                 if isinstance(connection, ApiConnection):
                     connection.check(self._patience)
         return await super().on_tick(counter)

@@ -46,10 +46,12 @@ class OpenAiRenderer(Renderer):
         written: list[Json] = []
         extras: list[Json] = []
         for index, events in enumerate(choices):
-            choice, extra = self._whole_choice(index, events)
+            choice, choice_extra = self._whole_choice(index, events)
             written.append(choice)
-            extras.append(extra)
-        extra = extras[0] if len(extras) == 1 else {"choices": extras}
+            extras.append(choice_extra)
+        extra: Json = {"choices": extras}
+        if len(extras) == 1:
+            extra = extras[0]
         answer = self._answer(self.whole_kind, written, extra)
         return to_json(answer | {"usage": usage_json(usage)})
 

@@ -168,7 +168,7 @@ def _parse_format(value: object) -> TextFormat:
             return ANY_TEXT
         case {"type": "json_object"} if is_object(value):
             return json_object_format(value, "text.format")
-        case {"type": "json_schema", "schema": dict() as schema}:
+        case {"type": "json_schema", "schema": object() as schema} if is_object(schema):
             return schema_format(schema, "text.format.schema")
         case _:
             kinds = "text, json_object, or json_schema with a schema"
