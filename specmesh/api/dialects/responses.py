@@ -71,6 +71,9 @@ _LOGPROBS = "message.output_text.logprobs"
 _PARSED = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 """Types of items whose fields are parsed here, so that missing ones are an error."""
 
+_ROLES = {"developer": "system", "function": "tool"}
+"""The roles of templates, by OpenAI's other names for them."""
+
 _HIDDEN = ("type", "role", "id", "call_id", "status", "encrypted_content")
 """Fields of other items that mean nothing to a model."""
 
@@ -232,7 +235,7 @@ def _add_item(chat: GrowingChat, given: object, where: str) -> None:
             item.get("type") or "message"
         ) == "message":
             text = text_of(content, f"{where}.content")
-            chat.add_text("system" if role == "developer" else role, text)
+            chat.add_text(_ROLES.get(role, role), text)
         case {"type": str(kind)} if kind not in _PARSED:
             chat.add_text(_role_of(item, kind), _in_words(item, kind))
         case _:
@@ -243,10 +246,8 @@ def _add_item(chat: GrowingChat, given: object, where: str) -> None:
 def _role_of(item: Json, kind: str) -> str:
     """Return the role of an item of another tool: the assistant's calls, the user's results."""
     role = item.get("role")
-    if role in ("system", "developer"):
-        return "system"
     if isinstance(role, str):
-        return role
+        return _ROLES.get(role, role)
     return "user" if kind.endswith(("_output", "_response")) else "assistant"
 
 

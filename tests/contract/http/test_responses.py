@@ -302,6 +302,14 @@ def test_a_call_may_have_no_output():
     assert message == {"role": "tool", "tool_call_id": "c1", "content": ""}
 
 
+@pytest.mark.parametrize(
+    ("role", "read_as"), [("function", "tool"), ("developer", "system"), ("user", "user")]
+)
+def test_roles_of_messages(role: str, read_as: str):
+    item = {"role": role, "content": "x"}
+    assert messages_of(input=[USER, item])[1]["role"] == read_as
+
+
 def test_the_type_of_a_message_may_be_null():
     assert messages_of(input=[USER | {"type": None}]) == [USER]
 
