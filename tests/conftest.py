@@ -32,14 +32,22 @@ settings.register_profile(
 settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-"""A shell that starts the tests in the background has it ignored, and processes they start would inherit that."""
+"""A shell that starts the tests in the background has it ignored, and processes they start would
+inherit that.
+"""
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-"""Each of the thousand processes that tests start would compile all of specmesh anew: a third of its start."""
+"""Each of the thousand processes that tests start would compile all of specmesh anew.
+
+A third of its start.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark those that start daemons. What takes long begins first, so that at the end no worker is alone with it."""
+    """Mark tests that start daemons.
+
+    Long ones begin first, so that at the end no worker runs without the others.
+    """
     items.sort(key=lambda item: not {"e2e", "faults", "properties"} & set(item.path.parts))
     for item in items:
         if item.path.parent.name in {"e2e", "real"} or {"mesh", "shared"} & set(
@@ -59,7 +67,7 @@ def forget_configuration() -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Commands and daemons that run in this process configure logging, which is for a process of its own."""
+    """Undo the logging that commands and daemons configure, as if the process was their own."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -73,7 +81,10 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a tiny random GGUF: make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has."""
+    """Writes a tiny random GGUF.
+
+    Make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has.
+    """
     writer = import_module("harness.tiny_gguf")
     folder = tmp_path_factory.mktemp("gguf")
 
@@ -85,8 +96,11 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a tiny Hugging Face directory for MLX: make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has.
-    make_hf("name", gguf=path) writes the weights of a GGUF file."""
+    """Writes a tiny Hugging Face directory for MLX.
+
+    make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has. make_hf("name", gguf=path) writes
+    the weights of a GGUF file.
+    """
     pytest.importorskip("mlx_lm")
     pytest.importorskip("mlx.core")
     writer, converter = import_module("harness.tiny_hf"), import_module("hf_folder")
@@ -108,7 +122,10 @@ def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Path]]:
-    """Makes sockets that answer HTTP requests by their path: fake_daemon({"/stats": (200, b"{}")}); None hangs up."""
+    """Makes sockets that answer HTTP requests by their path.
+
+    Fake_daemon({"/stats": (200, b"{}")}); None hangs up.
+    """
     with ExitStack() as ends:
         # a socket's path has 103 bytes
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp")))

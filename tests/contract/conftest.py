@@ -1,4 +1,4 @@
-"""What users and other programs build on. Daemons as processes, and on threads of this process."""
+"""Interfaces for users and other programs. Daemons as processes, and on threads of this process."""
 
 from collections.abc import Iterator
 

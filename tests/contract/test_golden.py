@@ -1,18 +1,20 @@
-"""What users and other programs build on has the schema that golden/ records: the path of every value, and its type.
+"""The schema of each interface is the one that golden/ records: each value's path and type.
 
-`a.b` is a key, `a[]` the items of an array, `a.*` the values of an object whose keys are data. A value that may also be
-null is recorded as "null|number", one that may be missing as "absent|number". `make golden` rewrites the files and
-keeps both; "absent" is written by hand. A change to a golden file is a decision: tell it in CHANGELOG.md.
+`a.b` is a key, `a[]` the items of an array, `a.*` the values of an object whose keys are data. A
+value that may also be null is recorded as "null|number", one that may be missing as
+"absent|number". `make golden` rewrites the files and keeps both; "absent" is written by hand. A
+change to a golden file is a decision with its line in CHANGELOG.md.
 """
 
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.ports import free_port, is_open
-from processes import Daemon, Mesh, Stream, body, command, generate, until
+from processes import Daemon, Json, Mesh, Stream, body, command, generate, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from served import Answer, Served
@@ -32,59 +34,58 @@ Schema = dict[str, set[str]]
 
 
 def check(name: str, value: object) -> None:
-    """Hold a value's schema against golden/NAME.json, or record it there."""
-    path, seen = FOLDER / f"{name}.json", Schema()
+    """Compare a value's schema with golden/NAME.json, or record it there."""
+    path = FOLDER / f"{name}.json"
+    seen = Schema()
     for at, kind in _walk(value, "$"):
         seen.setdefault(at, set()).add(kind)
-    recorded = (
-        {at: set(kinds.split("|")) for at, kinds in json.loads(path.read_text()).items()}
-        if path.exists()
-        else {}
-    )
+    recorded = Schema()
+    if path.exists():
+        for at, kinds in json.loads(path.read_text()).items():
+            recorded[at] = set(kinds.split("|"))
     if REWRITE:
-        told = {
-            at: "|".join(sorted(kinds)) for at, kinds in sorted(_recorded(recorded, seen).items())
-        }
-        path.write_text(json.dumps(told, indent=1) + "\n")
+        merged = _recorded(recorded, seen)
+        lines = {at: "|".join(sorted(merged[at])) for at in sorted(merged)}
+        path.write_text(json.dumps(lines, indent=1) + "\n")
         return
-    differences = list(_differences(recorded, seen))
-    assert not differences, (
-        f"{path.name} differs; if that is meant, run `make golden`:\n" + "\n".join(differences)
-    )
+    differences = "\n".join(_differences(recorded, seen))
+    assert not differences, f"{path.name} {DIFFERS}:\n{differences}"
+
+
+DIFFERS = "differs; if that is meant, run `make golden`"
 
 
 def check_facts(name: str, facts: dict[str, object]) -> None:
-    """The same for facts that are recorded themselves."""
+    """Do the same for facts that are recorded themselves."""
     path = FOLDER / f"{name}.json"
     if REWRITE:
         lines = [f" {json.dumps(key)}: {json.dumps(fact)}" for key, fact in facts.items()]
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    assert json.loads(path.read_text()) == facts, (
-        f"{path.name} differs; if that is meant, run `make golden`"
-    )
+    assert json.loads(path.read_text()) == facts, f"{path.name} {DIFFERS}"
 
 
 def _walk(value: object, at: str, key: str = "") -> Iterator[tuple[str, str]]:
-    match value:
-        case dict():
-            yield at, "object"
-            data = key in MAPPINGS
-            for name, one in value.items():
-                yield from _walk(one, f"{at}.*" if data else f"{at}.{name}", key if data else name)
-        case list():
-            yield at, "array"
-            for one in value:
-                yield from _walk(one, f"{at}[]", key)
-        case _:
-            yield at, TYPES[type(value)]
+    if isinstance(value, dict):
+        yield at, "object"
+        for name, inner in value.items():
+            if key in MAPPINGS:
+                yield from _walk(inner, f"{at}.*", key)
+            else:
+                yield from _walk(inner, f"{at}.{name}", name)
+    elif isinstance(value, list):
+        yield at, "array"
+        for inner in value:
+            yield from _walk(inner, f"{at}[]", key)
+    else:
+        yield at, TYPES[type(value)]
 
 
 def _parent(at: str) -> str:
     return at.removesuffix("[]") if at.endswith("[]") else at.rpartition(".")[0]
 
 
-def _is_data(at: str) -> bool:
-    """Whether there may be none of these: items, or values of a mapping."""
+def _may_be_none(at: str) -> bool:
+    """Return True for items of an array and values of a mapping."""
     return at.endswith(("[]", ".*"))
 
 
@@ -95,23 +96,20 @@ def _differences(recorded: Schema, seen: Schema) -> Iterator[str]:
         elif kinds - recorded[at]:
             yield f"{at} is {'|'.join(sorted(kinds))}, was {'|'.join(sorted(recorded[at]))}"
     for at, kinds in recorded.items():
-        if (
-            at not in seen
-            and "absent" not in kinds
-            and not _is_data(at)
-            and "object" in seen.get(_parent(at), ())
-        ):
+        optional = "absent" in kinds or _may_be_none(at)
+        if at not in seen and not optional and "object" in seen.get(_parent(at), ()):
             yield f"gone: {at}"
 
 
 def _recorded(recorded: Schema, seen: Schema) -> Schema:
-    """What was seen, and what of it may be null or missing as was known before."""
-    result = {
-        at: kinds | (recorded.get(at, set()) & {"null", "absent"}) for at, kinds in seen.items()
-    }
+    """Return the schema that was seen, with the nulls and absences that were known before."""
+    result = Schema()
+    for at, kinds in seen.items():
+        result[at] = kinds | (recorded.get(at, set()) & {"null", "absent"})
     for at in sorted(recorded.keys() - seen.keys(), key=len):
-        parent = seen.get(_parent(at), set())
-        unseen = _parent(at) in result and (_is_data(at) or "object" not in parent)
+        parent = _parent(at)
+        in_object = "object" in seen.get(parent, set())
+        unseen = parent in result and (_may_be_none(at) or not in_object)
         if unseen or "absent" in recorded[at]:
             result[at] = recorded[at]
     return result
@@ -131,7 +129,10 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
-    """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
+    """The bundled models on llama.cpp, with a chat template.
+
+    Warm, so that nothing is null for lack of a round.
+    """
     keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
     keys.touch(0o600)
     keys.write_text(KEY)
@@ -140,39 +141,40 @@ def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
     verifier = shared.verifier("bundled", *options, engine="llama")
     made = {"verifier": verifier, "drafter": shared.drafter("bundled", engine="llama")}
     for daemon in made.values():
-        assert generate(daemon, "def f(", "--ignore-eos").code == 0
+        assert generate(daemon, "def f(", ignore_eos=True).code == 0
     return made
 
 
 def ask(daemon: Daemon, resource: str, request: object = None) -> Answer:
-    """An answer at the daemon's socket; a request is sent as JSON, or as it is where it is bytes."""
+    """Return the answer at the daemon's socket; a request is sent as JSON unless it is bytes."""
     return Served(daemon).ask("GET" if request is None else "POST", resource, request)
 
 
 def answered(daemon: Daemon, resource: str, request: object = None) -> object:
     answer = ask(daemon, resource, request)
     assert answer.status == 200, answer
-    return apart(answer.json())
+    return without_report(answer.json())
 
 
-def apart(answer: dict[str, dict[str, object]]) -> object:
-    """The same without the report, which is the same everywhere and recorded once."""
+def without_report(answer: dict[str, dict[str, object]]) -> Any:
+    """Take out the report, which is the same everywhere and checked on its own."""
     reports = answer.get("specmesh", {}).pop("report", [])
     check("report", [reports] if isinstance(reports, dict) else reports)
     return answer
 
 
 def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object]:
-    """The chunks of a stream: the first, those with text, the one that ends the text, the usage."""
-    first, *chunks = map(apart, ask(daemon, resource, request).chunks())
-    ends = [
-        chunk
-        for chunk in chunks
-        if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None
-    ]
-    usage = [chunk for chunk in chunks if not chunk["choices"]]
-    between = [chunk for chunk in chunks if chunk not in ends and chunk not in usage]
-    return {"first": first, "text": between, "end": ends, "usage": usage}
+    """Return the chunks of a stream by their kinds."""
+    first, *chunks = ask(daemon, resource, request).chunks()
+    kinds = dict[str, Any](first=without_report(first), text=[], end=[], usage=[])
+    for chunk in map(without_report, chunks):
+        if not chunk["choices"]:
+            kinds["usage"].append(chunk)
+        elif chunk["choices"][0]["finish_reason"] is None:
+            kinds["text"].append(chunk)
+        else:
+            kinds["end"].append(chunk)
+    return kinds
 
 
 @pytest.mark.parametrize(
@@ -184,50 +186,50 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
         ("alone", ("--draft-n", 0)),
     ],
 )
-def test_generate_json(pair: dict[str, Daemon], name: str, options: tuple[object, ...]):
+def test_generate_json(pair, name, options):
     for daemon in pair.values():
-        done = generate(daemon, "def f(", "--json", "--max-tokens", 30, "--ignore-eos", *options)
+        done = generate(daemon, "def f(", *options, json=True, max_tokens=30, ignore_eos=True)
         check(f"generate-{name}", done.json)
 
 
-def test_stats_and_metrics(pair: dict[str, Daemon]):
-    """`stats --json` and /metrics of both, while they draft."""
+def drafts(pair: dict[str, Daemon]) -> bool:
+    return all(daemon.stats()["draft_n"] is not None for daemon in pair.values())
 
-    def taken() -> list[tuple[str, object, bytes]] | None:
+
+def test_stats_and_metrics(pair):
+    """`stats --json` and /metrics of both are taken while they draft."""
+    stats = dict[str, Json]()
+    metrics = dict[str, bytes]()
+
+    def taken() -> bool:
         with Stream(pair["verifier"], body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
             stream.read(while_=lambda: sum(stream.accepted) < 20)
-            until(
-                lambda: all(one.stats()["draft_n"] is not None for one in pair.values()),
-                "the snapshots have it",
-            )
-            shown = [
-                command("stats", "--json", "--socket", one.socket).json for one in pair.values()
-            ]
-            metrics = [ask(one, "/metrics").raw for one in pair.values()]
-            lasted = all(one.stats()["draft_n"] is not None for one in pair.values())
-        return (
-            [(one.role, *both) for one, *both in zip(pair.values(), shown, metrics, strict=True)]
-            if lasted
-            else None
-        )
+            until(lambda: drafts(pair), "the snapshots have it")
+            for role, daemon in pair.items():
+                stats[role] = command("stats", json=True, socket=daemon.socket).json
+                metrics[role] = ask(daemon, "/metrics").raw
+            return drafts(pair)
 
-    for role, stats, metrics in until(taken, "they draft for as long as it takes to look"):
-        check(f"stats-{role}", stats)
-        families = text_string_to_metric_families(metrics.decode())
-        check_facts(
-            f"metrics-{role}", dict(sorted((family.name, described(family)) for family in families))
-        )
+    until(taken, "they draft for as long as it takes to look")
+    for role in pair:
+        check(f"stats-{role}", stats[role])
+        families = text_string_to_metric_families(metrics[role].decode())
+        described = {family.name: description_of(family) for family in families}
+        check_facts(f"metrics-{role}", dict(sorted(described.items())))
 
 
-def described(family: Metric) -> str:
-    return f"{family.type} of {', '.join(sorted({label for sample in family.samples for label in sample.labels}))}"
+def description_of(family: Metric) -> str:
+    labels = set[str]()
+    for sample in family.samples:
+        labels |= sample.labels.keys()
+    return f"{family.type} of {', '.join(sorted(labels))}"
 
 
-def test_resources(pair: dict[str, Daemon]):
+def test_resources(pair):
     for daemon in pair.values():
         check("health", answered(daemon, "/health"))
         check("models", answered(daemon, "/v1/models"))
-        check("ping", command("ping", "--json", "--count", 1, "--socket", daemon.socket).json)
+        check("ping", command("ping", json=True, count=1, socket=daemon.socket).json)
 
 
 @pytest.mark.parametrize(
@@ -242,16 +244,18 @@ def test_resources(pair: dict[str, Daemon]):
         ("chat-logprobs", {"logprobs": True, "top_logprobs": 2}),
     ],
 )
-def test_completions(pair: dict[str, Daemon], name: str, more: dict[str, object]):
-    path, asked = (
-        ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
-    )
+def test_completions(pair, name, more):
+    path = "/v1/completions"
+    asked = TEXT
+    if name.startswith("chat"):
+        path = "/v1/chat/completions"
+        asked = CHAT
     for daemon in pair.values():
         check(name, answered(daemon, path, asked | more))
         check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
 
 
-def test_responses(pair: dict[str, Daemon]):
+def test_responses(pair):
     for daemon in pair.values():
         check("response", answered(daemon, "/v1/responses", RESPONSE))
 
@@ -271,46 +275,39 @@ ERRORS = {
 }
 
 
-def test_errors(pair: dict[str, Daemon], port: int, mesh: Mesh):
-    """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
-    told = {name: fields(ask(pair["verifier"], *request)) for name, request in ERRORS.items()}
-    assert told == {
-        name: fields(ask(pair["drafter"], *request)) for name, request in ERRORS.items()
-    }
-    told["no key"] = fields(Served(pair["verifier"], port).ask("GET", "/v1/models"))
+def test_errors(pair, port, mesh):
+    """Each refusal has its status and the fields of the error object, but for its sentence."""
+    facts = {name: refusal(ask(pair["verifier"], *asked)) for name, asked in ERRORS.items()}
+    for name, asked in ERRORS.items():
+        assert refusal(ask(pair["drafter"], *asked)) == facts[name]
+    facts["no key"] = refusal(Served(pair["verifier"], port).ask("GET", "/v1/models"))
     other = free_port()
-    alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
-    until(lambda: is_open(other), "its port is open")  # later than its socket
-    told["no verifier"] = fields(ask(alone, "/v1/completions", TEXT))
-    told["another site"] = fields(
-        Served(alone, other).ask("GET", "/v1/models", Origin="https://evil.example")
-    )
-    check_facts("errors", told)
+    drafter = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
+    # The port opens later than the socket.
+    until(lambda: is_open(other), "its port is open")
+    facts["no verifier"] = refusal(ask(drafter, "/v1/completions", TEXT))
+    evil = {"Origin": "https://evil.example"}
+    facts["another site"] = refusal(Served(drafter, other).ask("GET", "/v1/models", **evil))
+    check_facts("errors", facts)
 
 
-def fields(answer: Answer) -> dict[str, object]:
-    assert answer.error["message"]
-    return {
-        "status": answer.status,
-        **{name: value for name, value in answer.error.items() if name != "message"},
-    }
+def refusal(answer: Answer) -> dict[str, object]:
+    fields = dict(answer.error)
+    assert fields.pop("message")
+    return {"status": answer.status, **fields}
 
 
 def test_exit_codes():
-    classes = [
-        cls
-        for cls in vars(errors).values()
-        if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)
-    ]
-    check_facts(
-        "exit-codes",
-        {cls.__name__: {"exit_code": cls.exit_code, "code": cls.code} for cls in classes},
-    )
+    facts = dict[str, object]()
+    for name, cls in vars(errors).items():
+        if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError):
+            facts[name] = {"exit_code": cls.exit_code, "code": cls.code}
+    check_facts("exit-codes", facts)
 
 
 def test_settings():
-    told = {
-        role: command("config", "show", role, "--json").json["settings"]
-        for role in ("verifier", "drafter")
-    }
-    check_facts("settings", {role: sorted(settings) for role, settings in told.items()})  # type: ignore[call-overload]
+    facts = dict[str, object]()
+    for role in ("verifier", "drafter"):
+        shown = command("config", "show", role, json=True).json
+        facts[role] = sorted(shown["settings"])
+    check_facts("settings", facts)

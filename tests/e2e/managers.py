@@ -26,7 +26,7 @@ class Manager(socket.socket):
                 return self.heard[-1]
 
     def drain(self) -> None:
-        """Read what has come."""
+        """Read the notifications so far."""
         self.setblocking(False)
         with suppress(BlockingIOError):
             self.until("no such key")

@@ -1,4 +1,4 @@
-"""Fixtures: daemons as processes, proxies between them, and their logs where a test fails."""
+"""Fixtures: daemons as processes, proxies between them, and their logs if a test fails."""
 
 import shutil
 import signal
@@ -51,13 +51,16 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
 
 @pytest.fixture(scope="module")
 def served(shared: Mesh) -> dict[str, Served]:
-    """A verifier with a key and a page's origin, and a drafter with that alone, at TCP ports."""
+    """Serve a verifier with a key and a page's origin, and a drafter with the origin, at ports."""
     return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
 
 
 @pytest.fixture
 def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
-    """Where a module's own `verifier` runs: it is alone at first, and drafters that a test starts end with it."""
+    """The mesh of a module's own `verifier`, which has no peers at first.
+
+    Drafters that a test starts end with it.
+    """
     until(lambda: not verifier.stats()["peers"] and not verifier.live(), "the verifier is alone")
     before = len(shared.daemons)
     yield shared
@@ -97,7 +100,7 @@ def proxy() -> Iterator[Callable[..., Proxy]]:
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[None]:
-    """Show what the daemons logged during a test that fails."""
+    """Show the daemons' logs of a test that fails."""
     yield
     _show_logs()
 
@@ -105,6 +108,7 @@ def logs() -> Iterator[None]:
 def _show_logs() -> None:
     for daemon in STARTED:
         text = daemon.text() if daemon.log.exists() else ""
-        if text[daemon.shown :]:
-            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{text[daemon.shown :]}")  # noqa: T201  (pytest shows it where the test fails)
+        new = text[daemon.shown :]
+        if new:  # pytest shows it if the test fails
+            print(f"--- {daemon.log.name} (pid {daemon.pid})\n{new}")  # noqa: T201
         daemon.shown = len(text)

@@ -1,4 +1,4 @@
-"""The real daemons as processes, and what they must say: helpers of the end-to-end tests."""
+"""The real daemons as processes: helpers of the end-to-end tests."""
 
 import json
 import os
@@ -30,18 +30,25 @@ STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
 GROWTH = 4 * 2**20
-"""Bytes by which memory may differ without anything having grown: allocators keep what was freed."""
+"""Bytes by which memory may differ without anything having grown.
+
+Allocators keep what was freed.
+"""
 
 Json = dict[str, Any]  # of a daemon or a command: what is not as a test reads it fails the test
 
 
 def edited(*lines: str) -> list[str]:
-    """`specmesh` that runs these lines of Python first."""
-    return [sys.executable, "-c", "\n".join([*lines, "from specmesh.cli import main", "main()"])]
+    """Return `specmesh` with these lines of Python before it."""
+    program = [*lines, "from specmesh.cli import main", "main()"]
+    return [sys.executable, "-c", "\n".join(program)]
 
 
 def until(condition: Callable[[], T], what: str) -> T:
-    """Poll until `condition()` is true and return it; daemons' errors count as not yet, their deaths do not."""
+    """Poll until `condition()` is true and return it.
+
+    Daemons' errors count as not yet, their deaths do not.
+    """
 
     def holds() -> T | None:
         for daemon in STARTED:
@@ -73,20 +80,35 @@ class Done:
         assert [word for word in words if str(word) not in line] == [], line
 
 
+def flags(options: dict[str, object]) -> list[object]:
+    """Return options of a command by their names: max_tokens=5, json=True."""
+    words = list[object]()
+    for name, value in options.items():
+        words.append("--" + name.replace("_", "-"))
+        if value is not True:
+            words.append(value)
+    return words
+
+
 def command(
     *args: object,
     stdin: str | None = None,
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
     shell: str = "",
+    **options: object,
 ) -> Done:
-    """Run `specmesh ARGS` to its end; `shell`: by this line of a shell, which has `"$@"` for it."""
+    """Run `specmesh ARGS OPTIONS` to its end.
+
+    shell: a line of a shell that runs it, as `"$@"`.
+    """
     program = ["sh", "-c", shell, "sh", *SPECMESH] if shell else FORKED
+    words = [str(word) for word in (*args, *flags(options))]
     with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         given.write(stdin or "")
         given.seek(0)
-        streams = [one.fileno() for one in (given, out, err)]
-        process = started(program, list(map(str, args)), environment(env), streams, cwd)
+        streams = [given.fileno(), out.fileno(), err.fileno()]
+        process = started(program, words, environment(env), streams, cwd)
         try:
             code = process.wait(PATIENCE)
         finally:
@@ -103,7 +125,7 @@ def started(
     streams: Sequence[int],
     cwd: Path | None = None,
 ) -> "subprocess.Popen[bytes] | Forked":
-    """`specmesh WORDS`, run by this program, or forked where it is None."""
+    """Start `specmesh WORDS` by this program, or by a fork if it is None."""
     if program is None:
         return Forked(words, env, streams, str(cwd or "."))
     stdin, stdout, stderr = streams
@@ -136,7 +158,10 @@ def runtime(folder: Path) -> dict[str, str]:
 
 
 class Daemon:
-    """A running verifier or drafter; its stderr goes to `log`. program: what runs it; None forks it."""
+    """A running verifier or drafter.
+
+    Its stderr goes to `log`. program: the command that runs it; None forks it.
+    """
 
     def __init__(
         self,
@@ -146,7 +171,9 @@ class Daemon:
         log: Path,
         program: Sequence[str] | None,
     ) -> None:
-        self.role, self.socket, self.log = role, socket_path, log
+        self.role = role
+        self.socket = socket_path
+        self.log = log
         words = [role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr, Path(os.devnull).open("r+b") as null:
             streams = null.fileno(), null.fileno(), stderr.fileno()
@@ -169,7 +196,7 @@ class Daemon:
         return self
 
     def check(self) -> None:
-        """Fail where it has ended and nobody let it."""
+        """Fail if it has ended by itself."""
         code = self.process.poll()
         assert code is None or self.let_go, f"{self.role} exited with {code}:\n{self.text()}"
 
@@ -177,7 +204,7 @@ class Daemon:
         return self.client.get("/stats")
 
     def verifier(self) -> Json:
-        """What a drafter says of its first verifier."""
+        """Return a drafter's view of its first verifier."""
         first: Json = self.stats().get("verifiers", [{}])[0]
         return first
 
@@ -190,7 +217,7 @@ class Daemon:
         return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
     def serves(self) -> bool:
-        """Whether this drafter has a vocabulary; one without a model says so in its log only."""
+        """Return True if this drafter has a vocabulary; without a model only its log shows it."""
         return bool(self.verifier()["vocabulary"]) or bool(self.events("vocabulary_fetched"))
 
     def text(self) -> str:
@@ -220,7 +247,10 @@ class Daemon:
 
 
 class Usage:
-    """Descriptors and memory of a process when this was made; on other systems than Linux nothing is known."""
+    """Descriptors and memory of a process when this was made.
+
+    On other systems than Linux nothing is known.
+    """
 
     def __init__(self, pid: int) -> None:
         self._folder = Path(f"/proc/{pid}")
@@ -244,7 +274,10 @@ class Usage:
 
 
 class Mesh:
-    """Daemons of one test or module, in a folder of their own; `stop` ends them all. program: as `Daemon` has it."""
+    """Daemons of one test or module, in a folder of their own.
+
+    `stop` ends them all. program: as `Daemon` has it.
+    """
 
     def __init__(self, folder: Path, program: Sequence[str] | None = SPECMESH) -> None:
         self.folder, self.program = folder, program
@@ -270,18 +303,9 @@ class Mesh:
     def verifier(
         self, model: object = "", *args: object, engine: str = "sim", ready: bool = True, **how: Any
     ) -> Daemon:
-        """A verifier; `model` is the simulation's settings or a file. how: as `start` has it."""
-        options = (
-            "--engine",
-            engine,
-            "--model",
-            model or "step_ms=4",
-            "--bind",
-            self.address,
-            "--threads",
-            1,
-        )
-        daemon = self.start("verifier", *options, *args, **how)
+        """Start a verifier; `model` is the simulation's settings or a file. how: as for `start`."""
+        options = ("--engine", engine, "--model", model or "step_ms=4", "--threads", 1)
+        daemon = self.start("verifier", *options, "--bind", self.address, *args, **how)
         return daemon.ready() if ready else daemon
 
     def drafter(
@@ -293,39 +317,26 @@ class Mesh:
         ready: bool = True,
         **how: Any,
     ) -> Daemon:
-        """A drafter for this mesh's verifier, or for another port (a proxy's)."""
-        with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        options = (
-            "--engine",
-            engine,
-            *with_model,
-            "--connect",
-            f"tcp://127.0.0.1:{port or self.port}",
-            "--threads",
-            1,
-        )
+        """Start a drafter for this mesh's verifier, or for another port (a proxy's)."""
+        options = ["--engine", engine, "--threads", 1]
+        options += ["--connect", f"tcp://127.0.0.1:{port or self.port}"]
+        if engine != "ngram":
+            options += ["--model", model or "draft_ms=0.5,alpha=0.9"]
         daemon = self.start("drafter", *options, *args, **how)
         return self.attached(daemon.ready()) if ready else daemon
 
     def cannot_start(self, role: str, *args: object, **how: Any) -> Done:
-        """What a daemon with these options says, which ends at once."""
-        bind = ("--bind", f"tcp://127.0.0.1:{free_port()}") if role == "verifier" else ()
-        usual = (
-            "--engine",
-            "sim",
-            "--model",
-            "step_ms=1",
-            "--socket",
-            self.folder / "x.sock",
-            *bind,
-        )
+        """Run a daemon with these options, which ends at once."""
+        usual = ["--engine", "sim", "--model", "step_ms=1", "--socket", self.folder / "x.sock"]
+        if role == "verifier":
+            usual += ["--bind", f"tcp://127.0.0.1:{free_port()}"]
         return command(role, *usual, *args, **how)
 
     def attached(self, drafter: Daemon) -> Daemon:
-        """Wait until the running verifier's /stats show this drafter, and that has a vocabulary to serve clients by."""
-        verifier = [
-            one for one in self.daemons if one.role == "verifier" and one.process.poll() is None
-        ][-1]
+        """Wait until the running verifier has this drafter, and that has its vocabulary."""
+        for daemon in self.daemons:
+            if daemon.role == "verifier" and daemon.process.poll() is None:
+                verifier = daemon
         why = f"the verifier sees its drafter; their logs:\n{verifier.text()}\n{drafter.text()}"
         until(lambda: verifier.has(drafter) and drafter.serves(), why)
         return drafter
@@ -336,8 +347,8 @@ class Mesh:
             daemon.kill()
 
 
-def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> Done:
-    return command("generate", prompt, "--socket", daemon.socket, *args, **options)  # type: ignore[arg-type]
+def generate(daemon: Daemon, *words: object, **options: Any) -> Done:
+    return command("generate", *words, socket=daemon.socket, **options)
 
 
 class Running:
@@ -369,23 +380,21 @@ class Running:
         return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
 
 
-def generating(daemon: Daemon, prompt: str, *args: object) -> Running:
-    return Running("generate", prompt, "--socket", daemon.socket, *args)
+def generating(daemon: Daemon, *words: object, **options: object) -> Running:
+    return Running("generate", *words, *flags({"socket": daemon.socket} | options))
 
 
 def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:
-    """A greedy completion's body, each text computed anew: what memory holds was computed in other widths."""
-    return {
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "cache_prompt": False,
-        **more,
-    }
+    """Return a greedy completion's body, whose text is computed anew.
+
+    The prefix cache was computed in other widths.
+    """
+    greedy = {"temperature": 0, "cache_prompt": False}
+    return {"prompt": prompt, "max_tokens": max_tokens, **greedy, **more}
 
 
 class Stream:
-    """A streamed completion in this process, begun at once: `text` so far, and what the rounds said."""
+    """A streamed completion in this process, begun at once, with its text and rounds so far."""
 
     def __init__(self, daemon: Daemon, request: Json) -> None:
         self._chunks: Iterator[Json] = daemon.client.complete(request)
@@ -403,7 +412,7 @@ class Stream:
         self._chunks.close()  # type: ignore[attr-defined]
 
     def read(self, rounds: int = 0, *, while_: Callable[[], bool] | None = None) -> "Stream":
-        """Read this many rounds, or as long as `while_()` holds, or else to the end."""
+        """Read this many rounds, or as long as `while_()` holds, or to the end."""
         left = rounds
         for chunk in self._chunks:
             choice, told = chunk["choices"][0], chunk["specmesh"]
@@ -432,8 +441,11 @@ def complete(daemon: Daemon, request: Json) -> Stream:
 
 
 def drafted(daemon: Daemon, request: Json) -> Stream:
-    """A completion some of whose drafts stood: a drafter that had no processor for as long as a short text takes has
-    drafted nothing for it, so the text is asked for again, and must be the same."""
+    """A completion some of whose drafts stood.
+
+    A drafter that had no processor for as long as a short text takes has drafted nothing for it, so
+    the text is asked for again, and must be the same.
+    """
     streams = [complete(daemon, request)]
 
     def stands() -> bool:
@@ -447,7 +459,7 @@ def drafted(daemon: Daemon, request: Json) -> Stream:
 
 
 def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> list[int]:
-    """What the simulated target says alone: the truth that every test of it compares with."""
+    """Return the simulated target's own text, the truth of every test of it."""
     return simulated(list(prompt.encode()), count, params)
 
 

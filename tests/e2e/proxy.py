@@ -13,20 +13,23 @@ RETRANSMISSION = 0.2
 """Seconds that a lost packet holds up what follows: TCP hides loss, and it shows as stalls."""
 
 GREETING = 300
-"""Bytes each way in which ZeroMQ greets, and the first HELLO and WELCOME are: what comes later is damaged."""
+"""Bytes each way in which ZeroMQ greets, and the first HELLO and WELCOME are.
+
+What comes later is damaged.
+"""
 
 
 class Proxy:
-    """Listens on a loopback port of its own, `port`, and forwards to `target`; runs on a thread until closed.
+    """Listens on a loopback port of its own, `port`, and forwards to `target`.
 
-    delay:     seconds that each way takes.
-    jitter:    seconds more, at most, at random; TCP keeps the order.
-    loss:      share of what is sent that comes only after a retransmission.
-    bandwidth: bytes a second each way; 0 has no bound.
-    piece:     most bytes written at once; 0 writes what there is.
+    Runs on a thread until closed.
 
-    damage: share of what is sent in which one bit is flipped, once a connection has been greeted; `flipped` counts.
-    captured: what a listener would have, the bytes forwarded to the target and those back.
+    delay: seconds that each way takes. jitter: seconds more, at most, at random; TCP keeps the
+    order. loss: share of the data that comes only after a retransmission. bandwidth: bytes a second
+    each way; 0 has no bound. piece: most bytes written at once; 0 writes all there is.
+
+    damage: share of the data in which one bit is flipped, once a connection has been greeted;
+    `flipped` counts. captured: the bytes that a listener would have, to the target and back.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class Proxy:
         bandwidth: int = 0,
         piece: int = 0,
     ) -> None:
-        self.delay, self._jitter, self._loss = delay, jitter, loss
+        self.delay = delay
+        self._jitter = jitter
+        self._loss = loss
         self._bandwidth, self._piece = bandwidth, piece
         self.damage, self.flipped = 0.0, 0
         self.connections = 0
@@ -60,12 +65,15 @@ class Proxy:
         self._run(self._cut())
 
     def hold(self, to_target: bool | None = None) -> None:
-        """Forward nothing from now on, as a network that swallows packets; in one direction only, or in both."""
+        """Forward nothing from now on, as a network that swallows packets.
+
+        In one direction only, or in both.
+        """
         for way in (True, False) if to_target is None else (to_target,):
             self._loop.call_soon_threadsafe(self._open[way].clear)
 
     def release(self) -> None:
-        """Forward again, what was held back first, as TCP's retransmission does."""
+        """Forward again, held data first, as TCP's retransmission does."""
         for way in self._open.values():
             self._loop.call_soon_threadsafe(way.set)
 
@@ -96,7 +104,7 @@ class Proxy:
     async def _fetch(
         self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]"
     ) -> None:
-        """Queue what comes with the time when it shall arrive; what was sent before it always comes first."""
+        """Queue data with the time of its arrival, in the order of sending."""
         data = b"more"
         while data:
             try:

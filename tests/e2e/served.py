@@ -1,4 +1,7 @@
-"""Daemons asked over HTTP as their clients ask, at a TCP port or a socket; connections that take and do not give."""
+"""Daemons asked over HTTP as their clients ask, at a TCP port or a socket.
+
+Connections that take and do not give.
+"""
 
 import http.client
 import json
@@ -59,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A daemon with a TCP port, or its socket where `port` is 0; it has a key, or none."""
+    """A daemon with a TCP port, or its socket if `port` is 0; it has a key, or none."""
 
     daemon: Daemon
     port: int = 0
@@ -70,7 +73,10 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
-        """The answer to a request with its key, unless `headers` say otherwise; `body` as JSON, or as its bytes."""
+        """The answer to a request with its key, unless `headers` say otherwise.
+
+        `body` as JSON, or as its bytes.
+        """
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.key:
             sent = {"Authorization": f"Bearer {self.key}"} | sent
@@ -99,22 +105,23 @@ class Served:
 
 
 def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
-    """A verifier with a key, and a drafter without, by their roles; both have these options."""
-    ports, keys = (free_port(), free_port()), mesh.folder / "api-keys"
+    """Start a verifier with a key and a drafter without, both with these options."""
+    port = free_port()
+    keys = mesh.folder / "api-keys"
     keys.touch(0o600)
     keys.write_text(f"# of the tests\n{KEY}\n")
-    verifier = mesh.verifier(
-        model, *options, "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys
-    )
-    drafter = mesh.drafter("alpha=0.8", *options, "--http", f"localhost:{ports[1]}")
-    return {"verifier": Served(verifier, ports[0], KEY), "drafter": Served(drafter, ports[1])}
+    http = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys)
+    verifier = Served(mesh.verifier(model, *options, *http), port, KEY)
+    port = free_port()
+    drafter = mesh.drafter("alpha=0.8", *options, "--http", f"localhost:{port}")
+    return {"verifier": verifier, "drafter": Served(drafter, port)}
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def asking(request: Json) -> bytes:
-    """What a client sends that asks for a completion."""
+    """Return the bytes of a request for a completion."""
     raw = json.dumps(request).encode()
     return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
@@ -123,7 +130,10 @@ def asking(request: Json) -> bytes:
 def many(
     address: tuple[str, int] | Path, count: int, sent: bytes = b"", seconds: float = PATIENCE
 ) -> Iterator[list[socket.socket]]:
-    """So many connections that send this and no more; one that is not taken in so many seconds says nothing."""
+    """Open so many connections that send only this.
+
+    One that is not accepted in so many seconds sends nothing.
+    """
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     with ExitStack() as opened:
         made = [opened.enter_context(closing(socket.socket(family))) for _ in range(count)]

@@ -1,272 +1,271 @@
-"""What API clients send every day, at a verifier with a key and at a drafter: taken, or refused in words they know.
+"""Requests that API clients send every day, at a verifier with a key and at a drafter.
 
-`client_bodies.json` has what real clients sent (of those with tools, one for each form of answer), as `bench/clients
---record` wrote it down; they are not needed here. Of each answer is read what the client that asked would read.
+`client_bodies.json` has requests of real clients (of those with tools, one for each form of
+answer), as `bench/clients --record` wrote it. Of each answer the tests read what that client reads.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 
 import jsonschema
 import pytest
+from harness.tables import cases, rows
 from processes import Json, sim_text
-from served import CONTEXT, PAGE, SAID, Answer, Served
+from served import CONTEXT, PAGE, SAID, Answer
 
 ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
-NULLS = (
-    *(
-        "model",
-        "user",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "logit_bias",
-        "n",
-        "logprobs",
-        "top_p",
-        "top_k",
-    ),
-    *(
-        "presence_penalty",
-        "frequency_penalty",
-        "response_format",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-    ),
-    *(
-        "metadata",
-        "store",
-        "modalities",
-        "audio",
-        "prediction",
-        "reasoning_effort",
-        "functions",
-        "function_call",
-    ),
-    *(
-        "service_tier",
-        "web_search_options",
-        "grammar",
-        "json_schema",
-        "min_p",
-        "cache_prompt",
-        "mirostat",
-        "draft_n",
-    ),
-    *("guided_json", "top_logprobs", "suffix", "echo", "best_of", "resume", "strategy", "nonsense"),
-)
+NULLS = """
+model user seed stop stream stream_options logit_bias n logprobs top_p top_k presence_penalty
+frequency_penalty response_format tools tool_choice parallel_tool_calls metadata store modalities
+audio prediction reasoning_effort functions function_call service_tier web_search_options grammar
+json_schema min_p cache_prompt mirostat draft_n guided_json top_logprobs suffix echo best_of resume
+strategy nonsense
+"""
+USAGE = {"stream_options": {"include_usage": True}}
+HI = sim_text("user: Hi\nassistant: ", 12)
 
 
-def test_null_is_left_out(server: Served):
+def test_null_is_left_out(server):
     """A field that is null is a field that is not there, known or not."""
-    nulls = dict.fromkeys(NULLS)
+    nulls = dict.fromkeys(NULLS.split())
     answer = server.complete(**nulls)
     assert answer.texts == [sim_text("once", 12)]
     assert "x-specmesh-ignored" not in answer.headers
-    assert server.chat(**nulls, max_completion_tokens=None).texts == [
-        sim_text("user: Hi\nassistant: ", 12)
-    ]
+    assert server.chat(**nulls, max_completion_tokens=None).texts == [HI]
 
 
-def test_max_tokens(server: Served):
-    """-1 goes on to the end of the context, 0 has the prompt only."""
+def test_max_tokens_of_minus_one(server):
+    """The text goes on to the end of the context."""
     long = server.complete(prompt="x" * (CONTEXT - 30), max_tokens=-1)
     assert (long.usage, long.choices[0]["finish_reason"]) == ((CONTEXT - 30, 30), "length")
     assert server.chat(max_tokens=-1, stop=["\x00"]).usage[1] > 128
-    for stream in (False, True):
-        none = server.complete(max_tokens=0, stream=stream, stream_options={"include_usage": True})
-        told = none.chunks() if stream else [none.json()]
-        choices = [choice for one in told for choice in one["choices"]]
-        assert "".join(choice["text"] for choice in choices) == ""
-        assert choices[-1]["finish_reason"] == "length"
-        assert told[-1]["usage"]["completion_tokens"] == 0
-    assert server.complete(max_tokens=0).usage == (4, 0)
 
 
-def test_prompts(server: Served):
-    """Each prompt of a list has its choices, numbered as OpenAI does, and they are those it has alone."""
+@pytest.mark.parametrize("stream", [False, True])
+def test_max_tokens_of_zero(server, stream):
+    answer = server.complete(max_tokens=0, stream=stream, **USAGE)
+    bodies = answer.chunks() if stream else [answer.json()]
+    choices = [choice for body in bodies for choice in body["choices"]]
+    assert "".join(choice["text"] for choice in choices) == ""
+    assert choices[-1]["finish_reason"] == "length"
+    usage = bodies[-1]["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (4, 0)
+
+
+def test_prompts(server):
+    """Each prompt of a list has its choices, numbered as OpenAI does.
+
+    Those of a request of its own.
+    """
+    ask = partial(server.complete, n=2, seed=5, temperature=100, top_k=50)
     prompts = ["once", [104, 105], ""]
-    alone = [server.complete(prompt=one, n=2, seed=5, temperature=100, top_k=50) for one in prompts]
-    told = [text for one in alone for text in one.texts]
-    together = server.complete(prompt=prompts, n=2, seed=5, temperature=100, top_k=50)
-    assert together.texts == told
-    assert len(set(told)) == 6
+    texts = list[str]()
+    for prompt in prompts:
+        texts += ask(prompt=prompt).texts
+    together = ask(prompt=prompts)
+    assert together.texts == texts
+    assert len(set(texts)) == 6
     assert [choice["index"] for choice in together.choices] == list(range(6))
-    usage = tuple(sum(one.usage[part] for one in alone) for part in (0, 1))
-    assert together.usage == usage == (4 + 2 + 1, 6 * 12)
-    streamed, wanted = [""] * 6, {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = server.complete(
-        prompt=prompts, n=2, seed=5, temperature=100, top_k=50, **wanted
-    ).chunks()
+    assert together.usage == (4 + 2 + 1, 6 * 12)
+    *chunks, last = ask(prompt=prompts, stream=True, **USAGE).chunks()
+    streamed = [""] * 6
     for chunk in chunks:
         [choice] = chunk["choices"]
         streamed[choice["index"]] += choice["text"]
-    assert streamed == told
-    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage
+    assert streamed == texts
+    assert last["usage"]["completion_tokens"] == 6 * 12
 
 
-def test_unknown_fields(server: Served):
-    """Ignored, and said so in a header that no name can break."""
+def test_unknown_fields(server):
+    """They are ignored, and named in a header that no name can break."""
     odd = "a\r\nb: \u20ac" + "x" * 200
-    message = {
-        "role": "user",
-        "content": [{"type": "text", "text": "Hi", "cache_control": {}}],
-        "mood": "good",
-    }
-    answer = server.chat(
-        message, nonsense=1, **{odd: 2}, user="me", dry_base=1.75, xtc_probability=0
-    )
-    assert answer.texts == [sim_text("user: Hi\nassistant: ", 12)]
-    told = answer.headers["x-specmesh-ignored"]
-    assert {"nonsense", "dry_base"} < set(told.split(", "))
-    assert (told.isascii(), "\n" in told, len(told) < 400) == (True, False, True)
+    content = [{"type": "text", "text": "Hi", "cache_control": {}}]
+    message = {"role": "user", "content": content, "mood": "good"}
+    more = {"user": "me", "dry_base": 1.75, "xtc_probability": 0}
+    answer = server.chat(message, nonsense=1, **{odd: 2}, **more)
+    assert answer.texts == [HI]
+    names = answer.headers["x-specmesh-ignored"]
+    assert {"nonsense", "dry_base"} < set(names.split(", "))
+    assert names.isascii()
+    assert "\n" not in names
+    assert len(names) < 400
 
 
-def test_a_trailing_assistant_message_goes_on(server: Served):
-    """Its text is the beginning of what comes, to the last space; an answer begins where that is asked for."""
+@cases(
+    "content, fields, end",
+    """
+    ["The sky  ", {}, ""]
+    ["The sky  ", {"add_generation_prompt": false}, ""]
+    ["The sky  ", {"continue_final_message": true, "add_generation_prompt": false}, ""]
+    [[{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}], {}, ""]
+    ["The sky  ", {"continue_final_message": false}, "\\nassistant: "]
+    ["The sky  ", {"add_generation_prompt": true}, "\\nassistant: "]
+    """,
+)
+def test_a_trailing_assistant_message_goes_on(server, content, fields, end):
+    """The text continues it, to its last space; an answer begins only on request."""
+    begun = {"role": "assistant", "content": content}
+    expected = sim_text("user: Hi\nassistant: The sky  " + end, 12)
+    assert server.chat(*SAID, begun, **fields).texts == [expected]
+
+
+def test_a_trailing_message_without_text(server):
+    assert server.chat(*SAID, {"role": "assistant"}).texts == [HI]
+
+
+def test_a_streamed_answer_goes_on(server):
     begun = {"role": "assistant", "content": "The sky  "}
-    goes_on = [sim_text("user: Hi\nassistant: The sky  ", 12)]
-    begins = [sim_text("user: Hi\nassistant: The sky  \nassistant: ", 12)]
-    assert server.chat(*SAID, begun).texts == goes_on
-    assert server.chat(*SAID, begun, add_generation_prompt=False).texts == goes_on
-    assert (
-        server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=False).texts
-        == goes_on
-    )
-    parts = {
-        "role": "assistant",
-        "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}],
-    }
-    assert server.chat(*SAID, parts).texts == goes_on
-    assert server.chat(*SAID, begun, continue_final_message=False).texts == begins
-    assert server.chat(*SAID, begun, add_generation_prompt=True).texts == begins
-    assert server.chat(*SAID, {"role": "assistant"}).texts == [
-        sim_text("user: Hi\nassistant: ", 12)
-    ]
-    streamed = server.chat(*SAID, begun, stream=True).chunks()
-    assert (
-        "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]
-    )
+    chunks = server.chat(*SAID, begun, stream=True).chunks()
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    assert text == sim_text("user: Hi\nassistant: The sky  ", 12)
 
 
-def test_a_page_that_is_allowed(server: Served):
-    """Its browser may ask, and read the answer; no other page's."""
-    wanted = {
-        "Access_Control_Request_Method": "POST",
-        "Access_Control_Request_Headers": "authorization,content-type",
-    }
-    preflight = server.ask(
-        "OPTIONS", "/v1/chat/completions", Origin=PAGE, Authorization="", **wanted
-    )
-    assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (200, PAGE)
+[WANTED] = rows("""{"Access_Control_Request_Method": "POST",
+                    "Access_Control_Request_Headers": "authorization,content-type"}""")
+
+
+def test_a_page_that_is_allowed_asks_first(server):
+    path = "/v1/chat/completions"
+    preflight = server.ask("OPTIONS", path, Origin=PAGE, Authorization="", **WANTED)
+    assert preflight.status == 200
+    assert preflight.headers["access-control-allow-origin"] == PAGE
     assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
-    answer = server.ask(
-        "POST",
-        "/v1/completions",
-        {"prompt": "once", "max_tokens": 2, "temperature": 0},
-        Origin=PAGE,
-    )
-    assert (answer.texts, answer.headers["access-control-allow-origin"]) == (
-        [sim_text("once", 2)],
-        PAGE,
-    )
+
+
+def test_a_page_that_is_allowed_reads_the_answer(server):
+    body = {"prompt": "once", "max_tokens": 2, "temperature": 0}
+    answer = server.ask("POST", "/v1/completions", body, Origin=PAGE)
+    assert answer.texts == [sim_text("once", 2)]
+    assert answer.headers["access-control-allow-origin"] == PAGE
     exposed = answer.headers["access-control-expose-headers"].lower()
     assert "x-specmesh-ignored" in exposed
     assert "x-specmesh-merged" in exposed
+
+
+def test_a_page_that_is_allowed_reads_an_error(server):
     broken = server.ask("POST", "/v1/completions", {"prompt": 1}, Origin=PAGE)
-    assert (broken.status, broken.headers["access-control-allow-origin"]) == (400, PAGE)
-    evil = server.ask("OPTIONS", "/v1/completions", Origin="https://evil.example", **wanted)
+    assert broken.status == 400
+    assert broken.headers["access-control-allow-origin"] == PAGE
+
+
+def test_another_page(server):
+    evil = server.ask("OPTIONS", "/v1/completions", Origin="https://evil.example", **WANTED)
     assert evil.status == 400
     assert "access-control-allow-origin" not in evil.headers
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: f"{asked['client']}{asked['path']}")
-def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json):
-    """What it reads is there. The drafter, which wants no key, is sent one all the same."""
-    body, chat = asked["body"], "chat" in asked["path"]
-    key = {"Authorization": f"Bearer {served['verifier'].key}"} if asked["key"] else {}
-    answer = served[role].ask(asked["method"], asked["path"], body, **asked["headers"] | key)
-    streams = body is not None and body.get("stream")
-    assert answer.headers["content-type"].startswith(
-        "text/event-stream" if streams else "application/json"
-    )
+def test_a_client_is_answered(served, role, asked):
+    """The answer has everything the client reads. The drafter wants no key, and ignores it."""
+    body = asked["body"]
+    headers = dict(asked["headers"])
+    if asked["key"]:
+        headers["Authorization"] = f"Bearer {served['verifier'].key}"
+    answer = served[role].ask(asked["method"], asked["path"], body, **headers)
     if body is None:
         assert [model["id"] for model in answer.json()["data"]] == ["sim-target"]
     elif "input" in body:
         check_response(answer, body)
+    elif body.get("stream"):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        check_chunks(answer.chunks(), body, chat="chat" in asked["path"])
     else:
-        check_answer(
-            answer.chunks() if streams else [answer.json()], body, streams=bool(streams), chat=chat
-        )
+        assert answer.headers["content-type"].startswith("application/json")
+        check_answer(answer.json(), body, chat="chat" in asked["path"])
 
 
-def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> None:
-    """An answer, or its chunks in order: who speaks, the texts asked for, one end of each, the usage if asked for."""
-    count = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
-    kind = ("chat.completion" if chat else "text_completion") + ".chunk" * (chat and streams)
-    assert {(one["object"], type(one["created"]), one["model"]) for one in told} == {
-        (kind, int, "sim-target")
-    }
-    assert len({one["id"] for one in told}) == 1
-    assert told[0]["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
-    if not streams or body.get("stream_options"):
-        usage, most = told[-1]["usage"], body.get("max_tokens") or body["max_completion_tokens"]
-        assert 0 < usage["completion_tokens"] <= most * count
-        assert usage["prompt_tokens"] > 0
-        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-        assert not streams or told.pop()["choices"] == []
-    choices: list[Json] = [choice for one in told for choice in one["choices"]]
-    assert not streams or len(choices) == len(told)
-    roles = (
-        [choice["delta" if streams else "message"].get("role") for choice in choices]
-        if chat
-        else ["assistant"]
-    )
-    assert roles == ["assistant"] + [None if streams else "assistant"] * (len(roles) - 1)
-    texts: dict[int, str] = {}
+def prompts_of(body: Json) -> int:
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) else 1
+
+
+def check_chunks(chunks: list[Json], body: Json, *, chat: bool) -> None:
+    """Check the chunks of a stream in order."""
+    for chunk in chunks:
+        check_envelope(chunk, "chat.completion.chunk" if chat else "text_completion")
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    if body.get("stream_options"):
+        last = chunks.pop()
+        assert last["choices"] == []
+        check_usage(last["usage"], body)
+    texts = [""] * prompts_of(body)
+    roles = list[object]()
+    ends = dict[int, object]()
+    for chunk in chunks:
+        [choice] = chunk["choices"]
+        texts[choice["index"]] += text_of(choice)
+        if chat:
+            roles.append(choice["delta"].get("role"))
+        if choice["finish_reason"] is not None:
+            assert choice["index"] not in ends
+            ends[choice["index"]] = choice["finish_reason"]
+    assert sorted(ends) == list(range(len(texts)))
+    for index, text in enumerate(texts):
+        check_text(text, ends[index], body)
+    if chat:
+        assert roles == ["assistant"] + [None] * (len(roles) - 1)
+
+
+def check_answer(answer: Json, body: Json, *, chat: bool) -> None:
+    check_envelope(answer, "chat.completion" if chat else "text_completion")
+    check_usage(answer["usage"], body)
+    choices = answer["choices"]
+    assert [choice["index"] for choice in choices] == list(range(prompts_of(body)))
     for choice in choices:
-        message = choice.get("message") or choice.get("delta") or choice
-        said = [message.get("text") or message.get("content") or ""]
-        said += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-        texts[choice["index"]] = "".join([texts.get(choice["index"], ""), *said])
-    ends = [
-        (choice["index"], choice["finish_reason"])
-        for choice in choices
-        if choice["finish_reason"] is not None
-    ]
-    assert sorted(texts) == sorted(index for index, _ in ends) == list(range(count))
-    assert streams or list(texts) == sorted(texts)
-    for index, finish in ends:
-        check_text(texts[index], finish, body)
+        check_text(text_of(choice), choice["finish_reason"], body)
+        if chat:
+            assert choice["message"]["role"] == "assistant"
+
+
+def check_envelope(part: Json, kind: str) -> None:
+    assert (part["object"], part["model"]) == (kind, "sim-target")
+    assert type(part["created"]) is int
+    assert part["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
+
+
+def check_usage(usage: Json, body: Json) -> None:
+    most = body.get("max_tokens") or body["max_completion_tokens"]
+    assert 0 < usage["completion_tokens"] <= most * prompts_of(body)
+    assert usage["prompt_tokens"] > 0
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def text_of(choice: Json) -> str:
+    """Return the text of a choice or its chunk, and the arguments of its calls."""
+    message = choice.get("message") or choice.get("delta") or choice
+    text = message.get("text") or message.get("content") or ""
+    for call in message.get("tool_calls") or ():
+        text += call["function"]["arguments"]
+    return str(text)
 
 
 def check_response(answer: Answer, body: Json) -> None:
-    """Events, of which the last has the call."""
-    *events, rest = answer.raw.decode().split("\n\n")
-    heard = [json.loads(event.partition("\ndata: ")[2]) for event in events]
-    assert (heard[-1]["type"], rest) == ("response.completed", "")
-    [call] = heard[-1]["response"]["output"]
-    told = [
-        one["delta"] for one in heard if one["type"] == "response.function_call_arguments.delta"
-    ]
-    assert (call["type"], call["name"], call["arguments"]) == (
-        "function_call",
-        body["tools"][0]["name"],
-        "".join(told),
-    )
-    jsonschema.validate(json.loads(call["arguments"]), body["tools"][0]["parameters"])
+    """Check events whose last one has the call."""
+    *texts, rest = answer.raw.decode().split("\n\n")
+    events = [json.loads(text.partition("\ndata: ")[2]) for text in texts]
+    assert (events[-1]["type"], rest) == ("response.completed", "")
+    [call] = events[-1]["response"]["output"]
+    [tool] = body["tools"][:1]
+    arguments = ""
+    for event in events:
+        if event["type"] == "response.function_call_arguments.delta":
+            arguments += event["delta"]
+    assert (call["type"], call["name"]) == ("function_call", tool["name"])
+    assert call["arguments"] == arguments
+    jsonschema.validate(json.loads(arguments), tool["parameters"])
 
 
 def check_text(text: str, finish: object, body: Json) -> None:
     assert text
-    calls = body.get("tool_choice", "none") != "none"
-    assert finish in ({"tool_calls"} if calls else {"stop", "length"})
-    grammar, wanted = body.get("grammar"), body.get("response_format")
+    grammar = body.get("grammar")
+    wanted = body.get("response_format")
+    if body.get("tool_choice", "none") != "none":
+        assert finish == "tool_calls"
+        jsonschema.validate(json.loads(text), body["tools"][0]["function"]["parameters"])
+    else:
+        assert finish in {"stop", "length"}
     if isinstance(grammar, str):
         assert (text, finish) == (json.loads(grammar.removeprefix("root ::= ")), "stop")
     if isinstance(wanted, dict):
         jsonschema.validate(json.loads(text), wanted["json_schema"]["schema"])
-    if calls:
-        jsonschema.validate(json.loads(text), body["tools"][0]["function"]["parameters"])

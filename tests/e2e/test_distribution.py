@@ -1,9 +1,9 @@
-"""Texts by the real daemons, with the bundled pair: each token is as likely as the target alone makes it.
+"""Texts by the real daemons, with the bundled pair: each token is as likely as the target makes it.
 
-Every token of a text is held against the target's distribution at its place, computed by an engine of the test's own:
-the share of what is below it, and a uniform part of its own share. Of texts that have the target's distribution these
-numbers are uniform and independent. "Below" is in the order of what the drafter likes more than the target does, so
-that a leaning towards drafts would fill the upper bins.
+Each token has a number by the target's distribution at its place, which an engine of the test
+computes: the share of the tokens below it, and a uniform part of its own share. If texts have the
+target's distribution, these numbers are uniform and independent. "Below" is in the order of the
+drafter's preference over the target's, so that a leaning towards drafts would fill the upper bins.
 """
 
 import threading
@@ -73,7 +73,7 @@ def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float3
 def ranks(
     pair: Pair, prompt: list[int], said: list[int], params: SamplingParams, rng: np.random.Generator
 ) -> list[float]:
-    """A number for each token of a text: uniform where the text has the target's distribution."""
+    """Return a number per token, uniform if the text has the target's distribution."""
     ids = [*prompt, *said]
     sampler, found = Sampler(params), []
     both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
@@ -84,9 +84,14 @@ def ranks(
 
 
 def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[list[float], int]:
-    """Numbers of at least `total` tokens by the daemons, several texts at a time, and how many drafts stood."""
+    """Return the numbers of at least `total` tokens, and how many drafts stood.
+
+    The daemons write several texts at a time.
+    """
     prompt, lock = pair.target.tokenizer.encode(PROMPT), threading.Lock()
-    rng, found, accepted = np.random.default_rng(seed), list[float](), 0
+    rng = np.random.default_rng(seed)
+    found = list[float]()
+    accepted = 0
     [end] = pair.target.vocabulary.end_ids
 
     def text(number: int) -> int:
@@ -107,7 +112,10 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
 
 
 def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[float]:
-    """The numbers of `sampled`, of texts in which drafts stood: on a busy machine they may all be late."""
+    """The numbers of `sampled`, of texts in which drafts stood.
+
+    On a busy machine they may all be late.
+    """
 
     def numbers() -> list[float]:
         found, accepted = sampled(pair, params, total, seed)
@@ -124,12 +132,12 @@ def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[f
     ],
     ids=["all tokens", "filtered"],
 )
-def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: SamplingParams):
+def test_exact_strategies_have_the_targets_distribution(pair, params):
     assert abs(surprise(drafted(pair, params, 1000, 1000), BINS)) < 4
 
 
-def test_a_lossy_strategy_is_seen(pair: Pair):
-    """What leans towards the drafter shows, the sooner the more drafts come in time."""
+def test_a_lossy_strategy_is_seen(pair):
+    """A leaning towards the drafter shows, the sooner the more drafts come in time."""
     params = SamplingParams(temperature=1.0, strategy="threshold", threshold=0.005)
     until(lambda: surprise(sampled(pair, params, 3000, 2000)[0], BINS) > 4, "it is seen")
 
@@ -138,7 +146,7 @@ def test_a_lossy_strategy_is_seen(pair: Pair):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("strategy", ["probabilistic", "deterministic"])
 @pytest.mark.parametrize("temperature", [0.5, 0.8, 1.0, 1.5])
-def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float):
+def test_a_hundred_thousand_tokens(pair, strategy, temperature):
     """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
     params = SamplingParams(temperature=temperature, strategy=strategy)
     assert abs(surprise(drafted(pair, params, 25_000, 10_000), BINS)) < 4

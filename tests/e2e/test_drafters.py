@@ -1,7 +1,7 @@
-"""Drafters of another vocabulary, where the text is always the verifier's, and drafters of two verifiers."""
+"""Drafters of another vocabulary, with the verifier's own text, and drafters of two verifiers."""
 
-from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from processes import (
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 PROMPTS = ["def fibonacci(n):\n    ", "hello the theory", "Grüße 😀 "]
 N = 60
+SAMPLED = {"temperature": 0.8, "seed": 3, "top_p": 0.95}
 TARGET: dict[str, object] = {"seed": 1, "words": 58}
 """Every token but the end has text, so a twin can say all that the target says."""
 
@@ -40,42 +41,40 @@ def verifier(target: Path, shared: Mesh) -> Daemon:
 
 
 def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
-    """Greedy and sampled, at every socket: ids and text equal those without drafts. (drafted, accepted) of greedy, of
-    as many texts as are needed: a busy machine's drafter is late for most."""
-    counts: Counter[str] = Counter()
+    """Check that greedy and sampled texts are those without drafts, at every socket.
+
+    Return how many drafts of greedy texts there were, and how many stood. There are as many texts
+    as are needed: a busy machine's drafter is late for most.
+    """
+    drafts, accepted = 0, 0
 
     def enough() -> bool:
-        for prompt in PROMPTS:
-            for sampling in ({}, {"temperature": 0.8, "seed": 3, "top_p": 0.95}):
-                alone = complete(verifier, body(prompt, N, draft_n=0, **sampling))
-                for daemon in daemons:
-                    stream = complete(daemon, body(prompt, N, draft_n=3, **sampling))
-                    assert (stream.ids, stream.text) == (alone.ids, alone.text)
-                    if not sampling:
-                        counts.update(
-                            {
-                                name: stream.result["report"][name]
-                                for name in ("drafted", "accepted")
-                            }
-                        )
-        return counts["drafted"] > N
+        nonlocal drafts, accepted
+        for prompt, sampling in product(PROMPTS, ({}, SAMPLED)):
+            plain = complete(verifier, body(prompt, N, draft_n=0, **sampling))
+            for daemon in daemons:
+                stream = complete(daemon, body(prompt, N, draft_n=3, **sampling))
+                assert (stream.ids, stream.text) == (plain.ids, plain.text)
+                if not sampling:
+                    drafts += stream.result["report"]["drafted"]
+                    accepted += stream.result["report"]["accepted"]
+        return drafts > N
 
     until(enough, "drafts are verified")
-    return counts["drafted"], counts["accepted"]
+    return drafts, accepted
 
 
 @pytest.mark.models
-def test_permuted_twin(verifier: Daemon, target: Path, make_gguf: Make, beside: Mesh):
-    """The target's own weights under other ids: translated, said once, accepted as often as the identical model."""
+def test_permuted_twin(verifier, target, make_gguf, beside):
+    """The target's weights under other ids are translated, and accepted as often as its own."""
     twin = beside.drafter(target, *SMALL, engine="llama", name="twin")
     drafted, accepted = check_texts(verifier, [verifier, twin])
     identical = accepted / drafted
     assert twin.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert not twin.events("vocabulary_fetched")
     twin.stop()
-    other = beside.drafter(
-        make_gguf("permuted", **TARGET, permute=5), *SMALL, engine="llama", name="permuted"
-    )
+    permuted = make_gguf("permuted", **TARGET, permute=5)
+    other = beside.drafter(permuted, *SMALL, engine="llama", name="permuted")
     drafted, accepted = check_texts(verifier, [verifier, other])
     assert identical > 0.95
     assert accepted / drafted > identical - 0.01
@@ -86,16 +85,15 @@ def test_permuted_twin(verifier: Daemon, target: Path, make_gguf: Make, beside: 
 
 @pytest.mark.models
 @pytest.mark.parametrize(("whose", "permute"), [("drafter", 0), ("verifier", 6)])
-def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int, whose: str):
-    """1 % of its tokens are foreign to the other: the drafter drafts the rest, says the share, and still helps."""
+def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
+    """One in a hundred tokens is foreign; the drafter drafts the rest, and logs the share."""
     foreign = make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)
     models = {"verifier": target, "drafter": target, whose: foreign}
     verifier = mesh.verifier(models["verifier"], *SMALL, "--reproducible", engine="llama")
     daemon = mesh.drafter(models["drafter"], *SMALL, engine="llama")
     drafted, accepted = check_texts(verifier, [verifier, daemon])
-    assert (
-        accepted / drafted > 0.3
-    )  # random weights: after a foreign token in the text their guesses are any
+    # random weights: after a foreign token in the text their guesses are any
+    assert accepted / drafted > 0.3
     [told] = daemon.events("vocabulary_partial")
     assert told["level"] == "warning"
     assert "99.05 % of the tokens have a counterpart" in str(told["meaning"])
@@ -103,8 +101,8 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
 
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
-def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    """Nothing is drafted, and everybody says why; clients of both are served."""
+def test_wholly_different(verifier, make_gguf, beside):
+    """Nothing is drafted, with the reason in both daemons' stats; clients of both are served."""
     stranger = make_gguf("stranger", words=58, foreign=58)
     daemon = beside.drafter(stranger, *SMALL, engine="llama")
     [why] = [one["no_drafts"] for one in rows(daemon)]
@@ -113,30 +111,26 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     assert rows(daemon)[0]["vocabulary"]["verdict"] == "different"
     assert daemon.events("vocabulary_different")[0]["level"] == "error"
     until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "the verifier knows")
-    shown = command("ps", "--json", env=runtime(beside.folder)).json["daemons"]
-    assert {one["role"]: one["no_drafts"] for one in shown if one["state"] == "running"} == {
-        "verifier": "vocabulary",
-        "drafter": why,
-    }
+    shown = command("ps", json=True, env=runtime(beside.folder)).json["daemons"]
+    reasons = {row["role"]: row["no_drafts"] for row in shown if row["state"] == "running"}
+    assert reasons == {"verifier": "vocabulary", "drafter": why}
     for asked in (verifier, daemon):
-        told = generate(asked, PROMPTS[0], "--max-tokens", 20, "--draft-n", 4, "--json").json
+        told = generate(asked, PROMPTS[0], max_tokens=20, draft_n=4, json=True).json
         assert (told["drafted"], told["no_drafts"]) == (0, "vocabulary")
         assert told["generated_tokens"] == 20
-    for asked, word in ((verifier, "vocabulary"), (daemon, "same family")):
-        text = command("stats", "--socket", asked.socket).out
-        assert word in text
+    assert "vocabulary" in command("stats", socket=verifier.socket).out
+    assert "same family" in command("stats", socket=daemon.socket).out
 
 
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
-def test_a_verifier_changes_its_model_and_back(make_gguf: Make, target: Path, mesh: Mesh):
+def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
     """The drafter's process stays; it drafts again once the first model is back, and fetches no
     vocabulary twice."""
     stranger = make_gguf("stranger", words=58, foreign=58)
     drafter = mesh.drafter(target, *SMALL, engine="llama", ready=False)
-    for number, (model, suits) in enumerate(
-        ((target, True), (stranger, False), (target, True), (stranger, False))
-    ):
+    turns = [(target, True), (stranger, False)] * 2
+    for number, (model, suits) in enumerate(turns):
         verifier = mesh.verifier(model, *SMALL, engine="llama", name=f"{number}")
         mesh.attached(drafter)
         request = body(PROMPTS[0], N, draft_n=3, rounds=True)
@@ -151,12 +145,12 @@ def test_a_verifier_changes_its_model_and_back(make_gguf: Make, target: Path, me
 
 
 @pytest.mark.fault("E7.80")
-def test_a_text_beyond_the_drafters_context(mesh: Mesh):
+def test_a_text_beyond_the_drafters_context(mesh):
     """Whole, and by its own words without drafts: in its report, in stats and in both logs."""
     verifier = mesh.verifier("step_ms=2,n_ctx=4096")
     drafter = mesh.drafter("draft_ms=0.5,n_ctx=256")
     for daemon in (verifier, drafter):
-        told = generate(daemon, "z" * 300, "--max-tokens", 30, "--draft-n", 4, "--json").json
+        told = generate(daemon, "z" * 300, max_tokens=30, draft_n=4, json=True).json
         assert (told["text"], told["drafted"]) == (sim_text("z" * 300, 30), 0)
         assert told["no_drafts"] == "context"
         events = verifier.events("session_finished")
@@ -180,8 +174,12 @@ def rows(drafter: Daemon) -> list[dict[str, object]]:
     return drafter.stats()["verifiers"]
 
 
-def test_one_of_two_is_killed_in_the_middle(mesh: Mesh):
-    """Both have drafts; then a text goes on at the other, and is the same, and new ones go there, too."""
+def serves_a_drafter(verifier: Daemon) -> bool:
+    return any(event.get("remote") for event in verifier.events("session_opened"))
+
+
+def test_one_of_two_is_killed_in_the_middle(mesh):
+    """The text goes on at the other, and is the same, and new ones go there, too."""
     addresses = mesh.address, f"tcp://127.0.0.1:{free_port()}"
     verifiers = [mesh.verifier("step_ms=8", "--bind", one, name=one[-5:]) for one in addresses]
     drafter = mesh.drafter("", "--connect", addresses[1])
@@ -190,11 +188,7 @@ def test_one_of_two_is_killed_in_the_middle(mesh: Mesh):
         assert drafted(verifier, body(PROMPT, 100, rounds=True)).text == sim_text(PROMPT, 100)
     with Stream(drafter, body(PROMPT, 800, rounds=True)) as stream:
         stream.read(5)
-        [has] = [
-            one
-            for one in verifiers
-            if any(told.get("remote") for told in one.events("session_opened"))
-        ]
+        [has] = [verifier for verifier in verifiers if serves_a_drafter(verifier)]
         has.kill()
         stream.read()
     assert stream.text == sim_text(PROMPT, 800)
@@ -205,8 +199,8 @@ def test_one_of_two_is_killed_in_the_middle(mesh: Mesh):
 
 
 @pytest.mark.models
-def test_a_model_is_chosen(make_gguf: Make, mesh: Mesh):
-    """`generate --model` where the verifiers have different ones; without, the first one's; another name is refused."""
+def test_a_model_is_chosen(make_gguf, mesh):
+    """`generate --model` chooses a verifier by its model; by default it is the first one."""
     addresses = mesh.address, f"tcp://127.0.0.1:{free_port()}"
     for seed, address in enumerate(addresses, 1):
         file = make_gguf(f"seeded-{seed}", seed=seed, words=58)
@@ -215,13 +209,12 @@ def test_a_model_is_chosen(make_gguf: Make, mesh: Mesh):
     until(lambda: all(one["model"] for one in rows(drafter)), "the drafter has both")
 
     def said(daemon: Daemon, *options: str) -> str:
-        return generate(daemon, PROMPT, "--max-tokens", 40, *options).out
+        return generate(daemon, PROMPT, *options, max_tokens=40).out
 
     first, second = (said(one) for one in mesh.daemons[:2])
     assert first != second
     assert [said(drafter, "--model", f"seeded-{seed}") for seed in (1, 2)] == [first, second]
     assert said(drafter) == first
-    generate(drafter, PROMPT, "--model", "nobody's").refused(
-        2, "no model nobody's is served here: see `specmesh ps`"
-    )
-    assert generate(drafter, "--resume", "cmpl-" + "0" * 32, "--model", "seeded-1").code == 2
+    unknown = generate(drafter, PROMPT, model="nobody's")
+    unknown.refused(2, "no model nobody's is served here: see `specmesh ps`")
+    assert generate(drafter, resume="cmpl-" + "0" * 32, model="seeded-1").code == 2

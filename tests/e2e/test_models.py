@@ -1,8 +1,10 @@
-"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair; drafters on MLX, too. CPU
-threads where both daemons compute on one machine; a target whose layers are on others, by llama.cpp's RPC."""
+"""The same promises on real models: tiny random ones and the bundled pair, drafters on MLX too.
+
+CPU threads of daemons on one machine, and a target with layers on others by llama.cpp's RPC.
+"""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
@@ -26,20 +28,19 @@ PROMPTS = [
 ]
 N = 60
 KERNELS = 5e-3
-"""By how much logits of one row and of several may differ: other kernels, and half precision between layers."""
+"""By how much logits of one row and of several may differ.
+
+Other kernels, and half precision between layers.
+"""
 
 SMALL = ("--ctx", 256, "--max-sessions", 4)
-
-
 TWINS = {"same weights", "mlx same weights"}
+KINDS = ["same weights", "other weights", "bundled", "mlx same weights", "mlx bundled"]
+"""The drafter's model beside the target, and its engine."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=["same weights", "other weights", "bundled", "mlx same weights", "mlx bundled"],
-)
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """What the drafter's model is to the target, and its engine."""
     return str(request.param)
 
 
@@ -49,95 +50,112 @@ def pair(
 ) -> Iterator[dict[str, Daemon]]:
     engine = "mlx" if kind.startswith("mlx") else "llama"
     make_hf = request.getfixturevalue("make_hf") if engine == "mlx" else None
-    target, draft = (
-        BUNDLED / "target.gguf",
-        BUNDLED / ("drafter-hf" if engine == "mlx" else "drafter.gguf"),
-    )
-    if kind == "other weights":
-        target, draft = make_gguf("target", seed=1, layers=2), make_gguf("other", seed=2, layers=1)
-    elif kind in TWINS:
-        target = make_gguf("target", seed=1, layers=2)
-        draft = (
-            make_gguf("twin", seed=1, layers=2) if make_hf is None else make_hf("twin", gguf=target)
-        )
+    target = make_gguf("target", seed=1, layers=2)
+    match kind:
+        case "same weights":
+            draft = make_gguf("twin", seed=1, layers=2)
+        case "other weights":
+            draft = make_gguf("other", seed=2, layers=1)
+        case "mlx same weights":
+            draft = make_hf("twin", gguf=target)
+        case "bundled":
+            target, draft = BUNDLED / "target.gguf", BUNDLED / "drafter.gguf"
+        case "mlx bundled":
+            target, draft = BUNDLED / "target.gguf", BUNDLED / "drafter-hf"
     with running() as mesh:
         verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
         yield {"verifier": verifier, "drafter": mesh.drafter(draft, *SMALL, engine=engine)}
 
 
 @pytest.mark.fault("E7.84")
-def test_greedy_is_the_target_alone(pair: dict[str, Daemon], kind: str):
-    for prompt in PROMPTS:
-        alone = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
-        for daemon in pair.values():
-            for draft_n in ("auto", 4):
-                assert complete(daemon, body(prompt, N, draft_n=draft_n)).ids == alone
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_greedy_is_the_target_without_drafts(pair, kind, prompt):
+    expected = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
+    for daemon in pair.values():
+        for draft_n in ("auto", 4):
+            assert complete(daemon, body(prompt, N, draft_n=draft_n)).ids == expected
     if kind != "other weights":
-        assert drafted(pair["verifier"], body(PROMPTS[-1], N, draft_n=4)).ids == alone
+        assert drafted(pair["verifier"], body(prompt, N, draft_n=4)).ids == expected
 
 
-def test_a_twin_is_accepted_and_a_stranger_is_not(pair: dict[str, Daemon], kind: str):
-    """A drafter with the target's weights is nearly always right; the bundled one mostly; random weights hardly."""
-    reports = list[Any]()
+def test_a_twin_is_accepted_and_a_stranger_is_not(pair, kind):
+    """A drafter with the target's weights is nearly always right, one with others hardly."""
+    drafts, accepted = 0, 0
 
-    def drafts() -> int:
-        reports.extend(
-            complete(pair["verifier"], body(one, N, draft_n=4)).result["report"] for one in PROMPTS
-        )
-        return sum(report["drafted"] for report in reports)
+    def enough() -> bool:
+        nonlocal drafts, accepted
+        for prompt in PROMPTS:
+            report = complete(pair["verifier"], body(prompt, N, draft_n=4)).result["report"]
+            drafts += report["drafted"]
+            accepted += report["accepted"]
+        return drafts > N
 
-    until(lambda: drafts() > N, "drafts are verified")  # a busy machine's drafter is late for most
-    accepted = sum(report["accepted"] for report in reports)
-    low, high = (0, 0.3) if kind == "other weights" else (0.9, 1) if kind in TWINS else (0.3, 1)
-    assert low <= accepted / sum(report["drafted"] for report in reports) <= high
+    until(enough, "drafts are verified")  # a busy machine's drafter is late for most
+    low, high = (0.3, 1)
+    if kind in TWINS:
+        low, high = (0.9, 1)
+    elif kind == "other weights":
+        low, high = (0, 0.3)
+    assert low <= accepted / drafts <= high
 
 
-def logprobs(daemon: Daemon, prompt: str, draft_n: int) -> list[Any]:
-    """Each token's, and those of the three likeliest in its place."""
-    chunks = daemon.client.complete(body(prompt, N, draft_n=draft_n, logprobs=3))
-    return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]
+def logprobs_of(daemon: Daemon, prompt: str, **options: object) -> tuple[list[Any], Json]:
+    """Return each token's log-probability with the three likeliest, and the report."""
+    found = list[Any]()
+    for chunk in daemon.client.complete(body(prompt, N, logprobs=3, **options)):
+        found += chunk["specmesh"].get("logprobs", [])
+    return found, chunk["specmesh"]["report"]
 
 
-def margin(one: Any) -> float:
-    """By how much the likeliest is ahead."""
-    first, second, _ = (top["logprob"] for top in one["top_logprobs"])
-    return float(first - second)
+def first_difference(found: Sequence[int], truth: list[Any]) -> Any | None:
+    """Return the first place of a text with another id than found."""
+    for token, place in zip(found, truth, strict=True):
+        if token != place["id"]:
+            return place
+    return None
+
+
+def is_near_tie(place: Any) -> bool:
+    first, second, _ = (top["logprob"] for top in place["top_logprobs"])
+    return bool(first - second < 2 * KERNELS)
 
 
 @pytest.mark.parametrize("arch", ["mamba", "lfm2"])
 @pytest.mark.fault("E7.79")
-def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
-    """They speculate: ids are those without drafts up to a near tie, as their steps have no constant width."""
+def test_recurrent_and_hybrid_targets(make_gguf, mesh, arch):
+    """They speculate; ids are the same up to a near tie, as steps have no constant width."""
     target = make_gguf(f"target-{arch}", arch=arch, seed=1)
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     mesh.drafter(target, *SMALL, engine="llama")
-    alone = [logprobs(verifier, prompt, 0) for prompt in PROMPTS]
-    drafted, accepted = [0], [0]
+    texts = {prompt: logprobs_of(verifier, prompt, draft_n=0)[0] for prompt in PROMPTS}
+    drafts, accepted = 0, 0
 
     def mostly() -> bool:
+        nonlocal drafts, accepted
         for draft_n in ("auto", 4):
-            for prompt, truth in zip(PROMPTS, alone, strict=True):
+            for prompt, truth in texts.items():
                 stream = complete(verifier, body(prompt, N, draft_n=draft_n))
-                apart = [
-                    one for token, one in zip(stream.ids, truth, strict=True) if token != one["id"]
-                ]
-                assert not apart or margin(apart[0]) < 2 * KERNELS, "before the first near tie"
-                drafted.append(stream.result["report"]["drafted"])
-                accepted.append(sum(stream.accepted))
-        return sum(drafted) > N
+                difference = first_difference(stream.ids, truth)
+                assert difference is None or is_near_tie(difference)
+                drafts += stream.result["report"]["drafted"]
+                accepted += sum(stream.accepted)
+        return drafts > N
 
     until(mostly, "drafts are verified")
-    assert sum(accepted) > 0.8 * sum(drafted)
-    ready = verifier.events("ready")[0]
+    assert accepted > 0.8 * drafts
+    [ready] = verifier.events("ready")
     assert ready["trimming"] == "restore"
 
 
 @pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process"
 )
-def test_no_worker_is_left_of_the_loading(mesh: Mesh):
-    """A verifier with N threads has N - 1 workers: those of the thread that loaded the model would stay as long as it,
-    and libgomp has all of them sleep at barriers where they are more than cores."""
+def test_no_worker_is_left_of_the_loading(mesh):
+    """A verifier with N threads has N - 1 workers.
+
+    Workers of the thread that loaded the model would live as long as it, and libgomp puts all of
+    them to sleep at barriers if there are more than cores.
+    """
     counts = list[int]()
     for threads in (1, 4):
         verifier = mesh.verifier("bundled", *SMALL, "--threads", threads, engine="llama")
@@ -147,51 +165,62 @@ def test_no_worker_is_left_of_the_loading(mesh: Mesh):
     assert counts[1] - counts[0] <= 3
 
 
-@pytest.mark.parametrize("options", [(), ("--reproducible",)], ids=str)
-def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
-    """Each goes on from the prefix cache, at the drafter too, with the log-probabilities of a text computed anew: to
-    the last bit with steps of a constant width, else up to a near tie."""
-    verifier = mesh.verifier(
-        "bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama"
-    )
-    drafter = mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
+def chat_turns(verifier: Daemon, times: int) -> Iterator[tuple[list[Any], list[Any], Json]]:
+    """Yield log-probabilities with and without the prefix cache, and the report of the former.
 
-    def asked(prompt: str, draft_n: int, *, cached: bool) -> tuple[list[Any], int]:
-        more = {"draft_n": draft_n, "logprobs": 3, "cache_prompt": cached}
-        chunks = [chunk["specmesh"] for chunk in verifier.client.complete(body(prompt, N, **more))]
-        return [one for chunk in chunks for one in chunk.get("logprobs", [])], chunks[-1]["report"][
-            "cached_tokens"
-        ]
-
-    times = 15 if options else 5
+    Prompts are asked for without drafts, with them, and longer.
+    """
     for draft_n, more in ((0, 0), (4, 0), (4, 2)):
-        for prompt in (one * (times + more) for one in PROMPTS):
-            (alone, nothing), (found, cached) = (
-                asked(prompt, 0, cached=False),
-                asked(prompt, draft_n, cached=True),
-            )
-            assert (cached > 0, nothing) == (draft_n > 0, 0)
-            assert not options or found == alone
-            assert not (options and more) or cached % 128 == 0
-            for one, other in zip(found, alone, strict=True):
-                if one["id"] != other["id"]:
-                    assert margin(other) < 2 * KERNELS
-                    break
-                assert one["logprob"] == pytest.approx(other["logprob"], abs=KERNELS)
-    assert drafter.stats()["offloaded_bytes"] > 0
+        for prompt in PROMPTS:
+            turn = prompt * (times + more)
+            anew, nothing = logprobs_of(verifier, turn, draft_n=0)
+            found, report = logprobs_of(verifier, turn, draft_n=draft_n, cache_prompt=True)
+            assert nothing["cached_tokens"] == 0
+            assert (report["cached_tokens"] > 0) == (draft_n > 0)
+            yield found, anew, report
+
+
+@pytest.fixture
+def chatting(mesh: Mesh) -> Iterator[Callable[..., Daemon]]:
+    """Start the bundled pair with a prefix cache, which the drafter must have used at the end."""
+    options = ("--ctx", 1024, "--max-sessions", 8)
+    drafters = list[Daemon]()
+
+    def start(*more: str) -> Daemon:
+        verifier = mesh.verifier("bundled", *options, *more, engine="llama")
+        drafters.append(mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama"))
+        return verifier
+
+    yield start
+    assert drafters[0].stats()["offloaded_bytes"] > 0
+
+
+def test_reproducible_chats_are_the_same_from_the_cache(chatting):
+    """Steps of a constant width give the same log-probabilities to the last bit."""
+    lengths = list[int]()
+    for found, anew, report in chat_turns(chatting("--reproducible"), 15):
+        assert found == anew
+        lengths.append(report["cached_tokens"])
+    assert all(length % 128 == 0 for length in lengths[-len(PROMPTS) :])
+
+
+def test_chats_from_the_cache_are_the_same_up_to_a_near_tie(chatting):
+    for found, anew, _ in chat_turns(chatting(), 5):
+        for place, other in zip(found, anew, strict=True):
+            if place["id"] != other["id"]:
+                assert is_near_tie(other)
+                break
+            assert place["logprob"] == pytest.approx(other["logprob"], abs=KERNELS)
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 64])
-def test_any_number_of_sessions(mesh: Mesh, sessions: int):
-    """However many sessions a verifier is made for, one too, it starts and says the model's own text."""
+def test_any_number_of_sessions(mesh, sessions):
     verifier = mesh.verifier("bundled", "--max-sessions", sessions, "--ctx", 256, engine="llama")
     assert complete(verifier, body(PROMPTS[0], 20)).finish == "length"
 
 
-def test_auto_takes_mlx_for_a_directory(
-    make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh
-):
-    """Without --engine a Hugging Face directory runs on MLX, and the log says which; a stop is clean."""
+def test_auto_takes_mlx_for_a_directory(make_gguf, make_hf, mesh):
+    """Without --engine a Hugging Face directory runs on MLX; the log names the engine."""
     target = make_gguf("unseen-mlx", seed=21)
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     drafter = mesh.drafter(make_hf("unseen-mlx", gguf=target), *SMALL, engine="auto")
@@ -204,7 +233,7 @@ def test_auto_takes_mlx_for_a_directory(
 
 
 @pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])
-def test_unusable_mlx_model(mesh: Mesh, model: str):
+def test_unusable_mlx_model(mesh, model):
     """No directory and no model of the hub: exit 78, one line, no traceback."""
     pytest.importorskip("mlx_lm")
     done = mesh.cannot_start(
@@ -213,14 +242,13 @@ def test_unusable_mlx_model(mesh: Mesh, model: str):
     done.refused(78, model)
 
 
-def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[Daemon, Daemon]:
-    """The bundled pair with these options, and no others that say how many threads there are to be."""
-    first = mesh.start("verifier", "--model", "bundled", "--bind", mesh.address, *verifier).ready()
-    assert threads(first) == (verifier[-1] if verifier else physical_cores())
-    second = mesh.start(
-        "drafter", "--model", "bundled", "--connect", mesh.address, *drafter
-    ).ready()
-    return first, mesh.attached(second)
+def bundled_pair(mesh: Mesh, *options: object) -> tuple[Daemon, Daemon]:
+    """Start the bundled pair with these options and the default number of threads."""
+    bundled = ("--model", "bundled", *options)
+    first = mesh.start("verifier", "--bind", mesh.address, *bundled).ready()
+    assert threads(first) == (options[-1] if options else physical_cores())
+    second = mesh.start("drafter", "--connect", mesh.address, *bundled)
+    return first, mesh.attached(second.ready())
 
 
 def threads(daemon: Daemon) -> int:
@@ -230,45 +258,46 @@ def threads(daemon: Daemon) -> int:
     return int(count)
 
 
-def test_default_threads_of_both_are_at_most_the_cores(mesh: Mesh):
-    """A verifier takes all cores while nothing is drafted on its host; while it is, both together take no more."""
-    verifier, drafter = started(mesh, [], [])
-    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
-    until(
-        lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2),
-        "the cores are shared",
-    )
+def generated(daemon: Daemon, *options: object) -> None:
+    assert generate(daemon, "def f(", *options, max_tokens=8).code == 0
+
+
+def test_default_threads_of_both_are_at_most_the_cores(mesh):
+    """A verifier takes all cores while nothing is drafted on its host."""
+    verifier, drafter = bundled_pair(mesh)
+    cores = physical_cores()
+
+    def shared() -> bool:
+        return threads(verifier) + threads(drafter) <= max(cores, 2)
+
+    generated(verifier, "--draft-n", 4)
+    until(shared, "the cores are shared")
     for daemon in (verifier, drafter):
-        if threads(daemon) < physical_cores():
-            assert [event["threads"] for event in daemon.events("cpu_threads")] == [threads(daemon)]
-            assert "others of this host" in str(daemon.events("cpu_threads")[0]["why"])
+        if threads(daemon) < cores:
+            [event] = daemon.events("cpu_threads")
+            assert event["threads"] == threads(daemon)
+            assert "others of this host" in str(event["why"])
         assert not daemon.events("more_threads_than_cores")
-    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 0).code == 0
-    until(lambda: threads(verifier) == physical_cores(), "a text without drafts has all cores")
-    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
-    until(
-        lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2),
-        "the cores are shared again",
-    )
+    generated(verifier, "--draft-n", 0)
+    until(lambda: threads(verifier) == cores, "a text without drafts has all cores")
+    generated(verifier, "--draft-n", 4)
+    until(shared, "the cores are shared again")
     drafter.stop()
     until(lambda: not verifier.stats()["peers"], "the drafter is gone")
-    assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
-    until(lambda: threads(verifier) == physical_cores(), "it has all cores again")
+    generated(verifier)
+    until(lambda: threads(verifier) == cores, "it has all cores again")
 
 
-def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh: Mesh):
-    """--threads holds, whoever else computes there; each says once that there are more of them than cores."""
+def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh):
+    """Each daemon warns once that there are more of them than cores."""
     wanted = physical_cores() + 1
-    verifier, drafter = started(mesh, ["--threads", wanted], ["--threads", wanted])
-    assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
-    assert (threads(verifier), threads(drafter)) == (wanted, wanted)
-    for daemon in (verifier, drafter):
+    daemons = bundled_pair(mesh, "--threads", wanted)
+    generated(daemons[0])
+    for daemon in daemons:
+        assert threads(daemon) == wanted
         [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")
-        assert (warning["level"], warning["threads"], warning["others"]) == (
-            "warning",
-            wanted,
-            wanted,
-        )
+        assert warning["level"] == "warning"
+        assert (warning["threads"], warning["others"]) == (wanted, wanted)
 
 
 @pytest.fixture(scope="module")
@@ -293,27 +322,32 @@ def _listens(address: str, server: Running) -> bool:
     return False
 
 
-def test_split_over_two_servers(shared: Mesh, servers: list[str]):
-    """The text is that of one machine, with drafts too. The backend names the devices, in stats as in the log."""
+def test_split_over_two_servers(shared, servers):
+    """The text is that of one machine, with drafts too; stats and log name the devices."""
     plain = shared.verifier("bundled", engine="llama", name="plain")
-    expected = [complete(plain, body(prompt, 48)).ids for prompt in PROMPTS]
+    texts = {prompt: complete(plain, body(prompt, 48)).ids for prompt in PROMPTS}
     plain.stop()
     split = shared.verifier("bundled", "--rpc", ",".join(servers), engine="llama", name="split")
-    assert [complete(split, body(prompt, 48)).ids for prompt in PROMPTS] == expected
+    for prompt, ids in texts.items():
+        assert complete(split, body(prompt, 48)).ids == ids
     backend = str(split.stats()["model"]["backend"])
-    assert all(f"RPC{number}: {address}" in backend for number, address in enumerate(servers))
+    for number, address in enumerate(servers):
+        assert f"RPC{number}: {address}" in backend
     assert backend.endswith("layers")
     assert split.events("ready")[0]["backend"] == backend
-    shown = command("stats", "--socket", split.socket)
-    assert servers[1] in shown.out
+    assert servers[1] in command("stats", socket=split.socket).out
     shared.drafter("bundled", engine="llama")
-    assert drafted(split, body(PROMPTS[0], 48, draft_n=4)).ids == expected[0]
+    assert drafted(split, body(PROMPTS[0], 48, draft_n=4)).ids == texts[PROMPTS[0]]
 
 
-def test_what_cannot_be(shared: Mesh):
-    """A server that is not there, or beyond this machine: 78, one line, before the model is loaded."""
-    for address, words in (("127.0.0.1:1", "rpc-server"), ("192.0.2.1:50052", "--insecure-rpc")):
-        shared.cannot_start(
-            "verifier", "--engine", "llama", "--model", "bundled", "--rpc", address
-        ).refused(78, words)
-    assert command("rpc-server", "--bind", "192.0.2.1:50052").code == 78
+@pytest.mark.parametrize(
+    ("address", "words"), [("127.0.0.1:1", "rpc-server"), ("192.0.2.1:50052", "--insecure-rpc")]
+)
+def test_a_server_that_cannot_be_used(shared, address, words):
+    """It is missing, or beyond this machine: nothing is loaded."""
+    options = ("--engine", "llama", "--model", "bundled", "--rpc", address)
+    shared.cannot_start("verifier", *options).refused(78, words)
+
+
+def test_an_address_that_cannot_be_bound():
+    assert command("rpc-server", bind="192.0.2.1:50052").code == 78

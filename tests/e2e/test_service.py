@@ -1,5 +1,8 @@
-"""The daemons under a service manager: what it hears, through a socket as systemd's is, and a service from `install` to
-`uninstall`, in a home of its own, where systemctl is a script that notes what it is told."""
+"""The daemons under a service manager: its notifications, through a socket as systemd's is.
+
+A service lives from `install` to `uninstall` in a home of its own; systemctl is a script that notes
+its arguments.
+"""
 
 import configparser
 import os
@@ -18,7 +21,6 @@ from managers import Manager
 from processes import (
     PATIENCE,
     Done,
-    Mesh,
     command,
     environment,
     generate,
@@ -34,7 +36,7 @@ SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
-    """A manager that the daemons of this test know; it wants to hear from them every second."""
+    """A manager that the daemons of this test know; it expects a heartbeat every second."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     with Manager(tmp_path / "notify") as made:
@@ -42,18 +44,18 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
 
 
 @pytest.mark.fault("E8.92")
-def test_ready_means_ready(mesh: Mesh, manager: Manager):
+def test_ready_means_ready(mesh, manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
     verifier = mesh.verifier("step_ms=1", ready=False)
     assert "127.0.0.1" in manager.until("READY")["STATUS"]
-    assert generate(verifier, "a text", "--max-tokens", 5).code == 0
+    assert generate(verifier, "a text", max_tokens=5).code == 0
     assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.heard[:-1])
     manager.drain()  # a socket keeps few messages for who does not read
     assert verifier.stop() == 0
     assert manager.until("STOPPING")["STOPPING"] == "1"
 
 
-def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
+def test_a_drafter_is_ready_without_its_verifier(mesh, manager):
     """Or it would be started over and over while the other machine is off."""
     drafter = mesh.drafter(engine="ngram", ready=False)
     manager.until("READY")
@@ -61,11 +63,11 @@ def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
 
 
 @pytest.mark.fault("E8.91")
-def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
-    """The engine takes longer than the manager's interval: the loop goes on, and says so."""
+def test_heartbeats_in_a_long_step(mesh, manager):
+    """The engine takes longer than the manager's interval: the loop goes on, with heartbeats."""
     verifier = mesh.verifier("steps_ms=1/8000", ready=False)
     manager.until("READY")
-    running = generating(verifier, "a text", "--max-tokens", "1")
+    running = generating(verifier, "a text", max_tokens="1")
     until(lambda: verifier.live() == 1, "the step runs")
     manager.drain()
     manager.until("WATCHDOG")
@@ -84,33 +86,30 @@ class Home:
         fails = f'[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}'
         script.write_text(f"#!/bin/sh\n{notes}\n{fails}\n")
         script.chmod(0o755)
-        paths = {
-            "HOME": "",
-            "XDG_CONFIG_HOME": ".config",
-            "XDG_CACHE_HOME": ".cache",
-            "XDG_RUNTIME_DIR": "run",
+        self.env = {
+            "HOME": str(folder),
+            "XDG_CONFIG_HOME": str(folder / ".config"),
+            "XDG_CACHE_HOME": str(folder / ".cache"),
+            "XDG_RUNTIME_DIR": str(folder / "run"),
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         }
-        self.env = {name: str(folder / path) for name, path in paths.items()}
-        self.env["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
-        self.folder, self.unit = folder, folder / ".config/systemd/user/specmesh-verifier.service"
+        self.folder = folder
+        self.unit = folder / ".config/systemd/user/specmesh-verifier.service"
 
     def specmesh(self, *args: object) -> Done:
         return command(*args, env=self.env)
 
     @contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """What systemd does with the unit: run ExecStart and wait for READY."""
+        """Do with the unit as systemd does: run ExecStart and wait for READY."""
         parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
         parser.read_string(self.unit.read_text())
-        words = [
-            word.replace("%%", "%").replace("$$", "$")
-            for word in shlex.split(parser["Service"]["ExecStart"])
-        ]
+        line = parser["Service"]["ExecStart"]
+        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line)]
         path = self.folder / "notify"
         with Manager(path) as manager, ExitStack() as ends:
-            process = subprocess.Popen(
-                words, env=environment(self.env | {"NOTIFY_SOCKET": str(path)})
-            )
+            env = environment(self.env | {"NOTIFY_SOCKET": str(path)})
+            process = subprocess.Popen(words, env=env)
             ends.callback(process.kill)
             manager.until("READY")
             manager.close()
@@ -118,13 +117,15 @@ class Home:
             yield process
 
     def files(self) -> set[str]:
-        """All but what the test itself put there, caches, and the runtime folder, which ends with the login."""
-        found = {
-            str(path.relative_to(self.folder))
-            for path in self.folder.rglob("*")
-            if not path.is_dir()
-        }
-        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/"))}
+        """Return all files but the test's own, caches, and the runtime folder, which ends with the
+        login.
+        """
+        found = set[str]()
+        for path in self.folder.rglob("*"):
+            name = str(path.relative_to(self.folder))
+            if not path.is_dir() and not name.startswith(("bin/", "run/", ".cache/")):
+                found.add(name)
+        return found
 
     def told(self) -> list[str]:
         return (self.folder / "bin/told").read_text().splitlines()
@@ -132,30 +133,28 @@ class Home:
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """A home whose name has spaces and letters; in a short folder, because a socket's path is short."""
+    """A home whose name has spaces and letters, in a short folder, as a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sm-") as short:
         yield Home(Path(short) / "Büro von Ada")
 
 
 @SYSTEMD
 @pytest.mark.fault("E8.93")
-def test_from_install_to_uninstall(home: Home):
-    """Installed, run by the unit's own line, asked, upgraded, stopped, uninstalled: nothing is left."""
+def test_from_install_to_uninstall(home):
+    """It is installed, run by its own line, asked, upgraded, stopped and uninstalled."""
     assert home.specmesh("service", "install", "verifier").code == 0
     settings = home.folder / ".config/specmesh/verifier.toml"
     assert home.files() == {str(path.relative_to(home.folder)) for path in (home.unit, settings)}
     assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
 
-    settings.write_text(
-        f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n'
-    )
+    bind = f"tcp://127.0.0.1:{free_port()}"
+    settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "{bind}"\n')
     with home.started() as running:
         asked = home.specmesh("generate", "once", "--max-tokens", 20)
         assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
         before = home.unit.read_text()
-        home.unit.write_text(
-            before.replace("WatchdogSec=60", "WatchdogSec=6")
-        )  # as an older version had it
+        older = before.replace("WatchdogSec=60", "WatchdogSec=6")
+        home.unit.write_text(older)
         assert home.specmesh("service", "install", "verifier").code == 0
         assert home.unit.read_text() == before
         assert 'engine = "sim"' in settings.read_text()
@@ -177,8 +176,8 @@ def test_from_install_to_uninstall(home: Home):
 
 
 @SYSTEMD
-def test_an_install_that_failed_can_be_repeated(home: Home):
-    """What the manager has not heard is said again."""
+def test_an_install_that_failed_can_be_repeated(home):
+    """A notification that the manager missed is sent again."""
     broken = home.folder / "bin/broken"
     broken.touch()
     failed = home.specmesh("service", "install", "verifier")

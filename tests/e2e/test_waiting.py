@@ -1,6 +1,8 @@
-"""What a daemon needs and this machine does not have yet: by hand it ends at once and says what
-would wait, under a service manager and with --wait it waits, says for what, and serves once it
-is there."""
+"""Things that a daemon needs and this machine does not have yet.
+
+By hand it ends at once and names the thing; under a service manager and with --wait it waits, names
+the thing, and serves once it is there.
+"""
 
 import shutil
 import signal
@@ -15,7 +17,6 @@ from managers import Manager
 from processes import (
     SPECMESH,
     Daemon,
-    Mesh,
     command,
     edited,
     generate,
@@ -30,6 +31,17 @@ NOWHERE = "192.0.2.5"  # of no machine: RFC 5737
 OPEN = "--insecure-no-auth"
 
 
+RESOLVER = """
+import socket, time
+real = socket.getaddrinfo
+def found(host, port, *more, **options):
+    known = dict(line.split() for line in open(NAMES))
+    while known.get(host) == 'hangs': time.sleep(1)
+    return real(known.get(host, host), port, *more, **options)
+socket.getaddrinfo = found
+"""
+
+
 class Names:
     """Names that a daemon's resolver knows, by a file that is read for each look-up."""
 
@@ -38,22 +50,13 @@ class Names:
         self.know()
 
     def know(self, **numbers: str) -> None:
-        """From now on these names, without their .test, mean these numbers; "hangs" is no
-        number."""
+        """Let these names, without their .test, mean these numbers; "hangs" is no number."""
         self._path.write_text("".join(f"{name}.test {one}\n" for name, one in numbers.items()))
 
     @property
     def program(self) -> list[str]:
-        """`specmesh` with that resolver."""
-        return edited(
-            "import socket, time",
-            "real = socket.getaddrinfo",
-            "def found(host, port, *more, **options):",
-            f"    known = dict(line.split() for line in open({str(self._path)!r}))",
-            "    while known.get(host) == 'hangs': time.sleep(1)",
-            "    return real(known.get(host, host), port, *more, **options)",
-            "socket.getaddrinfo = found",
-        )
+        """Return `specmesh` with that resolver."""
+        return edited(f"NAMES = {str(self._path)!r}", RESOLVER)
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def waits(
 
 
 def waiting_for(daemon: Daemon, words: str) -> None:
-    """The daemon waits for what these words name: in its log, its API, and what `ps` shows."""
+    """Check that the daemon waits for something: in its log, its API and `ps`."""
     until(lambda: words in str(daemon.events("waiting")), "it waits")
     health = until(lambda: daemon.client.get("/health"), "its API answers")
     assert health["status"] == "unavailable"
@@ -84,10 +87,10 @@ def waiting_for(daemon: Daemon, words: str) -> None:
 
 
 def serves(daemon: Daemon) -> None:
-    """It has what it has waited for, and a text is generated."""
+    """Check that it has everything now, and that a text is generated."""
     daemon.ready()
     assert daemon.events("there_now")
-    assert generate(daemon, "a text", "--max-tokens", 5).code == 0
+    assert generate(daemon, "a text", max_tokens=5).code == 0
 
 
 ABSENT: dict[str, tuple[tuple[str, ...], str]] = {
@@ -110,7 +113,7 @@ ABSENT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def prepare(folder: Path) -> None:
-    """Put what the options of a test name into a folder."""
+    """Put the files of a test's options into a folder."""
     (folder / "keys").touch(0o600)
     (folder / "keys").write_text("a key")
     (folder / "empty").mkdir()
@@ -122,8 +125,8 @@ def prepare(folder: Path) -> None:
 @pytest.mark.parametrize("what", ABSENT)
 @fault("E7.75")
 @fault("E8.100")
-def test_by_hand(mesh: Mesh, what: str):
-    """It ends at once, and names what is missing and the option that waits for it."""
+def test_by_hand(mesh, what):
+    """It ends at once, and names the missing thing and the option that waits for it."""
     options, words = ABSENT[what]
     prepare(mesh.folder)
     mesh.cannot_start("verifier", *options, cwd=mesh.folder).refused(78, words, "--wait")
@@ -152,7 +155,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 @pytest.mark.parametrize("what", WRONG)
 @fault("E7.74")
 @fault("E8.100")
-def test_what_never_comes_is_not_waited_for(mesh: Mesh, what: str):
+def test_what_never_comes_is_not_waited_for(mesh, what):
     """Wrong settings end a daemon with 78, also one that waits."""
     options, words = WRONG[what]
     prepare(mesh.folder)
@@ -162,7 +165,7 @@ def test_what_never_comes_is_not_waited_for(mesh: Mesh, what: str):
 
 
 @fault("E8.100")
-def test_a_name_to_listen_at(mesh: Mesh, names: Names, waits: tuple[str, ...]):
+def test_a_name_to_listen_at(mesh, names, waits):
     port = free_port()
     options = ("--bind", f"tcp://later.test:{port}", OPEN, *waits)
     verifier = mesh.verifier("step_ms=1", *options, program=names.program, ready=False)
@@ -172,7 +175,7 @@ def test_a_name_to_listen_at(mesh: Mesh, names: Names, waits: tuple[str, ...]):
 
 
 @fault("E8.100")
-def test_a_name_of_the_port(mesh: Mesh, names: Names, waits: tuple[str, ...], role: str):
+def test_a_name_of_the_port(mesh, names, waits, role):
     """The API answers at its socket meanwhile."""
     (mesh.folder / "keys").touch(0o600)
     (mesh.folder / "keys").write_text("a key")
@@ -188,7 +191,7 @@ def test_a_name_of_the_port(mesh: Mesh, names: Names, waits: tuple[str, ...], ro
 
 @pytest.mark.models
 @fault("E8.100")
-def test_a_disk_that_is_mounted_later(mesh: Mesh, waits: tuple[str, ...], role: str):
+def test_a_disk_that_is_mounted_later(mesh, waits, role):
     disk = mesh.folder / "disk"
     start = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]
     file = bundled({"verifier": "target.gguf", "drafter": "drafter.gguf"}[role])
@@ -206,7 +209,7 @@ def test_a_disk_that_is_mounted_later(mesh: Mesh, waits: tuple[str, ...], role: 
 
 @pytest.mark.models
 @fault("E8.100")
-def test_a_chat_template_whose_disk_is_mounted_later(mesh: Mesh, waits: tuple[str, ...]):
+def test_a_chat_template_whose_disk_is_mounted_later(mesh, waits):
     template = mesh.folder / "disk" / "t.jinja"
     options = (*waits, "--chat-template", template)
     daemon = mesh.verifier("bundled", *options, engine="llama", ready=False)
@@ -220,9 +223,7 @@ def test_a_chat_template_whose_disk_is_mounted_later(mesh: Mesh, waits: tuple[st
 
 @pytest.mark.models
 @fault("E8.100")
-def test_a_folder_of_models_that_is_mounted_later(
-    mesh: Mesh, waits: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_of_models_that_is_mounted_later(mesh, waits, monkeypatch):
     """A name in it is looked for again."""
     monkeypatch.setenv("SPECMESH_MODELS_DIR", str(mesh.folder / "models"))
     program = edited(
@@ -238,12 +239,12 @@ def test_a_folder_of_models_that_is_mounted_later(
 
 
 def _in_a_network(*words: str) -> list[str]:
-    """A command in a network of its own, where this user may do all."""
+    """Return a command in a network of its own, in which this user may do all."""
     return ["unshare", "--net", "--map-root-user", *words]
 
 
 @fault("E8.100")
-def test_an_address_that_is_added_later(mesh: Mesh, waits: tuple[str, ...]):
+def test_an_address_that_is_added_later(mesh, waits):
     able = shutil.which("unshare") and shutil.which("ip") and shutil.which("nsenter")
     if not able or subprocess.run(_in_a_network("true"), check=False).returncode:
         pytest.skip("needs Linux, and to be allowed a network of its own")
@@ -259,7 +260,7 @@ def test_an_address_that_is_added_later(mesh: Mesh, waits: tuple[str, ...]):
 
 @pytest.mark.models
 @fault("E8.100")
-def test_an_rpc_server_that_starts_later(mesh: Mesh, waits: tuple[str, ...]):
+def test_an_rpc_server_that_starts_later(mesh, waits):
     where = f"127.0.0.1:{free_port()}"
     verifier = mesh.verifier("bundled", "--rpc", where, *waits, engine="llama", ready=False)
     waiting_for(verifier, where)
@@ -283,9 +284,9 @@ class server:  # noqa: N801 - used as a function
 
 
 @pytest.mark.models
-def test_an_rpc_server_waits_too(names: Names):
+def test_an_rpc_server_waits_too(names):
     where = f"later.test:{free_port()}"
-    done = command("rpc-server", "--bind", f"{NOWHERE}:50052", "--insecure-rpc")
+    done = command("rpc-server", bind=f"{NOWHERE}:50052", insecure_rpc=True)
     done.refused(78, NOWHERE, "--wait")
     with server(where, "--wait", "--insecure-rpc", program=names.program) as process:
         assert process.stderr is not None
@@ -303,7 +304,7 @@ WAITS: dict[str, Callable[[Names], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("what", WAITS)
 @fault("E8.87")
-def test_sigterm_while_waiting(mesh: Mesh, names: Names, what: str):
+def test_sigterm_while_waiting(mesh, names, what):
     """Exit 0 soon, whatever a resolver does; the socket is gone."""
     names.know(asleep="hangs")
     options = WAITS[what](names)
@@ -316,8 +317,8 @@ def test_sigterm_while_waiting(mesh: Mesh, names: Names, what: str):
     assert "Traceback" not in verifier.text()
 
 
-def test_a_manager_hears_of_it(mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What is waited for, and that the start takes longer; not that it is ready."""
+def test_a_manager_hears_of_it(mesh, tmp_path, monkeypatch):
+    """It learns the missing thing, and that the start takes longer; not that it is ready."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with Manager(tmp_path / "notify") as manager:
         verifier = mesh.verifier("", "--bind", f"tcp://{NOWHERE}:7071", OPEN, ready=False)
@@ -329,11 +330,11 @@ def test_a_manager_hears_of_it(mesh: Mesh, tmp_path: Path, monkeypatch: pytest.M
         assert verifier.stop() == 0
 
 
-def test_clients_are_told_what_is_waited_for(mesh: Mesh):
+def test_clients_are_told_what_is_waited_for(mesh):
     """`ps` shows it, and `generate` waits with it."""
     verifier = mesh.verifier("", "--bind", f"tcp://{NOWHERE}:7071", OPEN, "--wait", ready=False)
     waiting_for(verifier, NOWHERE)
-    [shown] = command("ps", "--json", env=runtime(mesh.folder)).json["daemons"]
+    [shown] = command("ps", json=True, env=runtime(mesh.folder)).json["daemons"]
     assert shown["state"].startswith("waiting cannot bind")
-    text = command("stats", "--socket", verifier.socket).out
+    text = command("stats", socket=verifier.socket).out
     assert NOWHERE in text.splitlines()[1]

@@ -1,4 +1,4 @@
-"""Commands that begin with everything imported: forked from a process that has done nothing else.
+"""Commands with everything imported: forks of a process that has done nothing more.
 
 A daemon imports for most of a second before it does anything, and the tests start hundreds of them.
 """
@@ -22,8 +22,10 @@ FORKS.set_forkserver_preload(
 
 
 class Forked:
-    """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is. streams:
-    descriptors of its standard input, output and error."""
+    """`specmesh WORDS` as a process, with the methods of `subprocess.Popen`.
+
+    streams: descriptors of its standard input, output and error.
+    """
 
     def __init__(
         self, words: list[str], env: dict[str, str], streams: Sequence[int], cwd: str = "."
@@ -53,7 +55,10 @@ class Forked:
 
 
 def _run(words: list[str], env: dict[str, str], cwd: str, streams: list[Connection]) -> None:
-    """Become the command; the interpreter ends as it does where a command is run, which multiprocessing spares."""
+    """Become the command.
+
+    The interpreter ends as it does after a command, which multiprocessing spares.
+    """
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()

@@ -1,4 +1,6 @@
-"""The fault suite: a hostile peer, a proxy with a network's faults, processes that die, resources that end.
+"""The fault suite.
+
+A hostile peer, a proxy with a network's faults, processes that die, resources that end.
 
 Each test names the cases of docs/faults.md that it shows by the marker `fault`.
 """

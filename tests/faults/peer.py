@@ -1,4 +1,4 @@
-"""Drafters that say whatever they are told to, with a key or without, and the verifier that they talk to."""
+"""Drafters under the test's control, with a key or without, and their verifier."""
 
 import contextlib
 import struct
@@ -18,14 +18,19 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
 KEYS = 300
-"""Peers with a key of their own that a verifier lets in: what one peer has used up must not be the next one's."""
+"""Peers with a key of their own that a verifier lets in.
+
+What one peer has used up must not be the next one's.
+"""
 
 
 class Wire:
     """A verifier with a step of 2 ms at the mesh's address, with keys or without."""
 
     def __init__(self, mesh: Mesh, *, keyed: bool) -> None:
-        self.port, self.server, options = mesh.port, None, ()
+        self.port = mesh.port
+        self.server = None
+        options = ()
         self._allowed = [new_identity() for _ in range(KEYS)] if keyed else []
         if keyed:
             folder = KeyFolder(mesh.folder / "wire.keys")
@@ -40,7 +45,7 @@ class Wire:
         )
 
     def identity(self) -> Identity | None:
-        """The keys of another peer that is let in; None where there are no keys."""
+        """Return another peer's allowed keys, or None if there are no keys."""
         return self._allowed.pop() if self._allowed else None
 
     def counters(self) -> Json:
@@ -57,8 +62,11 @@ class Wire:
 
 
 class Peer(ScriptedDrafter):
-    """A drafter with a connection of its own, and a key where the verifier has one. identity: the keys that it shows,
-    else some of its own. address: what it has the verifier call its connection."""
+    """A drafter with a connection of its own, and a key if the verifier has one.
+
+    identity: the keys that it shows; a new pair by default. address: the name that it gives its
+    connection.
+    """
 
     def __init__(self, wire: Wire, identity: Identity | None = None, address: bytes = b"") -> None:
         self._context = zmq.Context()
@@ -78,7 +86,9 @@ class Peer(ScriptedDrafter):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave as a good peer does, so that the next one need not wait until this one's silence is noticed."""
+        """Leave as a good peer does, so that the next one need not wait until this one's silence is
+        noticed.
+        """
         if not self.socket.closed:
             self.socket.setsockopt(zmq.LINGER, 500)
             with contextlib.suppress(zmq.Again):
@@ -102,7 +112,7 @@ class Peer(ScriptedDrafter):
         return until(welcomed, "it is welcome")
 
     def answered(self) -> None:
-        """Make sure that the verifier has taken everything said so far, and that the link is up."""
+        """Make sure that the verifier has read everything so far, and that the link is up."""
         number = time.monotonic_ns() & 0xFFFFFFFF
         self.say(m.Ping(number))
         while self.expect(m.Pong).number != number:
@@ -118,7 +128,7 @@ class Peer(ScriptedDrafter):
     def draft(
         self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None
     ) -> m.Draft:
-        """A DRAFT that continues the truth, or else from `base` on, or with a wrong CRC."""
+        """Return a DRAFT that continues the truth, or begins at `base`, or has another CRC."""
         base = len(self.truth) if base is None else base
         return m.Draft(
             session, base, Prefix(self.truth[:base]).crc if crc is None else crc, tuple(ids)

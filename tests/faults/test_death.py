@@ -1,5 +1,8 @@
-"""E3: processes die, freeze, come late and come back: the text stays the target's own. E8.99: an engine whose step does
-not end, as one on a slow processor: only what needs the step waits for it."""
+"""E3: processes die, freeze, come late and come back: the text stays the target's own.
+
+E8.99: an engine's step does not end, as on a slow processor: only work that needs the step waits
+for it.
+"""
 
 import re
 import signal
@@ -41,7 +44,7 @@ def verifier(shared: Mesh) -> Daemon:
 
 
 @fault("E3.31")
-def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, beside: Mesh):
+def test_a_killed_drafter_and_the_next_one_in_one_text(verifier, beside):
     drafter = beside.drafter()
     with Stream(verifier, body(PROMPT, 8000)) as stream:
         stream.drafted(1)
@@ -54,8 +57,8 @@ def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, beside:
 
 
 @fault("E3.32")
-def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, beside: Mesh):
-    """Thawed, with its queue full and its connection gone, it attaches again and drafts on in the same session."""
+def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier, beside):
+    """Its queue is full and its connection gone; it drafts on in the same session."""
     drafter = beside.drafter("draft_ms=0.1,alpha=1")
     before = verifier.stats()["reconnects"]
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
@@ -71,13 +74,13 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, besi
 
 
 @fault("E3.37")
-def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
+def test_gone_client_cancels_on_the_verifier(verifier, beside):
     """A client of each daemon: one is interrupted, one is killed."""
     for daemon, number, code in (
         (verifier, signal.SIGKILL, -signal.SIGKILL),
         (beside.drafter(), signal.SIGINT, 130),
     ):
-        running = generating(daemon, PROMPT, "--max-tokens", 4000).read(10)
+        running = generating(daemon, PROMPT, max_tokens=4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
         running.process.send_signal(number)
         done = running.end()
@@ -88,11 +91,9 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 @fault("E3.38")
-def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.Signals):
+def test_a_crash_in_the_middle_of_a_text(mesh, role, number):
     daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}
-    running = generating(
-        daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0
-    ).read(20)
+    running = generating(daemons["verifier"], PROMPT, max_tokens=200, reconnect_timeout=0).read(20)
     daemons[role].signal(number)
     done = running.end()
     assert daemons[role].wait() == -number
@@ -143,10 +144,10 @@ def nothing_left(*daemons: Daemon) -> None:
 )
 @fault("E3.34")
 @fault("E3.35")
-def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
-    """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
+def test_killed_and_started_again(mesh, client, killed, how):
+    """The client of a killed daemon gets the same text, nothing twice, and notice that it waits."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}
-    running = generating(pair[client], PROMPT, "--max-tokens", N, *how).read(40)
+    running = generating(pair[client], PROMPT, *how, max_tokens=N).read(40)
     again = {}
     for role in ("verifier", "drafter"):
         if killed in (role, "both"):
@@ -165,10 +166,10 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
 
 
 @fault("E3.32")
-def test_frozen_verifier_is_found_again(mesh: Mesh):
-    """The drafter gives the connection up after 3.5 s, and goes on with the session once its verifier moves again."""
+def test_frozen_verifier_is_found_again(mesh):
+    """The drafter gives it up after 3.5 s, and goes on with the session once it moves again."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
-    running = generating(drafter, PROMPT, "--max-tokens", 300).read(40)
+    running = generating(drafter, PROMPT, max_tokens=300).read(40)
     verifier.signal(signal.SIGSTOP)
     until(lambda: drafter.stats()["sessions"]["interrupted"] == 1, "it is given up")
     verifier.signal(signal.SIGCONT)
@@ -177,10 +178,13 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
 
 
 @fault("E3.34")
-def test_nobody_comes_back_in_time(mesh: Mesh):
-    """69 with the text so far, and a line with what goes on with it: a drafter still can, once a verifier is back."""
+def test_nobody_comes_back_in_time(mesh):
+    """69 with the text so far, and a line with the command that goes on with it.
+
+    A drafter still can, once a verifier is back.
+    """
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
-    running = generating(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", 0.3).read(40)
+    running = generating(drafter, PROMPT, max_tokens=N, reconnect_timeout=0.3).read(40)
     verifier.kill()
     done = running.end()
     assert done.code == 69
@@ -191,7 +195,7 @@ def test_nobody_comes_back_in_time(mesh: Mesh):
     assert hint
     again = start_again(mesh, "verifier").ready()
     mesh.attached(drafter.ready())
-    whole = command("generate", "--resume", name.strip(), "--socket", drafter.socket)
+    whole = command("generate", resume=name.strip(), socket=drafter.socket)
     assert whole == Done(0, sim_text(PROMPT, N) + "\n", "")
     nothing_left(again, drafter)
 
@@ -221,7 +225,10 @@ def clients() -> Iterator[ThreadPoolExecutor]:
 
 
 def slow(mesh: Mesh, role: str, *options: object) -> Daemon:
-    """A daemon with that engine: a verifier with two sessions and one place in its queue, or a drafter, attached."""
+    """A daemon with that engine.
+
+    A verifier with two sessions and one place in its queue, or a drafter, attached.
+    """
     engine, work = {"verifier": ("SimVerifier", "decode"), "drafter": ("SimDrafter", "predict")}[
         role
     ]
@@ -234,7 +241,7 @@ def slow(mesh: Mesh, role: str, *options: object) -> Daemon:
 
 
 @fault("E8.99")
-def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPoolExecutor):
+def test_what_needs_no_step_does_not_wait_for_it(mesh, clients):
     daemon, drafter = slow(mesh, "verifier"), mesh.drafter("draft_ms=0.5,alpha=1")
     with Stream(daemon, body(PROMPT, 8000)) as leaves:
         leaves.read(3)
@@ -266,7 +273,7 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPool
 
 
 @fault("E8.99")
-def test_sigterm_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor, role: str):
+def test_sigterm_in_a_slow_step(mesh, clients, role):
     if role == "drafter":
         mesh.verifier("step_ms=4,max_sessions=4")
     asked = slow(mesh, role, "--drain", 1.0)
@@ -282,7 +289,10 @@ def test_sigterm_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor, role: s
 
 @pytest.mark.e2e
 def test_soak():
-    """Daemons that are killed and started, frozen, cut off: every text is right, and no session is left."""
+    """Daemons that are killed and started, frozen, cut off.
+
+    Every text is right, and no session is left.
+    """
     [pair] = soak(seconds=5.0, seed=45, count=10, pairs=("shaken",))
     assert pair.failures() == []
     assert pair.verdicts[Verdict.COMPLETE] > 5

@@ -1,4 +1,4 @@
-"""E1: bytes that are no frames, from a peer whose key is allowed: counted, dropped, and nothing besides."""
+"""E1: bytes that are no frames, from a peer whose key is allowed, are counted and dropped."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from peer import Peer, Wire
-from processes import Daemon, Stream, Usage, body, complete, sim_ids, sim_text, until
+from peer import Peer
+from processes import Stream, Usage, body, complete, sim_ids, sim_text, until
 
 from specmesh.wire import messages as m
 
@@ -34,7 +34,10 @@ OVER_RATE = {
     "DRAFT_PROBS whose count is beyond all bounds",
     "one id more than MAX_TOKENS, none sent",
 }
-"""Drafts that say that they have more ids than a peer may send at once: they count as `rate`, and are not decoded."""
+"""Drafts that say that they have more ids than a peer may send at once.
+
+They count as `rate`, and are not decoded.
+"""
 TOO_MANY = m.MAX_TOKENS + 1
 BAD_FRAMES: list[tuple[str, list[bytes]]] = [
     *(
@@ -65,9 +68,7 @@ BAD_FRAMES: list[tuple[str, list[bytes]]] = [
         "body",
     ],
 )
-def test_bad_frames_are_counted_and_dropped(
-    wire: Wire, verifier: Daemon, chosen: Peer, reason: str
-):
+def test_bad_frames_are_counted_and_dropped(wire, verifier, chosen, reason):
     before, bad = wire.rejected(reason), [parts for why, parts in BAD_FRAMES if why == reason]
     with Stream(verifier, body(PROMPT, 40)) as stream:
         stream.read(2)
@@ -83,7 +84,7 @@ def test_bad_frames_are_counted_and_dropped(
 @pytest.mark.parametrize("version", [0, 1, 3, 255])
 @fault("E1.4")
 @fault("E8.98")
-def test_other_protocol_version_is_told(peer: Peer, version: int):
+def test_other_protocol_version_is_told(peer, version):
     peer.raw(sealed(header(version=version, kind=16) + b"{}"))
     answer = peer.expect(m.Error)
     assert answer.code == "version"
@@ -95,8 +96,11 @@ def test_other_protocol_version_is_told(peer: Peer, version: int):
 @fault("E1.8")
 @fault("E1.10")
 @fault("E1.11")
-def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]):
-    """Behind ids that the target would say, after every TRUTH: they are counted, or nothing, and never used."""
+def test_ids_that_cannot_be(verifier, chosen, ids):
+    """Behind ids that the target would say, after every TRUTH.
+
+    They are counted, or nothing, and never used.
+    """
     whole = [*PROMPT.encode(), *sim_ids(PROMPT, N + 2)]
     before = verifier.stats()["totals"]["stale_drafts"]
 
@@ -116,9 +120,7 @@ def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]
 
 
 @fault("E1.14")
-def test_oversized_frame_costs_the_sender_its_connection(
-    wire: Wire, verifier: Daemon, chosen: Peer
-):
+def test_oversized_frame_costs_the_sender_its_connection(wire, verifier, chosen):
     attached, received = len(verifier.events("drafter_attached")), wire.counters()["bytes_received"]
     with Stream(verifier, body(PROMPT, 4000)) as stream:
         stream.read(3)
@@ -135,7 +137,7 @@ def test_oversized_frame_costs_the_sender_its_connection(
 
 
 @fault("E1.13")
-def test_bad_frames_leave_nothing_behind(wire: Wire, verifier: Daemon):
+def test_bad_frames_leave_nothing_behind(wire, verifier):
     def throw(peers: int) -> None:
         for _ in range(peers):
             with Peer(wire) as peer:

@@ -1,9 +1,14 @@
-"""E4, and E1.16: what a network does between the two: the text stays the same, drafting ends and resumes."""
+"""E4, and E1.16: faults of the network between the two.
+
+The text stays the same, drafting ends and resumes.
+"""
 
 import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,8 +35,10 @@ fault = pytest.mark.fault
 
 @pytest.fixture(scope="module")
 def verifier(shared: Mesh) -> Daemon:
-    """One verifier for the networks that are bad from the start. 64 kbit/s carry a TRUTH for each step of 8 ms, and
-    would fall behind for ever with steps of 4 ms, once drafts came late."""
+    """Return the verifier of the networks that are bad from the start.
+
+    64 kbit/s carry a TRUTH for each step of 8 ms; with 4 ms they would fall behind for ever.
+    """
     return shared.verifier("step_ms=8")
 
 
@@ -52,24 +59,21 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("faults", NETWORKS)
-def test_bad_networks_change_only_the_time(
-    verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy], faults: dict[str, float]
-):
+def test_bad_networks_change_only_the_time(verifier, beside, proxy, faults):
     drafter = beside.drafter("draft_ms=1,alpha=0.75", port=proxy(beside.port, **faults).port)
     gone = len(verifier.events("drafter_gone"))
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
-    in_time = (
-        faults.get("delay", 0.0) < 0.05 and "loss" not in faults
-    )  # else a stall is as long as the text
     fixed = body(PROMPT, 150, draft_n=4)  # long enough to find out how late drafts come
-    assert (drafted if in_time else complete)(verifier, fixed).text == sim_text(PROMPT, 150)
+    in_time = faults.get("delay", 0.0) < 0.05 and "loss" not in faults
+    ask = drafted if in_time else complete  # a stall may be as long as the text
+    assert ask(verifier, fixed).text == sim_text(PROMPT, 150)
     assert len(verifier.events("drafter_gone")) == gone
     assert not drafter.events("verifier_lost")
 
 
 @fault("E4.44")
-def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]):
+def test_cut_connection_drafting_resumes(mesh, proxy):
     verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=0.5,alpha=1", port=link.port)
     usages: list[Usage] = []
@@ -86,7 +90,7 @@ def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]
 
 
 @fault("E4.48")
-def test_cut_connection_with_the_client_at_the_drafter(mesh: Mesh, proxy: Callable[..., Proxy]):
+def test_cut_connection_with_the_client_at_the_drafter(mesh, proxy):
     verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=0.5,alpha=1", port=link.port)
     with Stream(drafter, body(PROMPT, 300)) as stream:
@@ -115,9 +119,7 @@ def test_cut_connection_with_the_client_at_the_drafter(mesh: Mesh, proxy: Callab
     ],
 )
 @fault("E4.42")
-def test_blackhole_goes_on_alone_and_heals(
-    mesh: Mesh, proxy: Callable[..., Proxy], direction: bool | None, seconds: float
-):
+def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
     verifier, link = mesh.verifier("step_ms=5"), proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=1,alpha=0.75", port=link.port)
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
@@ -134,30 +136,27 @@ def test_blackhole_goes_on_alone_and_heals(
 
 
 def _own_hosts(folder: Path) -> list[str]:
-    """A command before another that gives it names of its own: `hosts` in this folder is its /etc/hosts."""
+    """A command before another that gives it names of its own.
+
+    `hosts` in this folder is its /etc/hosts.
+    """
     script = 'mount --bind "$0" /etc/hosts && exec "$@"'
     return ["unshare", "--mount", "--map-root-user", "sh", "-c", script, str(folder / "hosts")]
 
 
 @fault("E4.50")
-def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
+def test_a_name_that_is_known_later(mesh, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode
-    ):
+    able = shutil.which("unshare")
+    if not able or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode:
         pytest.skip("needs Linux, and to be allowed a namespace of its own")
     verifier = mesh.verifier("step_ms=4")
     program = [*_own_hosts(tmp_path), *SPECMESH]
-    where = ("--connect", f"tcp://bigbox.test:{mesh.port}", "--insecure-no-auth")
-    drafter = mesh.start(
-        "drafter", "--engine", "sim", "--model", "draft_ms=0.5", *where, program=program
-    )
-    until(
-        lambda: "does not answer" in str(drafter.client.get("/health").get("reason")),
-        "it has looked for one",
-    )
+    connect = ("--connect", f"tcp://bigbox.test:{mesh.port}", "--insecure-no-auth")
+    where = ("--model", "draft_ms=0.5", *connect)
+    drafter = mesh.start("drafter", "--engine", "sim", *where, program=program)
+    until(lambda: "does not answer" in str(drafter.client.get("/health")), "it has looked for one")
     with hosts.open("a") as file:
         file.write("127.0.0.1 bigbox.test\n")
     mesh.attached(drafter)
@@ -166,7 +165,7 @@ def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
 
 @fault("E4.50")
 @fault("E8.86")
-def test_a_resolver_that_never_answers(mesh: Mesh):
+def test_a_resolver_that_never_answers(mesh):
     """The other verifier is drafted for as if it was the only one, and the end does not wait for
     the resolver."""
     hangs = edited(
@@ -186,59 +185,61 @@ def test_a_resolver_that_never_answers(mesh: Mesh):
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
 @fault("E1.16")
-def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], keyed: bool):
+def test_flipped_bits_cost_time_only(mesh, proxy, keyed):
     folder = KeyFolder(mesh.folder / "keys")
     if keyed:
         folder.new()
     keys = ("--keys", folder.path) if keyed else ()
     verifier, link = mesh.verifier("step_ms=1", *keys), proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", *keys, port=link.port)
-    link.damage, texts = 0.05, 0
+    link.damage = 0.05
+    texts = 0
     while link.flipped < (4 if keyed else 16) or texts < 4:
         for daemon in (drafter, verifier):
             asked = body(PROMPT, 100 + texts, draft_n=4)
-            stream = until(
-                lambda daemon=daemon, asked=asked: Stream(daemon, asked),
-                "it is attached and begins",
-            )
+            begin = partial(Stream, daemon, asked)
+            stream = until(begin, "it is attached and begins")
             assert stream.read().text == sim_text(PROMPT, 100 + texts)
             texts += 1
-    rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
-    assert (
-        keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0
-    )  # CURVE ends the connection instead
+    if not keyed:  # CURVE ends the connection instead
+        rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
+        assert sum(reasons.get("checksum", 0) for reasons in rejected) > 0
     assert drafter.process.poll() is verifier.process.poll() is None
 
 
+@dataclass
+class Counted:
+    """A pair with a counting proxy between; 3 of 4 drafts are right."""
+
+    verifier: Daemon
+    drafter: Daemon
+    link: Proxy
+
+    def bytes(self) -> int:
+        """Return the proxy's count once the session has ended on both sides."""
+        until(lambda: self.drafter.live() == 0, "the session ends")
+        return sum(map(len, self.link.captured))
+
+
 @pytest.fixture
-def counted(
-    verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]
-) -> tuple[Proxy, dict[str, Daemon]]:
-    """A drafter of 3 of 4 drafts right behind a counting proxy."""
+def counted(verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]) -> Counted:
     link = proxy(beside.port)
-    return link, {
-        "verifier": verifier,
-        "drafter": beside.drafter("draft_ms=1,alpha=0.75", port=link.port),
-    }
-
-
-def quiet(proxy: Proxy, daemon: Daemon) -> int:
-    """The proxy's byte count once the session has ended on both sides."""
-    until(lambda: daemon.live() == 0, "the session ends")
-    return sum(map(len, proxy.captured))
+    return Counted(verifier, beside.drafter("draft_ms=1,alpha=0.75", port=link.port), link)
 
 
 @pytest.mark.parametrize("draft_n", ["auto", 1, 4])
-def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: str, draft_n: object):
-    """Under 120 bytes per generated token, sent and received; the verifier's report has them, less ZMTP's own."""
-    proxy, pair = counted
+def test_wire_bytes_per_token(counted, role, draft_n):
+    """Under 120 bytes per generated token are sent and received.
+
+    The verifier's report has them, less ZMTP's own.
+    """
+    daemon = getattr(counted, role)
 
     def counted_text() -> tuple[Stream, float] | None:
-        before = quiet(proxy, pair["drafter"])
-        stream = complete(pair[role], body(PROMPT, 300, draft_n=draft_n))
-        used = quiet(proxy, pair["drafter"]) - before
+        before = counted.bytes()
+        stream = complete(daemon, body(PROMPT, 300, draft_n=draft_n))
         assert stream.text == sim_text(PROMPT, 300)
-        return (stream, used) if sum(stream.accepted) else None
+        return (stream, counted.bytes() - before) if sum(stream.accepted) else None
 
     stream, used = until(counted_text, "drafts stand")
     assert 0 < used / 300 < 120
@@ -247,14 +248,13 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
         assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
 
 
-def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daemon]]):
-    """A session without drafts sends its drafter nothing: what crosses are heartbeats."""
-    proxy, pair = counted
-    before, begun = quiet(proxy, pair["drafter"]), time.monotonic()
-    report = complete(pair["verifier"], body(PROMPT, 200, draft_n=0)).result["report"]
+def test_no_draft_costs_nothing_on_the_wire(counted):
+    """A session without drafts sends its drafter nothing; only heartbeats cross."""
+    before = counted.bytes()
+    begun = time.monotonic()
+    report = complete(counted.verifier, body(PROMPT, 200, draft_n=0)).result["report"]
     assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
-    used = quiet(proxy, pair["drafter"]) - before
-    heartbeats = 2500 + 600 * (
-        time.monotonic() - begun
-    )  # frames of 120 bytes: four a second, and some as they meet
+    used = counted.bytes() - before
+    # frames of 120 bytes: four a second, and some as they meet
+    heartbeats = 2500 + 600 * (time.monotonic() - begun)
     assert used < heartbeats  # the text would take 5,200 more

@@ -1,5 +1,8 @@
-"""A scripted peer. E2: frames that are frames, at the wrong time, of the wrong session, twice, late, early, or without
-end. E3: it leaves at each step of the conversation, again and again, or stays and says nothing."""
+"""A scripted peer.
+
+E2: valid frames at the wrong time, of the wrong session, twice, late, early, or without end. E3: it
+leaves at each step of the conversation, again and again, or stays and is silent.
+"""
 
 import contextlib
 import itertools
@@ -10,8 +13,8 @@ from threading import Event, Thread
 
 import pytest
 import zmq
-from peer import Peer, Wire
-from processes import Daemon, Mesh, Stream, Usage, body, complete, sim_ids, sim_text, until
+from peer import Peer
+from processes import Daemon, Stream, Usage, body, complete, sim_ids, sim_text, until
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
@@ -24,33 +27,42 @@ WHOLE = [*PROMPT.encode(), *sim_ids(PROMPT, 400)]
 fault = pytest.mark.fault
 
 
-def told(peer: Peer) -> Iterator[int]:
-    """The length of the text, each time that the peer hears how it goes on, until its session ends."""
+DRAFTED = {"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4}
+
+
+def lengths(peer: Peer) -> Iterator[int]:
+    """Yield the length of the text, each time that the peer gets more of it, until its end."""
     while not isinstance(heard := peer.on_event(), m.Done):
         assert heard is not None, "the session does not end"
         if isinstance(heard, m.Truth | m.Sync):
             yield len(peer.truth)
 
 
+def drafts_right(peer: Peer, session: int) -> None:
+    """Draft the text's own ids, until its end."""
+    for at in lengths(peer):
+        peer.say(peer.draft(session, WHOLE[at : at + 4]))
+
+
+def reasons_gone(verifier: Daemon) -> list[str]:
+    return [str(event["reason"]) for event in verifier.events("drafter_gone")]
+
+
 @pytest.mark.parametrize(
     "message",
     [
         m.Draft(1, 0, 0, (1, 2)),
-        m.DraftProbs(
-            session=1, base=0, prefix_crc=0, ids=(1, 2), sizes=(1, 0), support=(1,), weights=(9,)
-        ),
+        m.DraftProbs(1, 0, 0, (1, 2), (1, 0), support=(1,), weights=(9,)),
         m.Nack(1, 0, 0),
         m.Ping(1),
-        m.Open(
-            ref=1, prompt="hi", options={"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}
-        ),
+        m.Open(ref=1, prompt="hi", options=DRAFTED),
         m.Close(1),
         m.Vocab(0),
     ],
     ids=lambda message: type(message).__name__,
 )
 @fault("E2.17")
-def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
+def test_frames_before_hello_are_refused(verifier, peer, message):
     sessions = len(verifier.events("session_opened"))
     before = verifier.stats()["wire"]["handshake_failures"]["hello"]
     peer.say(message)
@@ -59,21 +71,22 @@ def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: 
     assert len(verifier.events("session_opened")) == sessions
 
 
-def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemon, chosen: Peer):
+def test_messages_of_the_other_direction_are_counted(wire, verifier, chosen):
     before = wire.rejected("direction")
-    chosen.say(
+    for message in (
         m.Truth(1, 0, 0, (1,), 4),
         m.Sync(1, 0, 0, (1,), 4),
         m.Done(1, "stop", 4),
         m.Logprobs(session=1, base=4, chosen=[-1.0]),
         m.Opened(1, 0, 1, {"temperature": 0}),
         m.Error("busy", "no"),
-    )
+    ):
+        chosen.say(message)
     until(lambda: wire.rejected("direction") == before + 6, "they are counted")
 
 
 @fault("E2.18")
-def test_repeated_hello_is_welcomed_again(verifier: Daemon, wire: Wire, chosen: Peer):
+def test_repeated_hello_is_welcomed_again(verifier, wire, chosen):
     with Stream(verifier, body(PROMPT, 300)) as stream:
         session = chosen.opened()
         chosen.join()
@@ -83,37 +96,26 @@ def test_repeated_hello_is_welcomed_again(verifier: Daemon, wire: Wire, chosen: 
 
 
 @fault("E2.18")
-def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
+def test_another_hello_begins_anew(verifier, chosen):
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
-        chosen.say(
-            m.Open(
-                ref=7,
-                prompt=PROMPT,
-                options={"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4},
-            )
-        )
+        chosen.say(m.Open(ref=7, prompt=PROMPT, options=DRAFTED))
         own = chosen.expect(m.Opened).session
         chosen.hello("mallory again")
         chosen.expect(m.Welcome)
         assert chosen.opened() == session
-        for at in told(chosen):
-            chosen.say(chosen.draft(session, WHOLE[at : at + 4]))
+        drafts_right(chosen, session)
         stream.read()
     assert stream.ids == sim_ids(PROMPT, 300)
     assert sum(stream.accepted) > 0
-    ended = [
-        event["reason"] for event in verifier.events("session_finished") if event["session"] == own
-    ]
-    assert ended == ["cancelled"]
-    assert verifier.events("drafter_gone")[-1]["reason"] == "hello again"
+    ends = {event["session"]: event["reason"] for event in verifier.events("session_finished")}
+    assert ends[own] == "cancelled"
+    assert reasons_gone(verifier)[-1] == "hello again"
 
 
 @fault("E2.19")
 @fault("E2.24")
-def test_frames_for_sessions_that_are_not_there_are_stray(
-    wire: Wire, verifier: Daemon, chosen: Peer
-):
+def test_frames_for_sessions_that_are_not_there_are_stray(wire, verifier, chosen):
     """A draft after the end, too."""
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
         ended = chosen.opened()
@@ -129,56 +131,54 @@ def test_frames_for_sessions_that_are_not_there_are_stray(
 @pytest.mark.parametrize(("ahead", "crc"), [(100, None), (50, 1), (0, 1)])
 @fault("E2.21")
 @fault("E2.23")
-def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: int, crc: int | None):
+def test_misplaced_drafts_are_not_used(verifier, chosen, ahead, crc):
     stale = verifier.stats()["totals"]["stale_drafts"]
 
     def handled() -> bool:
-        """In a text, for all of which this peer may be late on a busy machine."""
+        """Run a text, for all of which this peer may be late on a busy machine."""
         nacks = 0
         with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
             session = chosen.opened()
             while not isinstance(heard := chosen.on_event(), m.Done):
-                nacks += isinstance(heard, m.Nack)
+                if isinstance(heard, m.Nack):
+                    nacks += 1
                 at = len(chosen.truth) + ahead
-                right = Prefix(WHOLE[:at]).crc
-                chosen.say(
-                    m.Draft(session, at, right if crc is None else crc, tuple(WHOLE[at : at + 4]))
-                )
+                claimed = Prefix(WHOLE[:at]).crc if crc is None else crc
+                chosen.say(m.Draft(session, at, claimed, tuple(WHOLE[at : at + 4])))
             stream.read()
         assert stream.ids == sim_ids(PROMPT, 300)
         assert sum(stream.accepted) == 0
-        return (nacks > 0) == (ahead > 0) and verifier.stats()["totals"]["stale_drafts"] > stale
+        counted = verifier.stats()["totals"]["stale_drafts"] > stale
+        return counted and (nacks > 0) == (ahead > 0)
 
-    until(handled, "it is asked for others where it was ahead, and they are counted")
+    until(handled, "it is asked for others if it was ahead, and they are counted")
 
 
-def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
-    """Wrong and wild ids, bases, CRCs and distributions, right prefixes: the sampled text is the target's own."""
+def wild(rng: random.Random, session: int, truth: list[int], *, known: bool) -> list[m.Message]:
+    """Return a DRAFT, a NACK and a DRAFT_PROBS with wrong ids, bases, CRCs and distributions."""
+    base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
+    crc = rng.choice([0, rng.getrandbits(32), Prefix(truth[:base]).crc])
+    choices = [0, 65, 90, 255] if known else [256, -1, 2**31 - 1, -(2**31)]
+    ids = tuple(rng.choices(choices, k=rng.choice([0, 1, 5, 100])))
+    few = ids[:5]
+    sizes = (2,) * len(few)
+    weights = tuple(rng.choices([0, 1, 65535], k=2 * len(few)))
+    probs = m.DraftProbs(session, base, crc, few, sizes, support=few * 2, weights=weights)
+    return [m.Draft(session, base, crc, ids), m.Nack(session, base, crc), probs]
+
+
+def test_hostile_drafts_never_change_the_text(verifier, chosen):
+    """The sampled text is the target's own."""
     rng = random.Random(1)
+    answered = 0
     with Stream(verifier, body(PROMPT, N, draft_n=4) | {"temperature": 3, "seed": 5}) as stream:
-        session, said = chosen.opened(), 0
-        for turn, length in enumerate(told(chosen)):
-            if length == said:
-                continue  # what it asked for: more than it is told it does not say, or it is cut off for flooding
-            truth, said = chosen.truth, length
+        session = chosen.opened()
+        for turn, length in enumerate(lengths(chosen)):
+            if length == answered:
+                continue  # it answers new ids only, or it is cut off for flooding
+            answered = length
             chosen.say(chosen.draft(session, rng.choices(b"abc", k=4)))
-            base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
-            crc = rng.choice([0, rng.getrandbits(32), Prefix(truth[:base]).crc])
-            known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
-            ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
-            chosen.say(m.Draft(session, base, crc, tuple(ids)), m.Nack(session, base, crc))
-            few, weights = tuple(ids[:5]), tuple(rng.choices([0, 1, 65535], k=10))
-            chosen.say(
-                m.DraftProbs(
-                    session=session,
-                    base=base,
-                    prefix_crc=crc,
-                    ids=few,
-                    sizes=(2,) * len(few),
-                    support=few * 2,
-                    weights=weights[: 2 * len(few)],
-                )
-            )
+            chosen.say(*wild(rng, session, chosen.truth, known=turn % 3 > 0))
             if turn % 10 == 0:
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
@@ -188,7 +188,7 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
 
 @pytest.mark.parametrize("other_key", [False, True])
 @fault("E2.25")
-def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool):
+def test_two_peers_by_one_address(wire, verifier, other_key):
     wire.alone()
     key = wire.identity()
     second_key = wire.identity() if other_key else key
@@ -201,9 +201,7 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
 
             def drafts_stand() -> bool:
                 with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
-                    session = first.opened()
-                    for at in told(first):
-                        first.say(first.draft(session, WHOLE[at : at + 4]))
+                    drafts_right(first, first.opened())
                     stream.read()
                 assert stream.ids == sim_ids(PROMPT, N)
                 return sum(stream.accepted) > 0
@@ -215,36 +213,31 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
             again.hello()
             return isinstance(again.on_event(1.0), m.Welcome)
 
-    until(
-        heard_again, "the name is free"
-    )  # a connection that came before the other had gone is never heard
+    # a connection that came before the other had gone is never heard
+    until(heard_again, "the name is free")
 
 
 @fault("E2.28")
-def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, chosen: Peer):
+def test_flood_leaves_the_api_and_the_text_alone(wire, verifier, chosen):
     usage = Usage(verifier.pid)
-    before = [event["reason"] for event in verifier.events("drafter_gone")]
+    before = len(reasons_gone(verifier))
     frames = [encode(m.Draft(7, 1, 2, (3, 4))), b"junk", encode(m.Nack(7, 1, 2))]
     chosen.socket.setsockopt(zmq.SNDTIMEO, 500)
 
     def cut_off() -> bool:
-        with contextlib.suppress(
-            zmq.Again
-        ):  # once it is cut off, or while the verifier does not keep up
+        # once it is cut off, or while the verifier does not keep up
+        with contextlib.suppress(zmq.Again):
             for frame in itertools.islice(itertools.cycle(frames), 10_000):
                 chosen.raw(frame)
         assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
-        return (
-            "flooding"
-            in [event["reason"] for event in verifier.events("drafter_gone")][len(before) :]
-        )
+        return "flooding" in reasons_gone(verifier)[before:]
 
     until(cut_off, "it is cut off")
     usage.unchanged()
 
 
 @fault("E2.27")
-def test_a_drafter_that_is_always_wrong(mesh: Mesh):
+def test_a_drafter_that_is_always_wrong(mesh):
     verifier = mesh.verifier("step_ms=5,row_ms=2")
     mesh.drafter("draft_ms=0.5,alpha=0")
     stream = complete(verifier, body(PROMPT, 400))
@@ -258,7 +251,7 @@ def test_a_drafter_that_is_always_wrong(mesh: Mesh):
 @fault("E3.29")
 @fault("E3.30")
 @fault("E3.31")
-def test_a_peer_that_leaves_without_a_word(wire: Wire, verifier: Daemon, step: str):
+def test_a_peer_that_leaves_without_a_word(wire, verifier, step):
     wire.alone()
     peer = Peer(wire)
     {"connected": peer.connected, "hello": peer.hello}.get(step, peer.join)()
@@ -277,15 +270,12 @@ def test_a_peer_that_leaves_without_a_word(wire: Wire, verifier: Daemon, step: s
 
 @pytest.mark.slow
 @fault("E3.33")
-def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
+def test_a_peer_that_hangs(wire, verifier, chosen):
     with Stream(verifier, body(PROMPT, 60_000, draft_n=4)) as stream:
         chosen.opened()
         stream.read(while_=lambda: bool(wire.peers()))
     assert stream.ids == sim_ids(PROMPT, len(stream.ids))
-    until(
-        lambda: [gone["reason"] for gone in verifier.events("drafter_gone")][-1:] == ["silent"],
-        "it is noted",
-    )
+    until(lambda: reasons_gone(verifier)[-1:] == ["silent"], "it is noted")
 
 
 @contextlib.contextmanager
@@ -302,7 +292,7 @@ def reading(stream: Stream) -> Iterator[None]:
 
 
 @fault("E3.36")
-def test_two_hundred_peers_that_die(wire: Wire, verifier: Daemon):
+def test_two_hundred_peers_that_die(wire, verifier):
     wire.alone()
 
     def deaths(count: int) -> None:

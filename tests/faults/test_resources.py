@@ -1,5 +1,9 @@
-"""E5: descriptors, memory, disks and readers come to their ends: nobody aborts, and it serves when there is room again.
-Connections that take without giving; daemons whose log cannot be written, commands whose output cannot be."""
+"""E5.
+
+Descriptors, memory, disks and readers come to their ends: nobody aborts, and it serves when there
+is room again. Connections that take without giving; daemons whose log cannot be written, commands
+whose output cannot be.
+"""
 
 import json
 import signal
@@ -19,7 +23,6 @@ from harness.ports import free_port
 from peer import greeting
 from processes import (
     SPECMESH,
-    Mesh,
     Stream,
     Usage,
     body,
@@ -45,8 +48,11 @@ def few_descriptors(count: int) -> list[str]:
 
 
 @fault("E5.52")
-def test_silent_connections_hold_nothing_up(mesh: Mesh):
-    """They are closed after the time that a handshake may take; the verifier's descriptors are as before."""
+def test_silent_connections_hold_nothing_up(mesh):
+    """They are closed after the time that a handshake may take.
+
+    The verifier's descriptors are as before.
+    """
     verifier = mesh.verifier()
     complete(verifier, body(PROMPT, 40))
     usage = Usage(verifier.pid)
@@ -63,7 +69,7 @@ def test_silent_connections_hold_nothing_up(mesh: Mesh):
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keys"])
 @fault("E5.53")
-def test_an_announced_giant(mesh: Mesh, keyed: bool):
+def test_an_announced_giant(mesh, keyed):
     if keyed:
         KeyFolder(mesh.folder / "keys").new()
     verifier = mesh.verifier("step_ms=2", *(("--keys", mesh.folder / "keys") if keyed else ()))
@@ -86,7 +92,7 @@ def test_an_announced_giant(mesh: Mesh, keyed: bool):
 
 
 @fault("E5.56")
-def test_a_client_that_does_not_read(mesh: Mesh):
+def test_a_client_that_does_not_read(mesh):
     verifier = mesh.verifier("step_ms=0.2,max_sessions=2")
     with closing(socket.socket(socket.AF_UNIX)) as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -119,23 +125,26 @@ def test_a_client_that_does_not_read(mesh: Mesh):
     ids=["idle", "half a body"],
 )
 @fault("E5.51")
-def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
-    """The port, the socket and drafters are served while they last; the log says nothing of them."""
+def test_more_connections_than_descriptors(mesh, count, sent):
+    """The port, the socket and drafters are served while they last; the log stays quiet."""
     port = free_port()
     verifier = mesh.verifier("", "--http", f"127.0.0.1:{port}", program=few_descriptors(128))
     with many(("127.0.0.1", port), count, sent), many(verifier.socket, 150, sent):
         for at in (port, 0) * 3:
             assert Served(verifier, at).ask("GET", "/health").status == 200
         mesh.drafter()
-        assert generate(verifier, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
+        assert generate(verifier, PROMPT, max_tokens=20).out == sim_text(PROMPT, 20) + "\n"
     assert not verifier.events("api_trouble")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @fault("E5.51")
-def test_no_descriptor_for_a_connection(mesh: Mesh):
-    """What the wire's connections have taken is missing at the API: it tries once a second, says so as often, and
-    answers as soon as there is one. libzmq aborts in some places where it has none; not in those that we use."""
+def test_no_descriptor_for_a_connection(mesh):
+    """Descriptors that the wire's connections hold are missing at the API.
+
+    It tries once a second, logs it as often, and answers as soon as there is one. libzmq aborts in
+    some places without one; not in those that we use.
+    """
     verifier = mesh.verifier(program=few_descriptors(64))
     descriptors = Path(f"/proc/{verifier.pid}/fd")
     with (
@@ -159,9 +168,12 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
     assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
 
 
-def test_a_drafter_that_ends(mesh: Mesh):
-    """Its clients hear why: 503 where nothing was said yet, an error event in a stream; it does not wait for who does
-    not read. The log is quiet about all of it."""
+def test_a_drafter_that_ends(mesh):
+    """Its clients get the reason.
+
+    It is a 503 before the first text, and later an error event in the stream; clients that do not
+    read are not waited for. The log is quiet about all of it.
+    """
     verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
     drafter = mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=60000", "--drain", 0)
     answers: list[Answer] = []
@@ -181,7 +193,7 @@ def test_a_drafter_that_ends(mesh: Mesh):
         until(lambda: verifier.live() == 1, "it has begun")
         begun = Stream(drafter, body(PROMPT, 50_000))
         waiting = [clients.submit(ask, stream) for stream in (False, True, False)]
-        until(lambda: drafter.stats()["sessions"]["live"] == 3, "those have begun")  # type: ignore[index]
+        until(lambda: drafter.stats()["sessions"]["live"] == 3, "those have begun")
         drafter.signal(signal.SIGTERM)
         late = [clients.submit(ask_on, number) for number in range(8)]
         assert drafter.wait() == 0
@@ -225,20 +237,20 @@ except BlockingIOError:
 )
 @fault("E5.54")
 @fault("E8.97")
-def test_a_log_that_cannot_be_written(mesh: Mesh, lines: tuple[str, ...], role: str):
+def test_a_log_that_cannot_be_written(mesh, lines, role):
     program = edited(*lines, "os.dup2(into, 2)")
     mute = mesh.verifier(program=program if role == "verifier" else None)
     if role == "drafter":
         mute = mesh.drafter(program=program)
-    assert generate(mute, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
+    assert generate(mute, PROMPT, max_tokens=20).out == sim_text(PROMPT, 20) + "\n"
     assert mute.stop() == 0
     assert not mute.text()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 @fault("E8.97")
-def test_closed_standard_streams(mesh: Mesh, closed: str):
-    """Refused: what is opened next would take the descriptor, and get what is written there."""
+def test_closed_standard_streams(mesh, closed):
+    """Refused: the next file to be opened would take the descriptor, and get their output."""
     shell = f'exec "$@" {closed}'
     done = mesh.cannot_start("verifier", shell=shell)
     assert (done.code, done.out) == (74, "")
@@ -250,8 +262,8 @@ def test_closed_standard_streams(mesh: Mesh, closed: str):
     "words", ["generate hi --json", "chat", "stats --watch", "ps", "--version"]
 )
 @fault("E8.97")
-def test_stdout_that_takes_nothing(mesh: Mesh, words: str):
-    """A full disk: 74 and one line, where anything was to be printed."""
+def test_stdout_that_takes_nothing(mesh, words):
+    """A full disk gives 74 and one line, if anything was to be printed."""
     path, full = mesh.verifier().socket, 'exec "$@" >/dev/full'
     env = {"SPECMESH_SOCKET": str(path), "XDG_RUNTIME_DIR": str(path.parent)}
     done = command(*words.split(), env=env, shell=full, stdin="hi")

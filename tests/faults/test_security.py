@@ -1,5 +1,7 @@
-"""E6, what tests/e2e/test_keys.py does not show: secrets, another user of this machine, strangers that throw things,
-files in a folder that others can write to."""
+"""E6, for the parts that tests/e2e/test_keys.py does not show.
+
+Secrets, another user of this machine, strangers' bytes, files in a folder that others can write to.
+"""
 
 import http.client
 import os
@@ -7,11 +9,11 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from harness.loops import hello
 from harness.ports import free_port
 from peer import greeting
 from processes import PATIENCE, SPECMESH, Mesh, Stream, Usage, body, command, complete, sim_text
@@ -28,14 +30,17 @@ fault = pytest.mark.fault
 
 
 @fault("E6.72")
-def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
-    folder, file, port = KeyFolder(mesh.folder / "keys"), tmp_path / "api.keys", free_port()
+def test_secrets_are_told_nowhere(mesh, tmp_path):
+    folder = KeyFolder(mesh.folder / "keys")
+    file = tmp_path / "api.keys"
+    port = free_port()
     secret = folder.new().secret
     file.write_text(API_KEY + "\n")
     file.chmod(0o600)
-    verifier = mesh.verifier("step_ms=1", "--keys", folder.path, "--http", f"127.0.0.1:{port}", "--api-key-file", file,
-                             "--log-level", "debug", program=SPECMESH)  # fmt: skip
-    drafter = mesh.drafter("", "--keys", folder.path, "--log-level", "debug", program=SPECMESH)
+    options = ("--keys", folder.path, "--log-level", "debug")
+    api = ("--http", f"127.0.0.1:{port}", "--api-key-file", file)
+    verifier = mesh.verifier("step_ms=1", *options, *api, program=SPECMESH)
+    drafter = mesh.drafter("", *options, program=SPECMESH)
     told = []
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
@@ -44,8 +49,8 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
             command(*verb, *here)
             for verb in (("stats", "--json"), ("stats",), ("ping", "--count", 1))
         ]
-        told.append(command("doctor", "--json", env={"SPECMESH_SOCKET": str(daemon.socket)}))
-    told += [command("keys", verb, "--keys", folder.path) for verb in ("list", "show")]
+        told.append(command("doctor", json=True, env={"SPECMESH_SOCKET": str(daemon.socket)}))
+    told += [command("keys", verb, keys=folder.path) for verb in ("list", "show")]
     for key in (API_KEY, API_KEY[:-1]):
         with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
             connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {key}"})
@@ -60,7 +65,7 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
 
 @fault("E6.69")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_does_not_get_in(mesh: Mesh):
+def test_another_user_does_not_get_in(mesh):
     verifier = mesh.verifier("step_ms=1")
     mesh.folder.chmod(0o755)
     become = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
@@ -85,26 +90,16 @@ STRANGERS = [
 
 
 @fault("E6.59")
-def test_strangers_throw_everything(mesh: Mesh):
-    """Malformed, right, replayed frames behind every handshake: nothing is heard or grows, the text is the same."""
+def test_strangers_throw_everything(mesh):
+    """Malformed, right and replayed frames behind every handshake have no effect on the text."""
     folder = KeyFolder(mesh.folder / "keys")
     folder.new()
     verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
     mesh.drafter("", "--keys", folder.path)
-    hello = encode(
-        m.Hello(
-            drafter="mallory",
-            engine="sim",
-            model="evil",
-            vocab_fingerprint="",
-            n_vocab=0,
-            n_ctx=4096,
-        )
-    )
-    order = m.Open(
-        ref=1, prompt="hi", options={"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}
-    )
-    frames = [hello, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
+    greeted = encode(hello("mallory"))
+    options = {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}
+    order = m.Open(ref=1, prompt="hi", options=options)
+    frames = [greeted, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
     thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)
 
     def throw(times: int) -> None:
@@ -146,7 +141,7 @@ def foreign(place: Path, _: Path) -> None:
 
 @pytest.fixture
 def path(mesh: Mesh) -> Path:
-    """Where `Mesh.cannot_start` has its socket."""
+    """Return the socket of `Mesh.cannot_start`."""
     mesh.folder.chmod(0o1777)
     return mesh.folder / "x.sock"
 
@@ -154,9 +149,7 @@ def path(mesh: Mesh) -> Path:
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to, fifo, foreign])
 @pytest.mark.parametrize("what", ["lock", "socket"])
 @fault("E8.89")
-def test_what_others_put_there_is_refused(
-    mesh: Mesh, path: Path, what: str, plant: Callable[[Path, Path], None]
-):
+def test_what_others_put_there_is_refused(mesh, path, what, plant):
     """One line that names the file, exit 78; the file that was led to is as it was."""
     victim, place = mesh.folder / "victim", lock_of(path) if what == "lock" else path
     victim.write_text(PRECIOUS)
@@ -166,12 +159,12 @@ def test_what_others_put_there_is_refused(
     assert os.path.lexists(place)
 
 
-def test_no_file_is_made_where_a_link_leads(mesh: Mesh, path: Path):
-    """Nor does a link to nothing have a daemon make that file, or one that looks for a daemon wait."""
+def test_no_file_is_made_where_a_link_leads(mesh, path):
+    """A link to nothing makes no daemon write that file, and no client wait."""
     victim = mesh.folder / "new-lock"
     lock_of(path).symlink_to(victim)
     mesh.cannot_start("verifier").refused(78)
     assert not victim.exists()
     lock_of(path).unlink()
     os.mkfifo(lock_of(path))
-    assert command("generate", "x", "--socket", path).code == 69
+    assert command("generate", "x", socket=path).code == 69

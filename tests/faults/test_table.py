@@ -1,4 +1,4 @@
-"""docs/faults.md names the tests that there are, and every case is shown by one or has a reason for it."""
+"""docs/faults.md names the tests, and every case has one or a reason for its lack."""
 
 import faults
 

@@ -1,7 +1,7 @@
-"""A verifier and a drafter in virtual time: frames, requests and engine results go in with `now`, effects come out.
+"""A verifier and a drafter in virtual time.
 
-The one place where the property world meets the session machines: whoever replaces them replaces what is behind
-`Verifier` and `Drafter`, and keeps their methods.
+Frames, requests and engine results go in with `now`, effects come out. Only here the property world
+meets the session machines: a change of the machines ends at `Verifier` and `Drafter`.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ PREFILL_ROWS = 8  # of a prompt, in a step in which others verify
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a frame: to this peer, or to the verifier where a drafter sends."""
+    """Send a frame: to this peer, or to the verifier if a drafter sends."""
 
     message: m.Message
     peer: Hashable = None
@@ -46,7 +46,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Cut the draft model's memory to `position`, take in `ids`, and guess the next where `guess`."""
+    """A step of the draft model: cut its memory to `position`, take in `ids`, and perhaps guess."""
 
     position: int
     ids: tuple[int, ...]
@@ -67,8 +67,11 @@ class _Session:
 
 
 class Verifier:
-    """A verifier's core. Who drafts for which session is decided outside: a drafter without room in its model keeps its
-    session, and the core offers it no other. seen: counts what happens. first: number of its first session."""
+    """A verifier's core.
+
+    The test decides which drafter has a session. seen: counts of events. first: number of the first
+    session.
+    """
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
         target = Target(
@@ -90,7 +93,7 @@ class Verifier:
     def open(
         self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()
     ) -> int:
-        """A session for a prompt, or for one whose text has begun with what was said."""
+        """Open a session for a prompt, or for one with the beginning of its text."""
         opening = vev.Opening(
             client=len(self._sessions),
             request=Request(None, prompt, params),
@@ -113,7 +116,10 @@ class Verifier:
         *,
         rated: bool,
     ) -> list[Effect]:
-        """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
+        """Give a session without a drafter one.
+
+        rated: the verifier knows how often its drafts are accepted.
+        """
         live = self._lifecycle.running[number]
         assert live.drafter is None
         identity = self._joined(peer, round_trip, rated=rated)
@@ -169,7 +175,7 @@ class Verifier:
     # --- steps
 
     def next_step(self, now: float) -> Step | ev.Wait:
-        """Return a step whose spans have the numbers of their sessions."""
+        """Return the draft model's next step, if there is one, and the messages before it."""
         step = self._core.next_step(now)
         if isinstance(step, ev.Wait):
             self._note_waits(now)
@@ -192,11 +198,14 @@ class Verifier:
         return Step((), tuple(replace(span, seq=numbers[span.seq]) for span in step.spans))
 
     def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
-        """The engine's result: per span a row of logits for each id, or None where none were asked for."""
+        """Take the engine's result: for each span rows of logits for its ids, or None."""
         return self._effects(self._core.finish(self._step, rows, now - seconds, now), now)
 
     def _note_waits(self, now: float) -> None:
-        """A session waits once per step, until a deadline that does not move; never after one was missed."""
+        """A session waits once per step, until a deadline that does not move.
+
+        Never after one was missed.
+        """
         for session in self._sessions.values():
             if session.machine.finished is None:
                 plan = session.machine.plan(now)
@@ -240,7 +249,7 @@ class Verifier:
         return prefix[0 : len(prefix)]
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
-        """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
+        """Return the drafts in hand that begin with those of a step, with their distributions."""
         return self._sessions[number].machine.remote.offers(drafts)
 
     def room(self, number: int) -> int:
@@ -249,8 +258,11 @@ class Verifier:
 
 
 class Drafter:
-    """One session at a drafter. n_ctx, n_batch: of its draft model. can_trim: False where that has to begin anew to be
-    cut. round_trip: to the verifier, in seconds."""
+    """One session at a drafter.
+
+    n_ctx, n_batch: of its draft model. can_trim: False if a cut makes the model begin anew.
+    round_trip: to the verifier, in seconds.
+    """
 
     def __init__(
         self,
@@ -281,7 +293,7 @@ class Drafter:
         return self._effects(self._core.handle(ev.FrameReceived(self._key, message), now))
 
     def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
-        """What the draft model does next, if anything, and what is sent before."""
+        """Return the draft model's next step, if there is one, and the messages before it."""
         effects: list[Effect] = []
         while isinstance(step := self._core.next_step(now), ev.DraftStep):
             held = dict[int, int]()
@@ -306,7 +318,7 @@ class Drafter:
     def finish(
         self, step: Draft, guess: int | None, proposal: Proposal | None, now: float
     ) -> list[Effect]:
-        """The engine's result: its guess, or None for none, and what that was sampled from."""
+        """Take the engine's result: its guess, if there is one, and its distribution."""
         assert self._step is not None, "results come of steps"
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):

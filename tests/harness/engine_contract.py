@@ -1,4 +1,4 @@
-"""Small engines of every kind, and ids for what all of them promise."""
+"""Small engines of every kind, and ids for the promises that all of them keep."""
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -16,7 +16,9 @@ from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.mlx.drafter import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
-N_CTX, N_SEQ, N_BATCH = 96, 3, 32
+N_CTX = 96
+N_SEQ = 3
+N_BATCH = 32
 TINY = ("llama", "mamba", "lfm2")
 MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
 BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))

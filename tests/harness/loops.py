@@ -1,7 +1,6 @@
 """Both daemons on threads of this process, and the other end of the wire under a test's control.
 
-The one place where these tests meet the daemons' loops: whoever replaces the loops replaces what is behind `Bench` and
-`Running`, and keeps their methods.
+Only here these tests meet the daemons' loops: a change of the loops ends at `Bench` and `Running`.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ M = TypeVar("M", bound=m.Message)
 
 
 class Hearing:
-    """A client that keeps what it hears."""
+    """A client that keeps its events."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
@@ -84,7 +83,7 @@ class Hearing:
 
 
 class Flaky(SimVerifier):
-    """A target that fails where told, and whose text is known."""
+    """A target that fails from a chosen position on, and whose text is known."""
 
     def __init__(self, settings: SimSettings, guests: int = 0) -> None:
         super().__init__(settings, guests)
@@ -161,13 +160,13 @@ class Bench:
         return verifier, drafter
 
     def router(self, address: str | None = None) -> "Scripted":
-        """A verifier that says what the test tells it to."""
+        """Return a verifier under the test's control."""
         made = Scripted(bind_router(self.context, address or self.address, insecure=False))
         self._ends.append(made.socket.close)
         return made
 
     def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
-        """A drafter that says what the test tells it to; the verifier knows it, or is connected at least."""
+        """Return a drafter under the test's control, which is connected and usually welcome."""
         made = ScriptedDrafter(Route(self.context, self.address).open())
         self._ends.append(lambda: made.socket.close(linger=0))
         made.connected()
@@ -218,7 +217,7 @@ class Running:
         self._loop.mailbox.put(api.PauseClient(client, paused))
 
     def stats(self) -> Any:
-        """What /stats says now."""
+        """Return /stats."""
         said: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         self._loop.mailbox.put(api.AskStats(said.put))
         return as_json(said.get(timeout=PATIENCE))
@@ -264,14 +263,14 @@ class Running:
 
 
 class Scripted:
-    """A ROUTER under the test's control; `peer` is who spoke last."""
+    """A ROUTER under the test's control; `peer` is the latest sender."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self.socket = socket
         self.peer: list[bytes] = []
 
     def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
-        """The next message; None where none comes."""
+        """Return the next message, or None if none comes."""
         if not self.socket.poll(max(int(1e3 * seconds), 0)):
             return None
         *self.peer, frame = self.socket.recv_multipart()
@@ -294,8 +293,11 @@ class Scripted:
 
 
 class ScriptedDrafter(Scripted):
-    """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included. Where `answers`,
-    it answers each PING; `no_drafts`: why it drafts nothing, as it says then."""
+    """A DEALER under the test's control.
+
+    truth: the text so far, prompt included. answers: whether it answers each PING. no_drafts: the
+    reason for which it drafts nothing, which its PONG has.
+    """
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         super().__init__(socket)
@@ -307,16 +309,7 @@ class ScriptedDrafter(Scripted):
         assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
 
     def hello(self, name: str = "scripted") -> None:
-        self.say(
-            m.Hello(
-                drafter=name,
-                engine="scripted",
-                model="none",
-                vocab_fingerprint="",
-                n_vocab=0,
-                n_ctx=4096,
-            )
-        )
+        self.say(hello(name))
 
     def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
         message = super().on_event(seconds)
@@ -334,12 +327,15 @@ def attach(verifier: Running, drafter: Running) -> None:
 
 
 def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
-    return m.Open(
-        ref=ref,
-        prompt=prompt,
-        options={"max_tokens": max_tokens, "temperature": 0, "draft_n": 0},
-        ids=list(ids),
+    options = {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}
+    return m.Open(ref=ref, prompt=prompt, options=options, ids=list(ids))
+
+
+def hello(name: str = "scripted", **changes: object) -> m.Hello:
+    made = m.Hello(
+        drafter=name, engine="sim", model="", vocab_fingerprint="", n_vocab=0, n_ctx=4096
     )
+    return replace(made, **changes)
 
 
 def welcome(**changes: object) -> m.Welcome:

@@ -6,7 +6,9 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """A loopback TCP port that nobody listens on, below those that systems give to outgoing connections."""
+    """A loopback TCP port that nobody listens on, below those that systems give to outgoing
+    connections.
+    """
     while True:
         port = random.randrange(10_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

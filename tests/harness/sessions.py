@@ -38,7 +38,7 @@ def session(
     *,
     attached: bool = True,
 ) -> VerifierSession:
-    """A session on these ids, with a drafter of which nothing is known yet."""
+    """Return a session on these ids, with a drafter that has no history yet."""
     made = VerifierSession(
         id=1,
         ids=tuple(ids),
@@ -61,7 +61,7 @@ def generate(
     drafts: Drafts | None = None,
     scores: list[Logprob | None] | None = None,
 ) -> list[Round]:
-    """Run it to its end; the rounds that its client is told of. scores: takes those of an echoed prompt."""
+    """Run a session to its end; return its rounds. scores: takes those of an echoed prompt."""
     memory, rounds = Prefix(), list[Round]()
 
     def read(*ids: int) -> NDArray[np.float32]:
@@ -97,7 +97,7 @@ def ids_of(rounds: Sequence[Round]) -> tuple[int, ...]:
 
 
 def mostly_right(row: Row, luck: Random, count: int = 3, n_vocab: int = 16) -> Drafts:
-    """Drafts of a model that knows the target and says what it would three times in four."""
+    """Return a drafter that proposes the target's own ids three times in four."""
 
     def drafts(made: VerifierSession) -> list[int]:
         known, ids = Prefix(made.prefix[0:]), list[int]()

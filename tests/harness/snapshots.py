@@ -1,8 +1,9 @@
-"""Snapshots as the daemons make them, after some work: what `/stats` answers."""
+"""Snapshots of the daemons after some work, as `/stats` answers them."""
 
 from random import Random
 
 from fuzz.oracle import row
+from harness.loops import hello
 from harness.sessions import generate, mostly_right, session
 from specmesh.core import events as ev
 from specmesh.core.liveness import Link
@@ -16,7 +17,6 @@ from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import Capabilities, EngineInfo
 from specmesh.engines.sim import SimSettings, SimVerifier
-from specmesh.wire.messages import Hello
 
 INFO = EngineInfo(
     model="big.gguf",
@@ -32,50 +32,43 @@ ADDRESS = "tcp://127.0.0.1:7071"
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
 
 
+MEASURED = {
+    "draft_interval_ms": 2.0,
+    "acceptance_rate": None,
+    "promised_tokens_per_second": None,
+    "sessions": 0,
+}
+
+
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms."""
-    hello = Hello(
-        drafter=name,
-        engine="llama",
-        model="small.gguf",
-        vocab_fingerprint="",
-        n_vocab=0,
-        n_ctx=4096,
-    )
-    one = DrafterPeer(identity=name.encode(), hello=hello, link=Link(0.0))
-    one.link.pong(one.link.ping(1.0), 0.25, 1.005)
-    return one
+    greeting = hello(name, engine="llama", model="small.gguf")
+    made = DrafterPeer(identity=name.encode(), hello=greeting, link=Link(0.0))
+    made.link.pong(made.link.ping(1.0), 0.25, 1.005)
+    return made
 
 
 def verifier(sessions=1, drafters=1, now=152.0, ended=()):
-    """A verifier with so many drafters, and so many sessions that all have said the same; others ended for these
-    reasons."""
-    stats, traffic = VerifierStats(0.0), WireSection()
+    """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
+    stats = VerifierStats(0.0)
+    traffic = WireSection()
     for reason in ended:
-        stats.ended(
-            vev.SessionEnded(
-                session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
-            )
+        over = vev.SessionEnded(
+            session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
         )
+        stats.ended(over)
     traffic.rejected["magic"] += 1
     traffic.handshake_failures["hello"] += 1
-    machine = session(
-        range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset())
-    )
+    limits = TargetLimits(4096, 16, frozenset())
+    machine = session(range(1, 6), SessionParams(SamplingParams(), 20), limits)
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
     rows = [session_row(machine, None, now)] * sessions
-    peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
-    measured = {
-        "draft_interval_ms": 2.0,
-        "acceptance_rate": None,
-        "promised_tokens_per_second": None,
-        "sessions": 0,
-    }
-    drafting = dict.fromkeys(peers, measured)
+    peers = [peer(f"mac:{number}") for number in range(drafters)]
+    known = {peer.identity: peer.describe() for peer in peers}
     report = vev.CoreReport(
         sessions=rows,
-        drafters=drafting,
+        drafters=dict.fromkeys(known, MEASURED),
         kept=2,
         draft_n=machine.draft_n,
         prefix_cache=PREFIX_CACHE,
@@ -83,10 +76,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
         step_s=0.034,
         steps={0: {1: 0.034}},
     )
-    known = {identity: one.describe() for identity, one in peers.items()}
-    told = facts(
-        ENGINE, INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False
-    )
+    model = INFO.named() | {"reproducible": False, "model_hash": None}
     return stats.snapshot(
         max_sessions=INFO.max_sessions,
         core=report,
@@ -95,7 +85,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
         now=now,
         live=sessions,
         queued=3,
-        **told,
+        **facts(ENGINE, model, ADDRESS, encrypted=False),
     )
 
 

@@ -9,21 +9,23 @@ from numpy.typing import NDArray
 
 EOS = b"<|end|>"
 USER_DEFINED = b"<tool>"
-HEAD, STATE, RANK, KERNEL = 16, 16, 4, 4
+HEAD = 16
+STATE = 16
+RANK = 4
+KERNEL = 4
 _MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TinyModel:
-    """What to write.
+    """A model to write.
 
-    arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "lfm2" an attention
-            layer between two short convolutions.
-    words:    that many of the unused ids are tokens with text instead, and
-    foreign:  that many of those, the last ones, are other texts than usual.
-    permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
-    chat:     the chat template; empty: none.
-    pre:      how text is split before it is tokenized, by llama.cpp's name.
+    arch: "llama"; or one with layers whose state cannot be cut: "mamba" has only those, "lfm2" an
+    attention layer between two short convolutions. words: so many of the unused ids are tokens with
+    text. foreign: so many of those, the last ones, have other texts than usual. permute: seed of a
+    permutation of all ids, with their weights, for the same function of the text; 0: none. chat:
+    the chat template; empty: none. pre: how text is split before it is tokenized, by llama.cpp's
+    name.
     """
 
     seed: int = 0
@@ -133,7 +135,7 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 
 def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
-    """Name, rows and columns of what a layer has; what has no columns is ones."""
+    """Return name, rows and columns of a layer's tensors; without columns it is ones."""
     width, inner = model.width, 2 * model.width
     if model.arch == "mamba":
         convolution = [("ssm_conv1d.weight", inner, KERNEL), ("ssm_conv1d.bias", inner, 0)]

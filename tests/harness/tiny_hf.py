@@ -9,53 +9,43 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
+from harness.tables import rows
 from harness.tiny_gguf import byte_alphabet
 
-WIDTH, N_VOCAB = 64, 320
+N_VOCAB = 320
 WINDOW = 16
-
-BASE = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 2 * WIDTH,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+BASE, LLAMA, GROUPED, HYBRID, SLIDING = rows(
+    """
+{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 260}
+{"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": false,
+ "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+{"num_key_value_heads": 2, "head_dim": 16}
+{"model_type": "qwen3_next", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+ "num_experts": 0, "num_experts_per_tok": 0, "shared_expert_intermediate_size": 0,
+ "moe_intermediate_size": 0, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+ "linear_conv_kernel_dim": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+ "decoder_sparse_step": 1, "mlp_only_layers": [], "partial_rotary_factor": 0.5,
+ "full_attention_interval": 2}
+{"model_type": "gemma3_text", "query_pre_attn_scalar": 16, "sliding_window": $WINDOW,
+ "sliding_window_pattern": 2}
+""",
+    WINDOW=WINDOW,
+)
+KINDS = {
+    "llama": BASE | LLAMA,
+    "hybrid": BASE | GROUPED | HYBRID,
+    "sliding": BASE | GROUPED | SLIDING,
 }
-GROUPED = BASE | {"num_key_value_heads": 2, "head_dim": 16}
-NORMS = {"rms_norm_eps": 1e-5, "rope_theta": 10000.0}
-LLAMA = (
-    BASE | NORMS | {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False}
-)
-EXPERTS = (
-    "num_experts",
-    "num_experts_per_tok",
-    "shared_expert_intermediate_size",
-    "moe_intermediate_size",
-)
-HYBRID = GROUPED | NORMS | dict.fromkeys(EXPERTS, 0)
-HYBRID |= {"model_type": "qwen3_next", "linear_num_value_heads": 4, "linear_num_key_heads": 2}
-HYBRID |= {"linear_conv_kernel_dim": 4} | dict.fromkeys(
-    ("linear_key_head_dim", "linear_value_head_dim"), 32
-)
-HYBRID |= {
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "partial_rotary_factor": 0.5,
-    "full_attention_interval": 2,
-}
-SLIDING = GROUPED | {"model_type": "gemma3_text", "query_pre_attn_scalar": 16}
-SLIDING |= {"sliding_window": WINDOW, "sliding_window_pattern": 2}
-KINDS = {"llama": LLAMA, "hybrid": HYBRID, "sliding": SLIDING}
 
 
 def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
-    """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py; returns `folder`."""
-    config = KINDS[kind] | {
-        "vocab_size": N_VOCAB,
-        "max_position_embeddings": 512,
-        "eos_token_id": 260,
-    }
-    config, weights = _random(config, seed, quantised)
-    return _save(folder, config, weights, _tiny_tokenizer())
+    """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py.
+
+    Returns `folder`.
+    """
+    config, weights = _random(KINDS[kind], seed, quantised)
+    return _save(folder, config, weights)
 
 
 def _random(
@@ -64,12 +54,9 @@ def _random(
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     rng = np.random.default_rng(seed)
-    model.load_weights(
-        [
-            (name, mx.array(_values(values, rng)))
-            for name, values in tree_flatten(model.parameters())
-        ]
-    )
+    shapes = tree_flatten(model.parameters())
+    weights = [(name, mx.array(_values(values, rng))) for name, values in shapes]
+    model.load_weights(weights)
     if quantised:
         model, config = quantize_model(model, config, group_size=64, bits=8)
     return config, {name: np.array(values) for name, values in tree_flatten(model.parameters())}
@@ -78,51 +65,40 @@ def _random(
 def _values(like: Any, rng: np.random.Generator) -> Any:
     if like.ndim < 2:
         return np.array(like.astype(mx.float32))
-    return rng.standard_normal(like.shape, np.float32) * np.float32(
-        2.0 / np.sqrt(np.prod(like.shape[1:]))
-    )
+    scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
+    return rng.standard_normal(like.shape, np.float32) * scale
 
 
-def _save(
-    folder: Path, config: dict[str, Any], weights: dict[str, Any], tokenizer: dict[str, Any]
-) -> Path:
+[TOKENIZER] = rows("""
+{"version": "1.0",
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+                   "use_regex": true},
+ "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+             "use_regex": true},
+ "added_tokens": [
+    {"id": 260, "content": "<|end|>", "special": true, "single_word": false, "lstrip": false,
+     "rstrip": false, "normalized": false},
+    {"id": 261, "content": "<tool>", "special": false, "single_word": false, "lstrip": false,
+     "rstrip": false, "normalized": false}]}
+""")
+"""tokenizer.json of tiny_gguf.py, without its vocabulary; ids from 262 on mean nothing."""
+
+
+def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     from safetensors.numpy import save_file  # noqa: PLC0415 - comes with mlx-lm
 
     save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
+    pieces = [*byte_alphabet(), "he", "ll", "th", "the"]
+    vocabulary = {piece: token for token, piece in enumerate(pieces)}
+    merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
-    for name, content in (
-        ("config", config),
-        ("tokenizer", tokenizer),
-        ("tokenizer_config", settings),
-    ):
+    files = {
+        "config": config,
+        "tokenizer": TOKENIZER | {"model": model},
+        "tokenizer_config": settings,
+    }
+    for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
-
-
-def _tiny_tokenizer() -> dict[str, Any]:
-    """tokenizer.json of tests/harness/tiny_gguf.py's vocabulary; rows from 262 on stand for nothing."""
-    normal = [*byte_alphabet(), "he", "ll", "th", "the"]
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    added = (
-        {"id": 260, "content": "<|end|>", "special": True},
-        {"id": 261, "content": "<tool>", "special": False},
-    )
-    merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
-    return {
-        "version": "1.0",
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-        "added_tokens": [one | flags for one in added],
-        "model": {
-            "type": "BPE",
-            "vocab": {text: token for token, text in enumerate(normal)},
-            "merges": merges,
-        },
-    }

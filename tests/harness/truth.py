@@ -1,42 +1,58 @@
-"""What a target says alone: the truth that every text of it is compared with."""
+"""The text that a target writes without drafts, and the distribution of its tokens."""
 
 from collections.abc import Sequence
+from itertools import chain, islice, takewhile
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.reference import Choose, Row, decode, no_drafts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
+def chosen_by(params: SamplingParams) -> Choose:
+    """Return the choice of specmesh's sampler, with its filters, penalties and biases."""
+    sampler = Sampler(params)
+
+    def choose(row: Row, ids: Sequence[int]) -> int:
+        return sampler.after(ids).choose(np.asarray(row), len(ids))
+
+    return choose
+
+
 def continued(
     engine: VerifyEngine, prompt: Sequence[int], count: int, params: SamplingParams
 ) -> list[int]:
-    """The ids that follow the prompt's, at most `count`, without an end id; one row a step."""
-    sampler, ids = Sampler(params), list(prompt)
-    row = row_after(engine, ids)
-    while len(ids) < len(prompt) + count:
-        token = sampler.after(ids).choose(row, len(ids))
-        if token in engine.tokenizer.vocabulary.end_ids:
-            break
-        ids.append(token)
-        row = row_after(engine, ids, len(ids) - 1)
-    return ids[len(prompt) :]
+    """Return at most `count` ids that follow the prompt, without an end id."""
+    held = 0
+
+    def target(ids: Sequence[int]) -> Logits:
+        nonlocal held
+        row = row_after(engine, ids, held)
+        held = len(ids)
+        return row
+
+    steps = decode(target, no_drafts, 0, prompt, chosen_by(params))
+    ends = engine.tokenizer.vocabulary.end_ids
+    text = takewhile(lambda token: token not in ends, chain.from_iterable(steps))
+    return list(islice(text, count))
 
 
 def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits:
-    """The target's logits after these ids, of which it holds so many."""
+    """Return the target's logits after these ids; it holds the first `held` of them.
+
+    The ids are read in parts of the size that a reproducible verifier takes.
+    """
     engine.trim(0, held)
-    last, most = (
-        len(ids) - 1,
-        min(engine.info.n_batch, 128),
-    )  # as a reproducible verifier takes a prompt in
+    last = len(ids) - 1
+    most = min(engine.info.n_batch, 128)
     for at in range(held, last, most):
         engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
-    rows = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])[0]
+    [rows] = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])
     assert rows is not None
     row: Logits = rows[0]
     return row
@@ -47,13 +63,20 @@ def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None =
 
 
 def place(probs: NDArray[np.float64], liked: NDArray[np.float32], token: int, luck: float) -> float:
-    """A number for a token, uniform where it is as likely as this: the share of what is below it, and a part of its
-    own. Below is what is liked less."""
-    return float(probs[liked < liked[token]].sum() + luck * probs[liked == liked[token]].sum())
+    """Return a number for a token that is uniform if the token comes with its probability.
+
+    It is the share of the tokens that are liked less, and a random part of those liked as much.
+    """
+    below = probs[liked < liked[token]].sum()
+    own = probs[liked == liked[token]].sum()
+    return float(below + luck * own)
 
 
 def surprise(numbers: Sequence[float], bins: int) -> float:
-    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
+    """Return how far numbers are from uniform, in standard deviations of chi-square.
+
+    The approximation is Wilson and Hilferty's.
+    """
     expected = len(numbers) / bins
     counts, _ = np.histogram(numbers, bins, (0.0, 1.0))
     reduced = float(((counts - expected) ** 2 / expected).sum()) / (bins - 1)

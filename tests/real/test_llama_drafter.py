@@ -36,27 +36,23 @@ def alone(pair: dict[str, Daemon]) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("draft_n", ["auto", 4])
 @pytest.mark.parametrize("name", PROMPTS)
-def test_drafts_change_no_id(
-    pair: dict[str, Daemon], alone: dict[str, list[int]], name: str, draft_n: object
-):
+def test_drafts_change_no_id(pair, alone, name, draft_n):
     found = complete(pair["verifier"], body(PROMPTS[name], N, draft_n=draft_n)).ids
     assert found == alone[name]
 
 
-def test_the_drafters_clients_get_the_same_ids(
-    pair: dict[str, Daemon], alone: dict[str, list[int]]
-):
+def test_the_drafters_clients_get_the_same_ids(pair, alone):
     found = complete(pair["drafter"], body(PROMPTS["function"], N)).ids
     assert found == alone["function"]
 
 
-def test_a_sampled_text_is_its_seeds(pair: dict[str, Daemon]):
+def test_a_sampled_text_is_its_seeds(pair):
     sampled = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     asked = body(PROMPTS["planets"], N) | sampled
     drafted = complete(pair["verifier"], asked | {"draft_n": 4}).ids
     assert drafted == complete(pair["verifier"], asked | {"draft_n": 0}).ids
 
 
-def test_most_drafts_are_accepted(pair: dict[str, Daemon]):
+def test_most_drafts_are_accepted(pair):
     asked = [body(prompt, N, draft_n=4) for prompt in PROMPTS.values()]
     assert acceptance(drafted_texts(pair["verifier"], asked, least=N)) > 0.5

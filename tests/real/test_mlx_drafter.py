@@ -43,13 +43,13 @@ def verifier(shared: Mesh) -> Daemon:
 
 @pytest.fixture(scope="module")
 def texts(verifier: Daemon) -> list[Stream]:
-    """The text with drafts, more than once where they came too late at first."""
+    """Return the text with drafts, of several tries if they came too late at first."""
     return drafted_texts(verifier, [body(PROMPT, N, draft_n=DRAFT_N)], least=10)
 
 
-def test_drafts_change_no_id(texts: list[Stream], alone: list[int]):
+def test_drafts_change_no_id(texts, alone):
     assert [text.ids for text in texts] == [alone] * len(texts)
 
 
-def test_most_drafts_are_accepted(texts: list[Stream]):
+def test_most_drafts_are_accepted(texts):
     assert acceptance(texts) > 0.5

@@ -1,7 +1,7 @@
-"""Chat templates of real models: what is found in each, and that no shape of a chat loses anything.
+"""Chat templates of real models: their traits, and that no shape of a chat loses anything.
 
-`templates.json` has by their names what they take, how their models call tools and think, and which
-shapes they refuse. `REWRITE_GOLDEN=1` with `-n 0` records it anew.
+`templates.json` has by name their variables, their forms of calls and thoughts, and the shapes they
+refuse. `REWRITE_GOLDEN=1` with `-n 0` records it anew.
 """
 
 import json
@@ -41,7 +41,7 @@ def _models() -> None:
 
 
 def source_of(name: str) -> str:
-    """The template of this name; the test fails where it was not collected."""
+    """Return the template of this name; the test fails if it was not collected."""
     path = cache_folder("templates") / f"{name}.jinja"
     if not path.exists():
         pytest.fail(f"no template {name} is collected: run make templates")
@@ -49,8 +49,7 @@ def source_of(name: str) -> str:
 
 
 def row_of(tokenizer: TemplateTokenizer) -> Json:
-    """What the golden file has of a template: the traits that differ from the defaults, and the
-    refused shapes."""
+    """Return a template's entry in the golden file: unusual traits, and refused shapes."""
     usual = TemplateTraits().as_json()
     row = {name: one for name, one in tokenizer.traits.as_json().items() if one != usual[name]}
     refused = [shape for shape, body in SHAPES.items() if prompt_of(tokenizer, body) is None]
@@ -58,7 +57,7 @@ def row_of(tokenizer: TemplateTokenizer) -> Json:
 
 
 def prompt_of(tokenizer: TemplateTokenizer, body: Any) -> str | None:
-    """The text that a body is answered after; None where it is refused."""
+    """Return the prompt of a body, or None if it is refused."""
     try:
         return render(parse_chat(body).requests[0], tokenizer).text
     except RequestError:
@@ -66,7 +65,7 @@ def prompt_of(tokenizer: TemplateTokenizer, body: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_what_is_found(name: str):
+def test_what_is_found(name):
     row = json.loads(json.dumps(row_of(TemplateTokenizer(source_of(name)))))
     if os.environ.get("REWRITE_GOLDEN"):
         record({name: row})
@@ -74,7 +73,7 @@ def test_what_is_found(name: str):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_nothing_is_lost(name: str):
+def test_nothing_is_lost(name):
     tokenizer = TemplateTokenizer(source_of(name))
     prompts = {shape: prompt_of(tokenizer, body) for shape, body in SHAPES.items()}
     lost = {

@@ -40,31 +40,27 @@ def alone(verifier: Daemon) -> dict[str, list[int]]:
     return {name: complete(verifier, request).ids for name, request in asked.items()}
 
 
-def test_the_texts_are_longer_than_the_window(verifier: Daemon):
+def test_the_texts_are_longer_than_the_window(verifier):
     count = verifier.client.get("/tokenize", {"content": PROMPTS["crossed"]})
     assert WINDOW - N < len(count["tokens"]) < WINDOW
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_rejected_drafts_change_no_id(
-    verifier: Daemon, beside: Mesh, alone: dict[str, list[int]], name: str
-):
+def test_rejected_drafts_change_no_id(verifier, beside, alone, name):
     """N-gram lookup proposes the numbers of earlier lines, which are wrong."""
     beside.drafter("", *OPTIONS, engine="ngram")
     found = drafted(verifier, body(PROMPTS[name], N, draft_n=4))
     assert found.ids == alone[name]
 
 
-def test_a_drafter_with_a_window_changes_no_id(
-    verifier: Daemon, beside: Mesh, alone: dict[str, list[int]]
-):
+def test_a_drafter_with_a_window_changes_no_id(verifier, beside, alone):
     model = real_models.path("gemma3-270m-q4_k_m.gguf")
     beside.drafter(model, *OPTIONS, engine="llama")
     found = drafted(verifier, body(PROMPTS["crossed"], N, draft_n=4))
     assert found.ids == alone["crossed"]
 
 
-def test_a_chat_is_its_turns_continued(verifier: Daemon):
+def test_a_chat_is_its_turns_continued(verifier):
     """Template and vocabulary both ask for a mark of the beginning: the prompt has one."""
     served = Served(verifier)
     turns = "<start_of_turn>user\nThe sky is<end_of_turn>\n<start_of_turn>model\n"

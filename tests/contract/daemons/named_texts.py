@@ -1,4 +1,4 @@
-"""Texts with a name: how they are opened, asked for, and heard."""
+"""Texts with a name: opening them, and asking for them again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,29 +28,26 @@ TEXT = tuple(truth(20))
 
 
 class Told:
-    """A session of TEXT at a scripted verifier, told in frames after what the OPEN knows of it."""
+    """A session of TEXT at a scripted verifier, in frames, after the ids that the OPEN has."""
 
     def __init__(self, router: Scripted, order: m.Open, session: int = 4, said: int = 0) -> None:
-        self.router, self.session, self.order = router, session, order
+        self.router = router
+        self.session = session
+        self.order = order
         self.known = Prefix((*PROMPT, *TEXT[:said]) if said else tuple(order.ids) or PROMPT)
-        router.say(
-            m.Opened(session, order.ref, len(PROMPT), order.options | {"temperature": 0}),
-            m.Sync(session, 0, 0, tuple(self.known[0:]), 0),
-        )
+        options = order.options | {"temperature": 0}
+        router.say(m.Opened(session, order.ref, len(PROMPT), options))
+        router.say(m.Sync(session, 0, 0, tuple(self.known[0:]), 0))
 
     def more(self, count: int, *, logprobs: bool = False) -> "Told":
-        """The next ids; with log-probabilities that tell positions apart."""
-        base, begin = len(self.known), len(self.known) - len(PROMPT)
+        """Send the next ids, perhaps with log-probabilities that differ by position."""
+        base = len(self.known)
+        begin = base - len(PROMPT)
         ids = TEXT[begin : begin + count]
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
         if logprobs:
-            self.router.say(
-                m.Logprobs(
-                    session=self.session,
-                    base=base,
-                    chosen=[-float(at) for at in range(begin, begin + len(ids))],
-                )
-            )
+            values = [-float(at) for at in range(begin, begin + len(ids))]
+            self.router.say(m.Logprobs(session=self.session, base=base, chosen=values))
         self.known.extend(ids)
         return self
 
@@ -82,13 +79,12 @@ def asked(max_tokens: int = 200, timeout: float = PATIENCE) -> Request:
 
 
 def wanted(name: str = NAME) -> Request:
-    return replace(
-        request(1, ids=()), prompt_ids=None, id=name, named_only=True, reconnect_timeout=PATIENCE
-    )
+    named = {"prompt_ids": None, "id": name, "named_only": True}
+    return replace(request(1, ids=()), **named, reconnect_timeout=PATIENCE)
 
 
 def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
-    """What a drafter hears of a session: OPENED, all ids in their places, DONE."""
+    """Return a drafter's part of a session: OPENED, all ids in their places, DONE."""
     opened = peer.expect(m.Opened)
     known = Prefix()
     while not isinstance(told := peer.expect(m.Sync, m.Truth, m.Done), m.Done):

@@ -1,11 +1,14 @@
-"""Many at once: requests before the sessions, peers that flood, drafters that stand still, long prompts."""
+"""Many at once.
+
+Requests before the sessions, peers that flood, drafters that stand still, long prompts.
+"""
 
 import threading
 from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request, until
+from harness.loops import PATIENCE, PROMPT, Flaky, ask_for, request, until
 
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Request, Started
@@ -18,8 +21,8 @@ from specmesh.wire import messages as m
 
 
 @pytest.mark.fault("E5.55")
-def test_requests_wait_in_order(bench: Bench):
-    """Of a thousand at once those that find room are served in order; the others are told to try again, with 75."""
+def test_requests_wait_in_order(bench):
+    """Of a thousand at once those that find room are served in order; the others get 75."""
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=10)), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
     firsts = [client.next() for client in clients]
@@ -37,7 +40,7 @@ def test_requests_wait_in_order(bench: Bench):
     assert "--max-queue" in str(refused[0])
 
 
-def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
+def test_an_own_request_is_not_kept_out_by_a_drafter(bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)), max_queue=16)
     peer = bench.dealer()
@@ -47,10 +50,9 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     verifier.ask(request(40)).whole(40)
 
 
-def test_requests_that_come_too_fast(bench: Bench):
-    rates = {cost: Rate(10**6, 10**6) for cost in Cost} | {
-        Cost.OPENS: Rate(0.1, 50)
-    }  # a busy machine reads slowly
+def test_requests_that_come_too_fast(bench):
+    rates = dict.fromkeys(Cost, Rate(10**6, 10**6))
+    rates[Cost.OPENS] = Rate(0.1, 50)  # a busy machine reads slowly
     bench.verifier(Flaky(SimSettings(max_sessions=1)), accounts=PeerAccounts(rates))
     peer = bench.dealer()
     count = 150
@@ -60,8 +62,8 @@ def test_requests_that_come_too_fast(bench: Bench):
     assert sum("too fast" in message for message in told) >= 90
 
 
-def test_who_reads_nothing_gets_no_more(bench: Bench):
-    """A drafter that asks for much and answers no PING, by which it would show that it has read it, is let go."""
+def test_who_reads_nothing_gets_no_more(bench):
+    """A drafter that asks for much and answers no PING, which would show its reading, is let go."""
     verifier, peer = bench.verifier(link=partial(Link, max_unread=10_000)), bench.dealer()
     for _ in range(10):
         peer.say(m.Vocab(0))
@@ -92,24 +94,30 @@ class SlowReader(Flaky):
         return "".join(message.content for message in messages)
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-def test_a_slow_prompt_holds_up_nobody(bench: Bench, role: str, chat: bool):
-    """While a prompt is encoded others are opened and served, at both sockets; then it has its turn."""
+SLOW = SessionParams(SamplingParams(), 20, 4)
+SLOW_TEXT = Request("slow", None, SLOW)
+SLOW_CHAT = Request("", None, SLOW, messages=(ChatMessage("user", "slow"),))
+
+
+@pytest.mark.parametrize("asked", [SLOW_TEXT, SLOW_CHAT], ids=["text", "chat"])
+def test_a_slow_prompt_holds_up_nobody(bench, role, asked):
+    """While a prompt is encoded others are served, at both sockets; then it has its turn."""
     engine = SlowReader(SimSettings())
     verifier, drafter = bench.pair(engine)
-    said = (ChatMessage("user", "slow"),) if chat else ()
-    slow = (verifier if role == "verifier" else drafter).ask(
-        Request("slow" * (not chat), None, SessionParams(SamplingParams(), 20, 4), messages=said)
-    )
+    side = drafter if role == "drafter" else verifier
+    slow = side.ask(asked)
     assert engine.reading.wait(PATIENCE)
-    for side in (verifier, drafter):
-        side.ask(request(40)).whole(40)
+    for other in (verifier, drafter):
+        other.ask(request(40)).whole(40)
     engine.go_on.set()
     slow.whole(20, tuple(b"slow"))
 
 
-def test_order_of_sessions_with_slow_prompts(bench: Bench):
-    """An OPEN that is ready overtakes one that is not; in each session OPENED, SYNC and TRUTH keep their order."""
+def test_order_of_sessions_with_slow_prompts(bench):
+    """An OPEN that is ready overtakes one that is not.
+
+    In each session OPENED, SYNC and TRUTH keep their order.
+    """
     engine = SlowReader(SimSettings())
     bench.verifier(engine)
     peer = bench.dealer()
@@ -125,8 +133,11 @@ def test_order_of_sessions_with_slow_prompts(bench: Bench):
         engine.go_on.set()
 
 
-def test_more_slow_prompts_than_sessions(bench: Bench):
-    """Prompts being encoded count among a drafter's requests; one too many is Busy, and others are served."""
+def test_more_slow_prompts_than_sessions(bench):
+    """Prompts being encoded count among a drafter's requests.
+
+    One too many is Busy, and others are served.
+    """
     engine = SlowReader(SimSettings(max_sessions=2))
     bench.verifier(engine, max_queue=2)
     peer, other = bench.dealer(), bench.dealer()
@@ -140,7 +151,7 @@ def test_more_slow_prompts_than_sessions(bench: Bench):
     assert [peer.expect(m.Opened).ref for _ in range(3)] == [1, 2, 3]
 
 
-def test_stopping_under_a_slow_prompt(bench: Bench):
+def test_stopping_under_a_slow_prompt(bench):
     engine = SlowReader(SimSettings())
     verifier = bench.verifier(engine, closing=0.0)
     peer = bench.dealer()

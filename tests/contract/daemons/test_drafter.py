@@ -1,5 +1,7 @@
-"""A drafter's loop, and a verifier that says what the test tells it to. It goes away and comes back, or another does in
-its place: each text is what it would be."""
+"""A drafter's loop, and a verifier under the test's control.
+
+It goes away and comes back, or another does in its place: each text stays the same.
+"""
 
 import time
 from dataclasses import replace
@@ -33,8 +35,8 @@ def of_version(version: int, frame: bytes) -> bytes:
     ids=["version told", "version seen"],
 )
 @pytest.mark.fault("E8.98")
-def test_a_verifier_of_another_version(bench: Bench, answer: bytes, words: list[str]):
-    """The drafter stays, says why it serves nobody, and serves once the verifier was updated."""
+def test_a_verifier_of_another_version(bench, answer, words):
+    """The drafter stays, gives the reason, and serves once the verifier was updated."""
     router, drafter = bench.router(), bench.drafter()
     router.expect(m.Hello)
     router.raw(answer)
@@ -51,12 +53,15 @@ def test_a_verifier_of_another_version(bench: Bench, answer: bytes, words: list[
 
 
 def with_version(version: int, message: m.Message) -> bytes:
-    """A frame whose version byte alone is another."""
+    """Return a frame with another version byte and the old checksum."""
     return b"SM" + bytes([version]) + encode(message)[3:]
 
 
-def test_a_damaged_frame_after_the_welcome(bench: Bench):
-    """Of the token plane, or another version, it is dropped; else something may be lost for good: it connects anew."""
+def test_a_damaged_frame_after_the_welcome(bench):
+    """One of the token plane or of another version is dropped.
+
+    With any other one something may be lost for good: it connects anew.
+    """
     router, drafter = welcomed(bench)
     router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
     router.raw(of_version(9, encode(welcome())))
@@ -76,9 +81,10 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     ids=["not base64", "not ASCII", "not as told"],
 )
 @pytest.mark.fault("E7.78")
-def test_a_lying_vocabulary(bench: Bench, answer: m.Vocab):
-    """No client is served by it, and each hears why; it is asked for once, and another
-    verifier's is taken."""
+def test_a_lying_vocabulary(bench, answer):
+    """No client is served by it, and each gets the reason; it is asked for once, and another
+    verifier's is taken.
+    """
     router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))
@@ -101,12 +107,15 @@ def test_a_lying_vocabulary(bench: Bench, answer: m.Vocab):
     assert bench.errors.empty()
 
 
-def test_drafter_survives_a_hostile_verifier(bench: Bench):
-    """Frames that are none, messages for nobody, wild TRUTHs: they are counted or ignored, and it drafts on."""
+def test_drafter_survives_a_hostile_verifier(bench):
+    """Frames that are none, messages for nobody, wild TRUTHs.
+
+    They are counted or ignored, and it drafts on.
+    """
     router, drafter = welcomed(bench)
     router.raw(b"junk")
     router.raw(b"two", b"parts")
-    router.say(
+    for message in (
         m.Truth(99, 5, 1, (1, 2), 4),
         m.Sync(99, 0, 0, (), 4),
         m.Nack(99, 2**32 - 1, 1),
@@ -123,7 +132,8 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
         m.Sync(5, 0, 0, (-1,), 4),
         m.Truth(5, 0, 99, (1,), 4),
         m.Sync(5, 0, 0, PROMPT, 4),
-    )
+    ):
+        router.say(message)
     assert router.expect(m.Close).session == 6
     draft = router.expect(m.Draft)
     assert (draft.session, draft.base) == (5, len(PROMPT))
@@ -143,7 +153,7 @@ CLASSES = (
 
 
 @pytest.mark.parametrize(("code", "error"), [*zip(CODES, CLASSES, strict=True)])
-def test_refused_open(bench: Bench, code: str, error: type[errors.SpecmeshError]):
+def test_refused_open(bench, code, error):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
@@ -152,8 +162,8 @@ def test_refused_open(bench: Bench, code: str, error: type[errors.SpecmeshError]
     assert (type(refusal), str(refusal)[-7:]) == (error, "no room")
 
 
-def test_hello_is_said_ever_more_rarely(bench: Bench):
-    """Several drafters of one key, where nobody answers, stay within its limits."""
+def test_hello_is_said_ever_more_rarely(bench):
+    """Several drafters of one key, without an answer, stay within its limits."""
     began = time.monotonic()
     router, _ = bench.router(), bench.drafter()
     for _ in range(4):
@@ -163,8 +173,8 @@ def test_hello_is_said_ever_more_rarely(bench: Bench):
     )
 
 
-def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Nobody says it again, and a session would go on for nobody: the drafter connects anew."""
+def test_a_close_that_is_lost(bench, monkeypatch):
+    """Nobody repeats it, and a session would go on without a client: the drafter connects anew."""
     send = Dealer.send
 
     def without_room(dealer: Dealer, message: m.Message) -> int:
@@ -183,7 +193,7 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
 
 
 class Begun:
-    """A scripted verifier that has told a drafter's client five ids of its text."""
+    """A scripted verifier, and a drafter's client with five ids of its text."""
 
     def __init__(self, bench: Bench, request: Request | None = None, **changes: object) -> None:
         self.router, self.drafter = welcomed(bench, **changes)
@@ -198,12 +208,12 @@ class Begun:
         until(lambda: self.drafter.connected, "it is back")
 
     def ends(self) -> None:
-        """The verifier that is there now is asked, and says the rest."""
+        """Check that the present verifier is asked, and send the rest."""
         Told(self.router, self.router.expect(m.Open), 5).rest()
         self.client.whole(20)
 
 
-def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
+def test_a_text_is_opened_again_with_what_is_known(bench):
     begun = Begun(bench)
     router, client = begun.router, begun.client
     begun.told.more(2)
@@ -223,8 +233,11 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.2])
-def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
-    """The client's patience, then the error that has the address; a later one asks by name and has all of it."""
+def test_a_verifier_that_does_not_come_back(bench, timeout):
+    """The client's patience, then the error that has the address.
+
+    A later one asks by name and has all of it.
+    """
     begun = Begun(bench, asked(20, timeout))
     begun.router.say(m.Bye())
     error = begun.client.error()
@@ -237,15 +250,15 @@ def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
 @pytest.mark.parametrize(
     "now", [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}]
 )
-def test_another_model_does_not_go_on(bench: Bench, now: dict[str, object]):
+def test_another_model_does_not_go_on(bench, now):
     """Equal ids would mean another text."""
     begun = Begun(bench, model_hash="x")
     back(begun.router, **now)
     assert "another model" in str(begun.client.error())
 
 
-def test_what_was_not_opened_yet_is_asked_again(bench: Bench):
-    """As it was, also of another model: nothing of it has been said."""
+def test_what_was_not_opened_yet_is_asked_again(bench):
+    """It is the same request, also to another model: its text has not begun."""
     router, drafter = welcomed(bench)
     client = drafter.ask(asked(20))
     first = router.expect(m.Open)
@@ -256,7 +269,7 @@ def test_what_was_not_opened_yet_is_asked_again(bench: Bench):
     client.whole(20)
 
 
-def test_a_verifier_without_room_is_asked_again(bench: Bench):
+def test_a_verifier_without_room_is_asked_again(bench):
     """Busy is waited out, the refusal of a request is not."""
     begun = Begun(bench)
     router = begun.router
@@ -268,15 +281,15 @@ def test_a_verifier_without_room_is_asked_again(bench: Bench):
     assert isinstance(begun.client.error(), errors.RequestError)
 
 
-def test_a_lost_end_is_asked_for_again(bench: Bench):
-    """DONE for more ids than were heard: the verifier still has them, by name."""
+def test_a_lost_end_is_asked_for_again(bench):
+    """DONE counts more ids than arrived: the verifier still has them, by name."""
     begun = Begun(bench)
     begun.router.say(m.Done(4, "length", len(PROMPT) + 20, {}))
     Told(begun.router, begun.router.expect(m.Open), said=20).done()
     begun.client.whole(20)
 
 
-def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
+def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench):
     begun = Begun(bench)
     router, drafter = begun.router, begun.drafter
     router.say(m.Bye())
@@ -288,14 +301,14 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
     assert router.expect(m.Open).options["max_tokens"] == 9
 
 
-def test_a_session_that_moved_is_told_so(bench: Bench):
+def test_a_session_that_moved_is_told_so(bench):
     begun = Begun(bench)
     begun.told.done("moved")
     assert isinstance(begun.client.error(), errors.RequestError)
 
 
-def test_why_a_text_ends_in_an_error(bench: Bench):
-    """ERROR says it, as of a grammar, and DONE that it is so."""
+def test_why_a_text_ends_in_an_error(bench):
+    """ERROR has the reason, as of a grammar, and DONE ends the text."""
     begun = Begun(bench)
     begun.router.say(m.Error("request", "too much", begun.told.order.ref))
     begun.told.done("error")
@@ -303,15 +316,15 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
     assert (type(broken), str(broken)) == (errors.RequestError, "too much")
 
 
-def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
+def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench):
     """The client gets the word that DONE has."""
     begun = Begun(bench)
     begun.told.done("of_tomorrow")
     assert begun.client.end().reason == "of_tomorrow"
 
 
-def test_forgetful_verifier_is_greeted_again(bench: Bench):
-    """ERROR hello: the sessions of the drafter's clients end as unreachable, and it says HELLO again."""
+def test_forgetful_verifier_is_greeted_again(bench):
+    """ERROR hello ends the sessions of its clients as unreachable, and it sends HELLO again."""
     begun = Begun(bench, request())
     begun.router.say(m.Error("hello", "who are you"))
     assert isinstance(begun.client.error(), errors.DaemonUnreachable)

@@ -1,5 +1,7 @@
-"""What a verifier keeps of a side that goes away: each text is what it would have been. What sessions leave in memory,
-at both daemons: for those after them nothing but time changes."""
+"""Sessions that a verifier keeps of a side that goes away: each text stays the same.
+
+Sessions leave ids in memory, at both daemons; later ones only gain time by it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +38,7 @@ from specmesh.wire import messages as m
 def left(
     bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float
 ) -> Running:
-    """A verifier whose drafter has said BYE in the middle of its text, which is kept."""
+    """Return a verifier whose drafter has sent BYE in the middle of its text, which is kept."""
     verifier, peer = bench.verifier(engine or slow(), **settings), bench.dealer()
     peer.say(named(1, max_tokens=max_tokens))
     peer.expect(m.Truth)
@@ -45,8 +47,8 @@ def left(
     return verifier
 
 
-def test_a_session_is_given_to_who_names_it(bench: Bench):
-    """Its drafter says BYE: it goes on, and another that names it has all of it and what follows, once."""
+def test_a_session_is_given_to_who_names_it(bench):
+    """It goes on after its drafter's BYE, and another that names it gets all of it once."""
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     session = first.expect(m.Opened).session
@@ -66,8 +68,8 @@ def test_a_session_is_given_to_who_names_it(bench: Bench):
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["ended while away", "DONE was not answered"])
-def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
-    """The whole text and its report are told to who names it, again and again until it is closed."""
+def test_an_end_that_nobody_heard_is_kept(bench, heard):
+    """Everyone that names it gets the whole text and its report, until it is closed."""
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1, max_tokens=30))
     session = first.expect(m.Done if heard else m.Truth).session
@@ -86,8 +88,11 @@ def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
 
 
 @pytest.mark.parametrize("name", [NAME, ""])
-def test_what_is_not_kept(bench: Bench, name: str):
-    """A session that is closed: its client has left. One without a name, with which nobody could ask for it."""
+def test_what_is_not_kept(bench, name):
+    """A session that is closed: its client has left.
+
+    One without a name, with which nobody could ask for it.
+    """
     verifier, peer = bench.verifier(slow()), bench.dealer()
     peer.say(named(1, name, max_tokens=LONG))
     session = peer.expect(m.Opened).session
@@ -98,9 +103,11 @@ def test_what_is_not_kept(bench: Bench, name: str):
     assert sessions(verifier)["kept"] == 0
 
 
-def test_the_newer_of_two_has_it(bench: Bench, role: str):
-    """Whoever had the session is told that it has it no more, and its leaving then ends nothing."""
-    verifier, old, count = bench.verifier(slow()), bench.dealer(), 2000
+def test_the_newer_of_two_has_it(bench, role):
+    """The older one gets notice of it, and its leaving then ends nothing."""
+    verifier = bench.verifier(slow())
+    old = bench.dealer()
+    count = 2000
     old.say(named(1, max_tokens=count))
     old.expect(m.Truth)
     if role == "verifier":
@@ -120,7 +127,7 @@ def test_the_newer_of_two_has_it(bench: Bench, role: str):
     newest.whole(count)
 
 
-def test_the_same_drafter_asks_again(bench: Bench):
+def test_the_same_drafter_asks_again(bench):
     """OPENED with the number that it knows replaces the session that it has; no DONE is between."""
     bench.verifier(slow())
     peer = bench.dealer()
@@ -132,8 +139,8 @@ def test_the_same_drafter_asks_again(bench: Bench):
     assert peer.expect(m.Done).finish_reason == "length"
 
 
-def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
-    """A kept session gives its place up where all are taken; one that is listened to does not."""
+def test_whoever_is_there_goes_before_whoever_left(bench):
+    """A kept session gives up its place if all are taken; one with a client does not."""
     verifier = left(bench, slow(max_sessions=1), LONG)
     verifier.ask(request(20)).whole(20)
     assert sessions(verifier)["kept"] == 0
@@ -149,7 +156,7 @@ def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
     ],
     ids=["more prompt than ids", "foreign id", "beyond the context", "prompt too long"],
 )
-def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
+def test_texts_that_cannot_be_are_refused(bench, order):
     verifier, peer = bench.verifier(), bench.dealer()
     peer.say(order)
     error = peer.expect(m.Error, m.Opened)
@@ -158,8 +165,11 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
     assert (sessions(verifier)["live"], sessions(verifier)["kept"]) == (0, 0)
 
 
-def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
+def test_a_session_belongs_to_the_key_that_opened_it(bench, monkeypatch):
+    """Another key has neither it nor a session of that name.
+
+    Its own has it, and so has the verifier's own client.
+    """
     one_per_connection = lambda router: f"key {router.inlet.known(zmq.SRCFD)}"  # noqa: E731
     monkeypatch.setattr(Router, "proved_key", one_per_connection)
     verifier, first = bench.verifier(slow()), bench.dealer()
@@ -198,8 +208,8 @@ def prefix_cache(running: Running) -> dict[str, int]:
     return running.stats()["prefix_cache"]
 
 
-def test_turns_of_a_chat(bench: Bench, role: str):
-    """Each turn finds all of the one before but its last id, and says what it would alone."""
+def test_turns_of_a_chat(bench, role):
+    """Each turn finds all of the one before but its last id, and its text stays the same."""
     engine = Counting(SimSettings())
     verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
@@ -221,8 +231,8 @@ def test_turns_of_a_chat(bench: Bench, role: str):
     assert prefix_cache(verifier)["kept_tokens"] == len(ids) - 1
 
 
-def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
-    """A session begins with a copy of what another one holds, which goes on; both say what they would alone."""
+def test_a_system_prompt_of_a_session_that_lives(bench):
+    """A session begins with a copy of another one's ids; both texts stay the same."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     one = verifier.ask(request(8000, 0, ids=(*SYSTEM, 65)))
     one.heard(1)
@@ -236,8 +246,11 @@ def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
 @pytest.mark.parametrize(
     ("fingerprint", "keeps"), [(welcome().vocab_fingerprint, True), ("0" * 64, False)]
 )
-def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, keeps: bool):
-    """A drafter whose verifier comes back with another vocabulary keeps nothing: the ids may mean other tokens."""
+def test_the_same_ids_of_another_vocabulary(bench, fingerprint, keeps):
+    """A drafter whose verifier comes back with another vocabulary keeps nothing.
+
+    The ids may mean other tokens.
+    """
     router, drafter = welcomed(bench)
     router.say(m.Opened(1, 0, len(SYSTEM), {"temperature": 0}), m.Sync(1, 0, 0, SYSTEM, 4))
     router.expect(m.Draft)

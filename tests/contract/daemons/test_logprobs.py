@@ -1,9 +1,12 @@
-"""Log-probabilities through the two loops: the same at either end, with drafts and without, and after either died."""
+"""Log-probabilities through the two loops.
+
+The same at either end, with drafts and without, and after either died.
+"""
 
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import PROMPT, Bench, Hearing, ScriptedDrafter, truth, until, welcomed
+from harness.loops import PROMPT, Hearing, ScriptedDrafter, truth, until, welcomed
 from named_texts import TEXT, Told, back, slow
 
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Tokens
@@ -22,7 +25,7 @@ def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, count: int = CO
 
 
 def heard(client: Hearing) -> list[ClientEvent]:
-    """What came before the text ended."""
+    """Return the events before the end of the text."""
     events: list[ClientEvent] = []
     while not isinstance(event := client.next(), Finished | Failed):
         events.append(event)
@@ -53,15 +56,10 @@ def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
     return found
 
 
-def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
+def test_who_takes_a_text_over_has_those_of_all_of_it(bench):
     """The session keeps them: SYNC is followed by them too."""
     verifier, first = bench.verifier(slow()), bench.dealer()
-    options: dict[str, object] = {
-        "max_tokens": COUNT,
-        "temperature": 0,
-        "draft_n": 0,
-        "logprobs": 1,
-    }
+    options = {"max_tokens": COUNT, "temperature": 0, "draft_n": 0, "logprobs": 1}
     order = m.Open(
         ref=1, prompt="", options=options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT)
     )
@@ -78,13 +76,13 @@ def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     assert chosen == [one.chosen for _, one in told(verifier.ask(wanted(0))) if one is not None]
 
 
-def test_an_echoed_prompt_has_them(bench: Bench):
-    """At either daemon the same, whatever else is asked for; nothing is taken from memory."""
+def test_an_echoed_prompt_has_them(bench):
+    """They are the same at either daemon, and nothing is taken from memory."""
     found = set[tuple[object, ...]]()
     prompt = PROMPT * 60  # more than one LOGPROBS has
     for side in bench.pair():
         for count in (0, 4):
-            params = SessionParams(SamplingParams(), count, 4, (), 2, cache_prompt=False, echo=True)
+            params = replace(wanted(count=count).params, cache_prompt=False, echo=True)
             client = side.ask(Request(None, prompt, params))
             events = heard(client)
             [scored] = [event.logprobs for event in events if isinstance(event, Scored)]
@@ -96,8 +94,11 @@ def test_an_echoed_prompt_has_them(bench: Bench):
     assert [one.ids[0] for one in scored if isinstance(one, Logprob)] == right
 
 
-def test_ids_that_lack_theirs_are_said_again(bench: Bench):
-    """Where a verifier dies between TRUTH and LOGPROBS the next one says these ids; the client hears each once."""
+def test_ids_that_lack_theirs_are_said_again(bench):
+    """If a verifier dies between TRUTH and LOGPROBS, the next one sends these ids again.
+
+    The client gets each once.
+    """
     router, drafter = welcomed(bench)
     client = drafter.ask(wanted(logprobs=0, count=len(TEXT)))
     first = Told(router, router.expect(m.Open))
@@ -110,8 +111,11 @@ def test_ids_that_lack_theirs_are_said_again(bench: Bench):
     assert told(client) == [(token, Logprob(-float(at))) for at, token in enumerate(TEXT)]
 
 
-def test_what_cannot_be_is_dropped(bench: Bench):
-    """Ids of no vocabulary, another session's: the text is told at its end all the same, without."""
+def test_what_cannot_be_is_dropped(bench):
+    """Ids of no vocabulary and of another session are dropped.
+
+    The text arrives at its end all the same, without them.
+    """
     router, drafter = welcomed(bench)
     client = drafter.ask(wanted(logprobs=0, count=len(TEXT)))
     said = Told(router, router.expect(m.Open)).more(len(TEXT))

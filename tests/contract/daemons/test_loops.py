@@ -1,5 +1,7 @@
-"""The two loops in this process, over real sockets, with engines that fail and peers that are scripted; signs of life
-of loops that work, and none of those that hang."""
+"""The two loops in this process, over real sockets, with engines that fail and scripted peers.
+
+Loops that work give signs of life; those that hang give none.
+"""
 
 import queue
 import threading
@@ -39,8 +41,11 @@ from specmesh.wire import messages as m
 
 
 @pytest.mark.fault("E5.57")
-def test_engine_failure_ends_the_session_only(bench: Bench, role: str):
-    """A step that fails: the client gets the engine's error, and the place serves the next request."""
+def test_engine_failure_ends_the_session_only(bench, role):
+    """A step that fails.
+
+    The client gets the engine's error, and the place serves the next request.
+    """
     engine = Flaky(SimSettings(max_sessions=1))
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
@@ -54,7 +59,7 @@ def test_engine_failure_ends_the_session_only(bench: Bench, role: str):
     asked.ask(request(3)).whole(3)
 
 
-def test_draft_engine_failure_changes_nothing(bench: Bench):
+def test_draft_engine_failure_changes_nothing(bench):
     """A draft model that fails is given up for that session: the text is whole, at both sockets."""
     verifier = bench.verifier()
     engine = loops.FlakyDrafter(SimSettings())
@@ -66,23 +71,12 @@ def test_draft_engine_failure_changes_nothing(bench: Bench):
         client.whole(60)
 
 
-def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):
+def test_a_hosts_name_is_told_to_those_that_know_it(bench):
     """With it anybody could claim to take all cores of the verifier's host."""
     bench.verifier()
     for host, told in ((host_id(), host_id()), ("", ""), ("another", "")):
         drafter = bench.dealer(known=False)
-        drafter.say(
-            m.Hello(
-                drafter="scripted",
-                engine="scripted",
-                model="none",
-                vocab_fingerprint="",
-                n_vocab=0,
-                n_ctx=4096,
-                host=host,
-                cpu_threads=1,
-            )
-        )
+        drafter.say(loops.hello(host=host, cpu_threads=1))
         answer = drafter.expect(m.Welcome)
         assert answer.host == told
 
@@ -100,8 +94,8 @@ class HeldTarget(Flaky):
         return super().decode(spans)
 
 
-def test_a_first_token_does_not_wait_for_more(bench: Bench):
-    """Where tokens come fast they do, here for good; the end of a text brings them all."""
+def test_a_first_token_does_not_wait_for_more(bench):
+    """Fast tokens do, here for good; the end of a text brings them all."""
     engine = HeldTarget(SimSettings())
     verifier = bench.verifier(engine)
     verifier.dozes(10 * PATIENCE)
@@ -131,18 +125,14 @@ PARAMS = replace(request().params, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"t
         ({"logit_bias": ((99999, 1.0),)}, "logit_bias names token 99999"),
     ],
 )
-def test_what_the_target_cannot_go_on_with_is_refused(
-    bench: Bench, sampling: dict[str, object], why: str
-):
+def test_what_the_target_cannot_go_on_with_is_refused(bench, sampling, why):
     params = replace(PARAMS, sampling=replace(PARAMS.sampling, **sampling))
     error = bench.verifier().ask(replace(request(), params=params)).error()
     assert why in str(error)
     assert error.param in sampling
 
 
-def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench, monkeypatch):
     """Its drafts go without."""
     monkeypatch.setattr(Grammars, "compile", Mock(side_effect=RuntimeError("a defect")))
     router, _ = welcomed(bench)
@@ -159,8 +149,11 @@ COUNT = 2000
 """Ids of a text that is still told when another drafter has come."""
 
 
-def test_a_bye_concerns_its_sender_only(bench: Bench):
-    """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
+def test_a_bye_concerns_its_sender_only(bench):
+    """Its own session ends.
+
+    One that it drafted for is another's now, and that one's own goes on.
+    """
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)), link=partial(Link, silence=1e9))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
@@ -178,7 +171,7 @@ def test_a_bye_concerns_its_sender_only(bench: Bench):
     client.whole(COUNT)
 
 
-def test_a_bye_of_a_stranger(bench: Bench):
+def test_a_bye_of_a_stranger(bench):
     """Whoever was never attached, or has left, is not asked for a HELLO."""
     verifier, stranger = bench.verifier(), bench.dealer(known=False)
     for _ in range(2):
@@ -188,7 +181,7 @@ def test_a_bye_of_a_stranger(bench: Bench):
     assert verifier.stats()["wire"]["handshake_failures"]["hello"] == 0
 
 
-def test_bye_without_a_welcome(bench: Bench):
+def test_bye_without_a_welcome(bench):
     router = bench.router()
     drafter = bench.drafter()
     router.expect(m.Hello)
@@ -213,7 +206,7 @@ class HeldDrafter(SimDrafter):
 
 @pytest.fixture
 def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
-    """A drafter at the first chunk of a prompt of 4000 ids, which it takes in by at most 8, and its verifier."""
+    """A drafter at the first chunk, of at most 8 ids, of a prompt of 4000, and its verifier."""
     engine = HeldDrafter(SimSettings(n_batch=8))
     router, drafter = welcomed(bench, engine)
     router.say(m.Opened(5, 0, 4000, {"temperature": 0}), m.Sync(5, 0, 0, (65,) * 4000, 4))
@@ -223,8 +216,11 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
 
 
 @pytest.mark.fault("E8.91")
-def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, HeldDrafter]):
-    """The loop turns on while the model is in a step, clients come and go; in far too long a step it is silent."""
+def test_a_long_prefill_has_heartbeats(held):
+    """The loop turns on while the model is in a step, clients come and go.
+
+    In far too long a step it is silent.
+    """
     router, running, engine = held
     for number in range(5):
         stood = running.progress
@@ -247,8 +243,11 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, HeldDrafte
 
 
 @pytest.mark.fault("E8.91")
-def test_a_verifier_that_hangs_is_silent(bench: Bench):
-    """In a step it answers and welcomes; once that has taken far too long it does neither, until it is over."""
+def test_a_verifier_that_hangs_is_silent(bench):
+    """In a step it answers and welcomes.
+
+    Once that has taken far too long it does neither, until it is over.
+    """
     engine = HeldTarget(SimSettings())
     verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
     client = verifier.ask(request(20))
@@ -258,17 +257,7 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench):
     assert peer.expect(m.Pong).number == 1
     verifier.stuck_after(0.0)
     stood = verifier.progress
-    peer.say(
-        m.Ping(2),
-        m.Hello(
-            drafter="again",
-            engine="scripted",
-            model="none",
-            vocab_fingerprint="",
-            n_vocab=0,
-            n_ctx=4096,
-        ),
-    )
+    peer.say(m.Ping(2), loops.hello("again"))
     while (message := peer.on_event(0.5)) is not None:  # a PING may have been on its way
         assert not isinstance(message, m.Pong | m.Welcome)
     assert verifier.progress <= stood + 1
@@ -280,8 +269,11 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench):
     until(lambda: verifier.progress > stood + 1, "it gets on")
 
 
-def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, HeldDrafter]):
-    """What a verifier says meanwhile is kept up to a bound; the rest counts as lost on the wire, and is asked for."""
+def test_a_flood_while_a_step_runs(held):
+    """The verifier's frames meanwhile are kept up to a bound.
+
+    The rest counts as lost on the wire, and is asked for.
+    """
     router, running, engine = held
     known = Prefix((65,) * 4000)
     router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 540)  # 8.6 MB

@@ -1,5 +1,4 @@
-"""Drafters that know their verifiers by name: a resolver that is slow, that fails, or that says
-something else now."""
+"""Drafters that know their verifiers by name: the resolver is slow, fails, or has a new answer."""
 
 import socket
 import threading
@@ -18,7 +17,7 @@ Numbers = Callable[[], tuple[str, ...]]
 
 
 class Names:
-    """What the resolver makes of names; `asked` counts by name. Others it looks up as ever."""
+    """A resolver for chosen names; `asked` counts by name. Others it looks up as before."""
 
     def __init__(self) -> None:
         self.known: dict[str, Numbers] = {}
@@ -58,7 +57,7 @@ def named(bench: Bench, *hosts: str) -> Running:
 
 
 @pytest.mark.fault("E4.50")
-def test_a_name_that_hangs_holds_up_nobody_else(bench: Bench, names: Names):
+def test_a_name_that_hangs_holds_up_nobody_else(bench, names):
     """Neither another verifier's link nor the end; and it is looked up once, not again and
     again."""
     never = threading.Event()
@@ -80,7 +79,7 @@ def test_a_name_that_hangs_holds_up_nobody_else(bench: Bench, names: Names):
 
 
 @pytest.mark.fault("E4.50")
-def test_a_name_of_several_numbers(bench: Bench, names: Names):
+def test_a_name_of_several_numbers(bench, names):
     """Nobody is at the first ones: all are tried."""
     names.known["big.test"] = lambda: ("127.0.0.3", "127.0.0.2", "127.0.0.1")
     bench.verifier()
@@ -90,8 +89,8 @@ def test_a_name_of_several_numbers(bench: Bench, names: Names):
 
 
 @pytest.mark.fault("E4.50")
-def test_a_name_that_comes_to_mean_another_machine(bench: Bench, names: Names):
-    """It is looked up anew when the link is lost, and its verifier is found where it is now."""
+def test_a_name_that_comes_to_mean_another_machine(bench, names):
+    """It is looked up anew when the link is lost, and its verifier is found at its new place."""
     names.known["big.test"] = lambda: ("127.0.0.1",)
     first = bench.verifier()
     drafter = named(bench, "big.test")
@@ -107,9 +106,8 @@ def test_a_name_that_comes_to_mean_another_machine(bench: Bench, names: Names):
 
 
 @pytest.mark.fault("E4.50")
-def test_a_resolver_that_goes_away(bench: Bench, names: Names):
-    """The last good answer is kept; while there is none, the trouble says that the name is not
-    known."""
+def test_a_resolver_that_goes_away(bench, names):
+    """The last good answer is kept; without one, the trouble is that the name is not known."""
     names.known["big.test"] = tuple
     drafter = named(bench, "big.test")
     until(lambda: "big.test" in names.asked, "it is looked up")
@@ -124,7 +122,7 @@ def test_a_resolver_that_goes_away(bench: Bench, names: Names):
     until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
 
 
-def test_two_verifiers_behind_one_name(bench: Bench, names: Names):
+def test_two_verifiers_behind_one_name(bench, names):
     """It is looked up once for both at a time."""
     names.known["big.test"] = lambda: ("127.0.0.1",)
     other = free_port()
@@ -136,8 +134,8 @@ def test_two_verifiers_behind_one_name(bench: Bench, names: Names):
     assert names.most == 1
 
 
-def test_a_link_that_stands_is_not_looked_up(bench: Bench, names: Names):
-    """Nor moved, whatever the name means by now: the verifier says so by going away."""
+def test_a_link_that_stands_is_not_looked_up(bench, names):
+    """Nor is it moved to the name's new address: the verifier ends it by going away."""
     names.known["big.test"] = lambda: ("127.0.0.1",)
     router, drafter = welcomed(bench, addresses=[at(bench, "big.test")], insecure=True)
     asked = names.asked["big.test"]
@@ -149,7 +147,7 @@ def test_a_link_that_stands_is_not_looked_up(bench: Bench, names: Names):
     assert drafter.welcome
 
 
-def test_no_thread_for_a_look_up(monkeypatch: pytest.MonkeyPatch):
+def test_no_thread_for_a_look_up(monkeypatch):
     """It is as if nothing was found: the next time there may be one."""
 
     def refused(_: object) -> None:
@@ -171,9 +169,7 @@ def test_no_thread_for_a_look_up(monkeypatch: pytest.MonkeyPatch):
         (("fe80::7", 0, 0, 4), "fe80::7%4"),
     ],
 )
-def test_numbers_keep_their_zone(
-    monkeypatch: pytest.MonkeyPatch, address: tuple[object, ...], number: str
-):
+def test_numbers_keep_their_zone(monkeypatch, address, number):
     """A link-local number is one machine on each link."""
     found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", address)] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)

@@ -1,9 +1,11 @@
-"""Readers that stop: their sessions wait for them, at a verifier, at a drafter and between the two."""
+"""Readers that stop.
+
+Their sessions wait for them, at a verifier, at a drafter and between the two.
+"""
 
 import pytest
 from harness.loops import (
     PROMPT,
-    Bench,
     Flaky,
     Hearing,
     Running,
@@ -22,7 +24,7 @@ COUNT = 2000  # ids of a text that is far from its end while others have some
 
 
 def goes_on_without(verifier: Running, paused: Hearing) -> None:
-    """Others do, and the one that is paused says nothing more."""
+    """Check that others go on, and that the paused one gets nothing more."""
     verifier.ask(request(40)).whole(40)
     while not paused.empty():
         paused.next()
@@ -31,7 +33,7 @@ def goes_on_without(verifier: Running, paused: Hearing) -> None:
 
 
 def told_so_far(drafter: ScriptedDrafter) -> int:
-    """Return how many ids were told when all that was said to the verifier was read."""
+    """Return how many ids arrived once the verifier has read everything so far."""
     drafter.say(m.Ping(1))
     drafter.expect(m.Pong)
     return len(drafter.truth)
@@ -40,7 +42,7 @@ def told_so_far(drafter: ScriptedDrafter) -> int:
 @pytest.mark.fault("E5.56")
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize("draft_n", [0, 4, None])
-def test_a_text_waits_for_its_reader(bench: Bench, role: str, draft_n: int | None):
+def test_a_text_waits_for_its_reader(bench, role, draft_n):
     """It has no steps meanwhile, and is the target's own to its end."""
     verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
     asked = drafter if role == "drafter" else verifier
@@ -53,7 +55,7 @@ def test_a_text_waits_for_its_reader(bench: Bench, role: str, draft_n: int | Non
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_a_reader_that_leaves(bench: Bench, role: str):
+def test_a_reader_that_leaves(bench, role):
     """Its session ends, paused or not."""
     verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1, max_sessions=1)))
     asked = drafter if role == "drafter" else verifier
@@ -64,8 +66,8 @@ def test_a_reader_that_leaves(bench: Bench, role: str):
     verifier.ask(request(40)).whole(40)
 
 
-def test_who_may_pause(bench: Bench):
-    """The drafter whose client asked, nobody else."""
+def test_who_may_pause(bench):
+    """Only the drafter whose client asked may."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
     own, other = bench.dealer(), bench.dealer()
     own.say(ask_for(1, ids=PROMPT, max_tokens=COUNT))
@@ -86,7 +88,7 @@ def test_who_may_pause(bench: Bench):
     assert own.truth == [*PROMPT, *truth(COUNT)]
 
 
-def test_a_drafter_says_it_again(bench: Bench):
+def test_a_drafter_says_it_again(bench):
     """To a verifier that comes back, of which it asks for the text anew."""
     router, drafter = welcomed(bench)
     client = drafter.ask(asked(20))

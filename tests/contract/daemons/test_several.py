@@ -1,4 +1,7 @@
-"""A drafter with several verifiers: which one has a text, and where it goes on; a verifier with several drafters."""
+"""A drafter with several verifiers: the one that has a text, and the one that goes on with it.
+
+A verifier with several drafters.
+"""
 
 from dataclasses import replace
 
@@ -29,7 +32,10 @@ FILE = "f" * 64
 
 
 class Two:
-    """A drafter with two scripted verifiers, a and b, which have welcomed it; a is the first in the settings."""
+    """A drafter with two scripted verifiers, a and b, which have welcomed it.
+
+    A is the first in the settings.
+    """
 
     def __init__(self, bench: Bench, **b: object) -> None:
         addresses = (bench.address, free_address())
@@ -59,7 +65,7 @@ class Two:
         router.say(m.Error(code, "no", router.expect(m.Open).ref))
 
     def serve(self, router: Scripted, client: Hearing) -> None:
-        """This verifier is asked, and says what the client has not heard."""
+        """Check that this verifier is asked, and send the rest of the text."""
         Told(router, router.expect(m.Open)).rest()
         client.whole(20)
 
@@ -72,8 +78,8 @@ class Two:
 # --- which one
 
 
-def test_a_text_goes_to_the_better_one(bench: Bench):
-    """By what they tell of their work; the next one elsewhere, once that has enough to do."""
+def test_a_text_goes_to_the_better_one(bench):
+    """Their load decides; the next one goes elsewhere, once that has enough to do."""
     two = Two(bench)
     two.loaded(two.a, max_sessions=1, sessions=1, queued=2, step_ms=10.0)
     two.loaded(two.b, max_sessions=2, sessions=0, step_ms=12.0)
@@ -82,8 +88,11 @@ def test_a_text_goes_to_the_better_one(bench: Bench):
     two.serve(two.a, two.ask(id="cmpl-" + 32 * "b"))
 
 
-def test_a_busy_one_is_avoided(bench: Bench):
-    """Who refuses for now is not waited for where another takes it; where none does, the client is told."""
+def test_a_busy_one_is_avoided(bench):
+    """A verifier that refuses for now is not waited for if another accepts.
+
+    If none does, the client gets the refusal.
+    """
     two = Two(bench)
     client = two.ask()
     two.refuse(two.a)
@@ -95,8 +104,8 @@ def test_a_busy_one_is_avoided(bench: Bench):
 
 
 @pytest.mark.parametrize("code", ["request", "context"])
-def test_a_bad_request_is_bad_elsewhere(bench: Bench, code: str):
-    """It is told at once, unless it is too long: another verifier may have a longer context."""
+def test_a_bad_request_is_bad_elsewhere(bench, code):
+    """It is refused at once, unless it is too long: another verifier may have a longer context."""
     two = Two(bench)
     client = two.ask()
     two.refuse(two.a, code)
@@ -106,7 +115,7 @@ def test_a_bad_request_is_bad_elsewhere(bench: Bench, code: str):
         assert isinstance(client.error(), RequestError)
 
 
-def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
+def test_a_text_by_its_name_is_looked_for_everywhere(bench):
     """Only one of them has it; that nobody has it is known once all were asked."""
     two = Two(bench)
     for has in (True, False):
@@ -125,15 +134,18 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
 @pytest.mark.parametrize(
     "other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["", "e", "ctx"]
 )
-def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
-    """Of the same name even: two files may have it. Nor does one whose shorter context would end the text earlier."""
+def test_another_file_does_not_go_on(bench, other):
+    """Of the same name even: two files may have it.
+
+    Nor does one whose shorter context would end the text earlier.
+    """
     two = Two(bench, **other)
     client = two.begun(two.a)
     back(two.a, model_hash=FILE)
     two.serve(two.a, client)
 
 
-def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
+def test_a_refusal_elsewhere_is_not_the_end(bench):
     """Another that will not have the text is no reason to give it up: its own may come back."""
     two = Two(bench)
     client = two.begun(two.a)
@@ -166,7 +178,7 @@ SUITS = {"vocab_fingerprint": ODD.fingerprint(), "end_ids": []}
 
 
 def foreign(router: Scripted, **changes: object) -> None:
-    """A verifier welcomes a drafter that cannot draft in its vocabulary, and tells it that."""
+    """Welcome a drafter that cannot draft in this vocabulary, and send it."""
     router.expect(m.Hello)
     router.say(welcome(**({"verifier": "v"} | changes)))
     router.expect(m.Vocab)
@@ -174,9 +186,10 @@ def foreign(router: Scripted, **changes: object) -> None:
 
 
 @pytest.mark.fault("E7.78")
-def test_a_verifier_that_does_not_suit(bench: Bench):
-    """Nothing is drafted for it, which it is told; clients are served by it all the same, and
-    stats say why."""
+def test_a_verifier_that_does_not_suit(bench):
+    """Nothing is drafted for it, which it learns; clients are served all the same, and stats have
+    the reason.
+    """
     router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
     foreign(router)
     until(lambda: drafter.welcome, "it serves")
@@ -190,7 +203,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench):
 
 
 @pytest.mark.fault("E7.78")
-def test_a_verifier_comes_to_suit(bench: Bench):
+def test_a_verifier_comes_to_suit(bench):
     """It comes back with another model, then with the first, and again: each time it is looked
     at, and asked once."""
     router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
@@ -208,7 +221,7 @@ def test_a_verifier_comes_to_suit(bench: Bench):
     assert bench.errors.empty()
 
 
-def test_one_of_two_does_not_suit(bench: Bench):
+def test_one_of_two_does_not_suit(bench):
     """Requests go to the one that is drafted for, although it is the second."""
     addresses = (bench.address, free_address())
     first, second = [bench.router(address) for address in addresses]
@@ -229,7 +242,7 @@ def test_one_of_two_does_not_suit(bench: Bench):
 
 
 @pytest.mark.parametrize("owner", ["verifier", "drafter"])
-def test_a_drafter_that_drafts_nothing(bench: Bench, owner: str):
+def test_a_drafter_that_drafts_nothing(bench, owner):
     """Sessions of others do not go to it; its own client's has no drafts, and none are asked
     for."""
     verifier, mute = bench.verifier(), bench.dealer()
@@ -256,8 +269,8 @@ def test_a_drafter_that_drafts_nothing(bench: Bench, owner: str):
     verifier.cancel(client)
 
 
-def test_a_session_leaves_a_drafter_that_drafts_no_more(bench: Bench):
-    """It is told so, and another one drafts."""
+def test_a_session_leaves_a_drafter_that_drafts_no_more(bench):
+    """It gets notice, and another one drafts."""
     verifier, first = bench.verifier(), bench.dealer()
     client = verifier.ask(LONG)
     session = first.expect(m.Opened).session
@@ -269,7 +282,7 @@ def test_a_session_leaves_a_drafter_that_drafts_no_more(bench: Bench):
     verifier.cancel(client)
 
 
-def test_what_a_verifier_tells_a_drafter(bench: Bench):
+def test_what_a_verifier_tells_a_drafter(bench):
     """Its load, with PONG."""
     verifier, peer = bench.verifier(Flaky(SimSettings(max_sessions=3, step_ms=2))), bench.dealer()
     client = verifier.ask(request(8000))
@@ -287,8 +300,11 @@ def drafting(verifier: Running, what: str = "sessions") -> list[object]:
     return [peer[what] for peer in verifier.stats()["peers"]]
 
 
-def test_a_session_ends_up_with_the_best(bench: Bench):
-    """The second, better drafter is tried and kept; when it goes the first one drafts. The text is the target's own."""
+def test_a_session_ends_up_with_the_best(bench):
+    """The second, better drafter is tried and kept; when it goes the first one drafts.
+
+    The text is the target's own.
+    """
     verifier = bench.verifier(Flaky(SimSettings(step_ms=20, row_ms=1)))
     bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.1)))
     until(lambda: len(drafting(verifier)) == 1, "the first is attached")
@@ -308,8 +324,8 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     assert client.ids == truth(len(client.ids))
 
 
-def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
-    """It is told that the session is not its concern any more, and the next one is tried."""
+def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench):
+    """It gets notice that the session has moved, and the next one is tried."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
     bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.5)))
     until(lambda: len(drafting(verifier)) == 1, "the first is attached")
@@ -323,7 +339,7 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     verifier.cancel(client)
 
 
-def test_sessions_are_shared_out(bench: Bench):
+def test_sessions_are_shared_out(bench):
     verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
     for _ in range(2):
         bench.dealer()

@@ -1,11 +1,11 @@
-"""Clients that ask for much of what all share, and one that asks for little beside them."""
+"""Clients that ask for much of the shared resources, and one that asks for little."""
 
 import json
 import threading
 from collections.abc import Sequence
 
 import pytest
-from harness.loops import PATIENCE, Bench, Flaky, Hearing, Running, request
+from harness.loops import PATIENCE, Flaky, Hearing, Running, request
 
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -52,7 +52,7 @@ SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} fo
 """It takes more than the compiler may."""
 
 
-def test_prompts_are_encoded_in_turn(bench: Bench):
+def test_prompts_are_encoded_in_turn(bench):
     """One client's many delay another's by one of them."""
     engine = Reader(SimSettings(max_sessions=8))
     verifier = bench.verifier(engine)
@@ -67,7 +67,7 @@ def test_prompts_are_encoded_in_turn(bench: Bench):
     assert [name for name in engine.order if name != "b0"] == [f"a{n}" for n in range(6)]
 
 
-def test_a_short_prompt_does_not_wait_for_a_long_one(bench: Bench):
+def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
     class LongReader(Reader):
         def encode(self, text: str, *, special: bool = True) -> list[int]:
             return super().encode(text) if len(text) > 9 else Flaky.encode(self, text)
@@ -82,7 +82,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(bench: Bench):
     mine.end()
 
 
-def test_a_text_that_cannot_fit_is_not_encoded(bench: Bench):
+def test_a_text_that_cannot_fit_is_not_encoded(bench):
     engine = Reader(SimSettings(n_ctx=100))
     error = bench.verifier(engine).ask(text("a" * 5000)).error()
     assert isinstance(error, PromptTooLong)
@@ -90,7 +90,7 @@ def test_a_text_that_cannot_fit_is_not_encoded(bench: Bench):
     assert engine.order == []
 
 
-def test_a_small_schema_does_not_wait_for_slow_ones(bench: Bench):
+def test_a_small_schema_does_not_wait_for_slow_ones(bench):
     verifier = bench.verifier()
     slow = [
         verifier.ask(text("a", schema(SLOW | {"title": str(number)})), ALICE) for number in range(8)
@@ -101,7 +101,7 @@ def test_a_small_schema_does_not_wait_for_slow_ones(bench: Bench):
     cancel(verifier, slow)
 
 
-def test_a_slow_schema_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_slow_schema_is_refused(bench, monkeypatch):
     monkeypatch.setattr(grammar, "COMPILE_SECONDS", 0.2)
     error = bench.verifier().ask(text("a", schema(SLOW))).error()
     assert isinstance(error, RequestError)
@@ -109,19 +109,19 @@ def test_a_slow_schema_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 def cancel(verifier: Running, clients: Sequence[Hearing]) -> None:
-    """End what would run until the verifier is made to stop."""
+    """End sessions that would run until the verifier stops."""
     for client in clients:
         verifier.cancel(client)
 
 
-def test_one_clients_texts_leave_a_session_to_others(bench: Bench):
+def test_one_clients_texts_leave_a_session_to_others(bench):
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
     mine = [verifier.ask(request(LONG), ALICE) for _ in range(8)]
     verifier.ask(request(40), BOB).whole(40)
     cancel(verifier, mine)
 
 
-def test_many_connections_with_one_key_are_one_client(bench: Bench):
+def test_many_connections_with_one_key_are_one_client(bench):
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
     mine = [verifier.ask(request(LONG), ("key", connection)) for connection in range(8)]
     verifier.ask(request(40), BOB).whole(40)
@@ -129,7 +129,7 @@ def test_many_connections_with_one_key_are_one_client(bench: Bench):
 
 
 @pytest.mark.parametrize("max_sessions", [1, 4])
-def test_a_short_text_waits_for_no_long_one(bench: Bench, max_sessions: int):
+def test_a_short_text_waits_for_no_long_one(bench, max_sessions):
     settings = SimSettings(max_sessions=max_sessions, step_ms=1)
     verifier = bench.verifier(Flaky(settings, guests=1))
     busy = [verifier.ask(request(LONG), (number,)) for number in range(max_sessions)]
@@ -141,7 +141,7 @@ def test_a_short_text_waits_for_no_long_one(bench: Bench, max_sessions: int):
     cancel(verifier, [*busy, waiting])
 
 
-def test_a_guest_goes_on_where_it_was_left(bench: Bench):
+def test_a_guest_goes_on_where_it_was_left(bench):
     """Its sequence is another's afterwards, and a prompt is cached there as in any."""
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=1), guests=1))
     long = verifier.ask(request(LONG), ALICE)

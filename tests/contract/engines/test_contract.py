@@ -1,5 +1,6 @@
-"""What every verify engine and every draft engine promises, whatever is behind it."""
+"""Promises that every verify engine and every draft engine keeps."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -41,13 +42,25 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
 def one_by_one(
     engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0
 ) -> NDArray[np.float32]:
-    return np.concatenate(
-        [step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
-    )
+    rows = list[NDArray[np.float32]]()
+    for at, token in enumerate(ids, position):
+        rows += step(engine, span(seq, at, [token]))
+    return np.concatenate(rows)
+
+
+def check_next(
+    engine: VerifyEngine, seq: int, held: int, ids: Sequence[int], logits: NDArray[np.float32]
+) -> None:
+    """Check that a sequence which holds `held` ids goes on with the rest, with these logits."""
+    [rows] = step(engine, span(seq, held, ids[held:]))
+    assert_same_logits(rows, logits[held:])
 
 
 def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
-    """Equal up to the numerical noise between kernels of different width: small, and flips only near ties."""
+    """Check that logits are equal but for the noise between kernels of different width.
+
+    It is small, and changes the choice only near ties.
+    """
     assert left.shape == right.shape
     noise = float(np.abs(left - right).max())
     spread = float(right.max(axis=1).mean() - right.mean())
@@ -59,70 +72,72 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 
 class TestVerifier:
-    def test_shape(self, verifier: VerifyEngine) -> None:
-        wanted, unwanted = verifier.decode(
-            [span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)]
-        )
-        assert (wanted.shape, wanted.dtype) == ((3, len(verifier.tokenizer.vocabulary)), np.float32)
+    def test_shape(self, verifier):
+        spans = [span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)]
+        wanted, unwanted = verifier.decode(spans)
+        assert wanted.shape == (3, len(verifier.tokenizer.vocabulary))
+        assert wanted.dtype == np.float32
         assert unwanted is None
 
-    def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
+    def test_rows_at_once_equal_one_at_a_time(self, verifier):
         ids = text_ids(12)
         assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
 
-    def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
+    def test_sequences_in_one_step_are_independent(self, verifier):
         texts = [text_ids(7, seed) for seed in range(N_SEQ)]
         together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
         for seq, ids in enumerate(texts):
             verifier.trim(seq, 0)
             assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
 
-    def test_prefill_and_last_row_in_one_step(self, verifier: VerifyEngine) -> None:
-        """A sequence may have two spans in a step, as a prefill that wants logits of its last id only."""
+    def test_prefill_and_last_row_in_one_step(self, verifier):
+        """A sequence may have two spans in a step, as a prefill with logits of its last id only."""
         ids = text_ids(10)
         full = step(verifier, span(0, 0, ids))[0]
         (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
-    def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
-        """Far back an engine holds what it says, and goes on from there."""
+    def test_trim_before_the_last_step(self, verifier):
+        """Far back an engine holds the ids that it returns, and goes on from there."""
         ids = text_ids(20)
         straight = step(verifier, span(0, 0, ids))[0]
         for start, end in ((0, 8), (8, 12), (12, 16)):
             step(verifier, span(1, start, ids[start:end]))
         held = verifier.trim(1, 6)
-        assert held == 6 if verifier.info.capabilities.trimming == "removal" else held == 0
-        assert_same_logits(step(verifier, span(1, held, ids[held:]))[0], straight[held:])
+        removes = verifier.info.capabilities.trimming == "removal"
+        assert held == (6 if removes else 0)
+        check_next(verifier, 1, held, ids, straight)
 
-    def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
-        """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
+    def test_rejected_drafts_leave_no_trace(self, verifier):
+        """Steps of several sequences, with right and wrong drafts, have the logits of no drafts."""
         rng = np.random.default_rng(3)
         texts = [text_ids(70, seed) for seed in range(N_SEQ)]
         straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
         for seq in range(N_SEQ):
             verifier.trim(seq, 0)
-        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(N_SEQ)]
         held = [0] * N_SEQ
+        seen = defaultdict[int, list[NDArray[np.float32]]](list)
         while min(held) < 60:
-            spans, right = [], []
+            rights = dict[int, int]()
+            spans = []
             for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
-                drafts, good = int(rng.integers(0, 7)), int(rng.integers(0, 10))
-                kept = 1 + min(good, drafts)
+                drafts, good = rng.integers(0, [7, 10]).tolist()
+                right = 1 + min(good, drafts)
                 if held[seq] + drafts < 70:
-                    wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
-                    spans.append(
-                        span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong)
-                    )
-                    right.append(kept)
-            for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
-                seen[part.seq].append(rows[:kept])
-                held[part.seq] += kept
-                if kept < len(part.ids):
+                    wrong = rng.integers(33, 126, size=1 + drafts - right).tolist()
+                    ids = texts[seq][held[seq] : held[seq] + right]
+                    spans.append(span(seq, held[seq], ids + wrong))
+                    rights[seq] = right
+            for part, rows in zip(spans, step(verifier, *spans), strict=True):
+                right = rights[part.seq]
+                seen[part.seq].append(rows[:right])
+                held[part.seq] += right
+                if right < len(part.ids):
                     verifier.trim(part.seq, held[part.seq])
         for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
-    def test_copies(self, verifier: VerifyEngine) -> None:
+    def test_copies(self, verifier):
         ids = text_ids(20)
         straight = step(verifier, span(0, 0, ids))[0]
         if verifier.info.capabilities.reuse != "copied":
@@ -136,11 +151,11 @@ class TestVerifier:
         verifier.trim(0, 3)
         verifier.trim(0, 0)
         step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
-        assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
+        check_next(verifier, 2, 6, ids, straight)
         verifier.trim(1, 6)
-        assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+        check_next(verifier, 1, 6, ids, straight)
 
-    def test_offloaded(self, verifier: VerifyEngine) -> None:
+    def test_offloaded(self, verifier):
         """Gone on with, cut, copied and freed as if it had stayed."""
         ids, others = text_ids(20), text_ids(15, seed=4)
         straight = step(verifier, span(0, 0, ids))[0]
@@ -152,10 +167,10 @@ class TestVerifier:
         verifier.trim(2, 0)
         if verifier.info.capabilities.reuse == "copied":
             verifier.copy(2, 0, 6)
-            assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
+            check_next(verifier, 2, 6, ids, straight)
         held = verifier.trim(0, 8)
-        assert_same_logits(step(verifier, span(0, held, ids[held:]))[0], straight[held:])
-        assert_same_logits(step(verifier, span(1, 12, ids[12:]))[0], straight[12:])
+        check_next(verifier, 0, held, ids, straight)
+        check_next(verifier, 1, 12, ids, straight)
         verifier.trim(2, 0)
         assert_same_logits(step(verifier, span(2, 0, ids))[0], straight)
 
@@ -163,25 +178,27 @@ class TestVerifier:
         ("seq", "source", "length"),
         [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)],
     )
-    def test_bad_copies(self, verifier: VerifyEngine, seq: int, source: int, length: int) -> None:
-        """Into a sequence that is not empty, of more or less than there is, or of none: refused, with nothing done."""
+    def test_bad_copies(self, verifier, seq, source, length):
+        """Into a sequence that is not empty, of more or less than there is, or of none.
+
+        Refused, with nothing done.
+        """
         ids = text_ids(6)
         straight = step(verifier, span(1, 0, ids))[0]
         verifier.trim(1, 0)
         step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
         with pytest.raises(LocalProtocolError):
             verifier.copy(seq, source, length)
-        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
+        check_next(verifier, 0, 4, ids, straight)
         step(verifier, span(1, 0, ids))
+
+
+MLX = [pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS]
 
 
 @pytest.fixture(
     scope="module",
-    params=[
-        *("sim", "ngram", "remapped"),
-        *contract.model_params(*contract.TINY),
-        *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS),
-    ],
+    params=["sim", "ngram", "remapped", *contract.model_params(*contract.TINY), *MLX],
 )
 def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine: DraftEngine
@@ -204,9 +221,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
 
 class TestDrafter:
     @pytest.mark.parametrize("sampler", [GREEDY, contract.SAMPLED], ids=["greedy", "sampled"])
-    def test_guess_is_a_function_of_the_prefix(
-        self, drafter: DraftEngine, sampler: Sampler
-    ) -> None:
+    def test_guess_is_a_function_of_the_prefix(self, drafter, sampler):
         ids = text_ids(24)
         at_once = predict(drafter, 0, ids, sampler)
         for token in ids[:-1]:
@@ -214,7 +229,7 @@ class TestDrafter:
         assert predict(drafter, 1, ids[-1:], sampler) == at_once
 
     @pytest.mark.parametrize("length", [0, 1, 12, 19])
-    def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
+    def test_trim_then_feed_again(self, drafter, length):
         ids = text_ids(20)
         fresh = predict(drafter, 0, ids, GREEDY)
         predict(drafter, 1, ids[:19], None)
@@ -227,7 +242,7 @@ class TestDrafter:
         )
         assert predict(drafter, 1, ids[held:], GREEDY) == fresh
 
-    def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
+    def test_sequences_are_independent(self, drafter):
         texts = [text_ids(20, seed) for seed in range(N_SEQ)]
         alone = []
         for ids in texts:
@@ -239,8 +254,8 @@ class TestDrafter:
         drafter.trim(0, 0)
         assert [predict(drafter, seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
 
-    def test_several_at_once(self, drafter: DraftEngine) -> None:
-        """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
+    def test_several_at_once(self, drafter):
+        """Guesses for several sequences in one call are those of each one's own call."""
         if not drafter.info.capabilities.batches:
             pytest.skip("it guesses for one sequence at a time")
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
@@ -255,13 +270,13 @@ class TestDrafter:
         assert first == [guesses[0] for guesses in alone]
         assert second == [alone[2][1], None, alone[1][1]]
 
-    def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
+    def test_trim_says_what_is_held(self, drafter):
         assert drafter.trim(0, 10) == 0
         predict(drafter, 0, text_ids(6), None)
         assert drafter.trim(0, 10) == 6
         assert drafter.trim(0, 6) == 6
 
-    def test_sampler_sees_the_position_of_the_guess(self, drafter: DraftEngine) -> None:
+    def test_sampler_sees_the_position_of_the_guess(self, drafter):
         """The noise of coupled sampling is that of the absolute position the guess is for."""
         if drafter.vocabulary is None:
             pytest.skip("it knows ids only: there is nothing to sample from")
@@ -277,7 +292,7 @@ class TestDrafter:
         predict(drafter, 0, [40], sampler)
         assert positions == [7, 8]
 
-    def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
+    def test_guess_with_a_full_context(self, drafter):
         """The id after the last one that fits can be guessed but not taken in."""
         ids = text_ids(N_CTX)
         for start in range(0, N_CTX - N_BATCH, N_BATCH):
@@ -290,7 +305,7 @@ class TestDrafter:
         ("seq", "ids"),
         [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
     )
-    def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
+    def test_bad_ids(self, drafter, seq, ids):
         text = text_ids(20)
         fresh = predict(drafter, 1, text, GREEDY)
         predict(drafter, 0, text[:19], None)
@@ -299,6 +314,6 @@ class TestDrafter:
         assert predict(drafter, 0, text[19:], GREEDY) == fresh
 
     @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
-    def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
+    def test_bad_trim(self, drafter, seq, length):
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)

@@ -26,7 +26,9 @@ EVENTS = (Started(7, 2), Tokens((65, 66), 1), Tokens((67,), 0), DONE)
 class FakeDaemon:
     """A backend that answers every request with the same events, and notes its orders."""
 
-    role, models, vocabulary = "verifier", ("fake-model", "other-model"), LETTERS
+    role = "verifier"
+    models = ("fake-model", "other-model")
+    vocabulary = LETTERS
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
@@ -66,7 +68,9 @@ class Reader:
     """The connection of an answer, as far as that knows it. cuts: how often that closed it."""
 
     def __init__(self, *, behind: bool = False) -> None:
-        self.behind, self.cuts, self.written = behind, 0, 0
+        self.behind = behind
+        self.cuts = 0
+        self.written = 0
         self.on_writable: Callable[[], None] | None = None
 
     def wrote(self, size: int) -> None:
@@ -77,7 +81,7 @@ class Reader:
 
 
 class Answer:
-    """What came back, and a way to leave early."""
+    """The answer to a call, and a way to leave early."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -93,6 +97,10 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def error(self) -> Any:
+        return self.json()["error"]
+
     def events(self) -> list[str]:
         """The data of server-sent events."""
         *events, rest = self.body.decode().split("\n\n")
@@ -105,13 +113,13 @@ class Answer:
         streams = self.headers["content-type"].startswith("text/event-stream")
         return [json.loads(event) for event in self.events()[:-1]] if streams else [self.json()]
 
-    async def send(self, message: dict[str, object]) -> None:
+    async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]  # type: ignore[assignment]
-            self.headers = {k.decode(): v.decode() for k, v in message["headers"]}  # type: ignore[attr-defined]
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
             return
         if message["body"]:
-            self.parts.append(message["body"])  # type: ignore[arg-type]
+            self.parts.append(message["body"])
             self.on_part()
         if not message.get("more_body"):
             self.gone.set()  # as a server does: there is nothing more to hear

@@ -1,4 +1,4 @@
-"""Responses that are kept: how many, in how many bytes, and what chats of many share."""
+"""Responses that are kept: how many, in how many bytes, and the parts that many chats share."""
 
 import sys
 from itertools import count
@@ -73,7 +73,7 @@ def test_bytes_are_bounded_and_the_oldest_go_first():
 
 
 def test_a_long_chain_is_not_kept_beyond_all_bounds():
-    """What has no room even alone is not kept, and takes nobody else's."""
+    """One that has no room by itself is not kept, and takes nobody's."""
     kept, name = KeptResponses(1000, 10 * MIB), None
     other = keep(kept, None, message(1000))
     for _ in range(9):
@@ -109,7 +109,7 @@ def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
 
 
 def test_a_turn_that_goes_on_changes_no_earlier_response():
-    """Calls that are added to the last turn are this chat's alone."""
+    """Calls that are added to the last turn belong to this chat only."""
     kept = KeptResponses(100)
     call = ToolCall("c", "f", "{}")
     first = keep(kept, None, ChatMessage("assistant", "", tool_calls=(call,)))

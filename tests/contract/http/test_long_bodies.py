@@ -1,5 +1,7 @@
-"""Bodies that ask for much: what reading one costs grows with its length and no faster, it is read
-beside the event loop, and no other client waits for it."""
+"""Bodies that ask for much: reading one costs no more than its length.
+
+It is read outside the event loop, and no other client waits for it.
+"""
 
 import asyncio
 import json
@@ -79,9 +81,7 @@ def shapes(size: int) -> list[Shape]:
 @pytest.mark.parametrize(
     ("short", "long"), list(zip(shapes(SHORT), shapes(LONG), strict=True)), ids=lambda one: one.name
 )
-def test_twice_the_body_is_twice_the_work(
-    monkeypatch: pytest.MonkeyPatch, short: Shape, long: Shape, quick: int
-):
+def test_twice_the_body_is_twice_the_work(monkeypatch, short, long, quick):
     monkeypatch.setattr(json_text, "FEW_VALUES", quick)
     assert steps_of(lambda: read(long)) <= 2.2 * steps_of(lambda: read(short)) + 2000
 
@@ -95,9 +95,7 @@ def test_twice_the_body_is_twice_the_work(
     ],
     ids=["a text", "ids", "an unknown field"],
 )
-def test_a_long_body_is_read_beside_the_event_loop(
-    monkeypatch: pytest.MonkeyPatch, body: dict[str, object]
-):
+def test_a_long_body_is_read_beside_the_event_loop(monkeypatch, body):
     threads = list[str]()
 
     def noted(raw: bytes) -> object:
@@ -109,7 +107,7 @@ def test_a_long_body_is_read_beside_the_event_loop(
     assert threads == ["bodies_0"]
 
 
-def test_a_short_body_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch):
+def test_a_short_body_waits_for_no_thread(monkeypatch):
     threads = list[threading.Thread]()
 
     def noted(raw: bytes) -> object:
@@ -121,7 +119,7 @@ def test_a_short_body_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch):
     assert threads == [threading.main_thread()]
 
 
-def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch: pytest.MonkeyPatch):
+def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch):
     """The long one is not read to its end before the short one has its answer."""
     answered = threading.Event()
 
@@ -145,7 +143,7 @@ def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch: pytest.
     assert asyncio.run(ask_both()) == [200, 200]
 
 
-def test_what_a_client_left_behind_is_not_read(monkeypatch: pytest.MonkeyPatch):
+def test_what_a_client_left_behind_is_not_read(monkeypatch):
     monkeypatch.setattr(app, "parse_json", pytest.fail)
     gone = SimpleNamespace(behind=False, gone=True)
     body = json.dumps({"prompt": "x" * app.SHORT_BODY}).encode()
@@ -184,7 +182,7 @@ def test_arguments_shown_in_steps_are_the_same(monkeypatch: pytest.MonkeyPatch, 
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, text: str) -> list[object]:
-    """What comes of JSON that is read at once, and step by step."""
+    """Return JSON that is read at once, and step by step."""
     found = list[object]()
     for quick in (json_text.FEW_VALUES, 0):
         monkeypatch.setattr(json_text, "FEW_VALUES", quick)
@@ -221,7 +219,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:20])
-def test_json_read_in_steps_is_the_same(monkeypatch: pytest.MonkeyPatch, text: str):
+def test_json_read_in_steps_is_the_same(monkeypatch, text):
     at_once, in_steps = both_ways(monkeypatch, text)
     assert at_once == in_steps
 
@@ -239,7 +237,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize(("text", "whole"), HALVES.items())
-def test_half_a_surrogate_pair_is_no_text(monkeypatch: pytest.MonkeyPatch, text: str, whole: bool):
+def test_half_a_surrogate_pair_is_no_text(monkeypatch, text, whole):
     for found in both_ways(monkeypatch, text):
         assert found == (json.loads(text) if whole else json_text.HALF)
 
@@ -250,12 +248,12 @@ def test_half_a_surrogate_pair_is_no_text(monkeypatch: pytest.MonkeyPatch, text:
     + [b'"",' * json_text.MOST_QUOTES],
     ids=["lists", "objects", "empty lists", "nested", "texts"],
 )
-def test_more_than_anybody_needs_is_refused_unread(raw: bytes):
+def test_more_than_anybody_needs_is_refused_unread(raw):
     with pytest.raises(RequestError, match="lists and objects, or texts"):
         json_text.parse_json(raw)
 
 
-def test_a_deep_body_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_deep_body_is_refused(monkeypatch):
     for found in both_ways(monkeypatch, "[" * 10_000 + "]" * 10_000):
         assert found == "the request body is nested too deeply"
 
@@ -265,12 +263,12 @@ def test_a_deep_body_is_refused(monkeypatch: pytest.MonkeyPatch):
     [{}, {"a": "ä\n"}, {"tokens": list(range(10_000)), "b": None}, {"a": [{"id": 1}] * 5000}],
     ids=["empty", "a text", "numbers", "objects"],
 )
-def test_json_is_written_as_it_was(value: Json):
+def test_json_is_written_as_it_was(value):
     assert json.loads(json_text.write_json(value)) == value
 
 
 def test_what_a_response_repeats_is_written_in_steps_where_it_is_much(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ):
     value: Json = {"metadata": {str(number): [number, "ä"] for number in range(50)}}
     whole = json_text.write_gently(value)

@@ -49,14 +49,14 @@ def answer(path: Path, request: bytes) -> bytes:
     ],
     ids=["long parts", "one part a byte, cut", "half as long parts", "few parts"],
 )
-def test_bodies_in_parts(tmp_path: Path, body: bytes, size: int, status: int):
-    """Many parts are read where they are not small, small ones where they are few."""
+def test_bodies_in_parts(tmp_path, body, size, status):
+    """Large parts may be many, and small ones few."""
     with serving_api(tmp_path / "s", FakeDaemon(*EVENTS)):
         answered = answer(tmp_path / "s", in_parts(body, size))
     assert answered.startswith(b"HTTP/1.1 %d " % status), answered
 
 
-def test_small_parts_are_refused_by_name(tmp_path: Path):
+def test_small_parts_are_refused_by_name(tmp_path):
     with serving_api(tmp_path / "s", FakeDaemon()):
         answered = answer(tmp_path / "s", in_parts(BODY, 1)[:200_000])
     assert b"parts of fewer than 256 bytes" in answered
@@ -75,13 +75,13 @@ def test_small_parts_are_refused_by_name(tmp_path: Path):
         ("http:///v1/models", "http:///v1/models"),
     ],
 )
-def test_targets(target: str, origin_form: str):
+def test_targets(target, origin_form):
     request = h11.Request(method="GET", target=target, headers=[("Host", "a")])
     assert in_origin_form(request).target == origin_form.encode()
 
 
 def test_a_targets_host_counts():
-    """The one of the Host field does not: what guards the API looks at it."""
+    """The Host field does not: the API's guard looks at the target's."""
     headers = [("Host", "localhost"), ("Accept", "*/*")]
     request = h11.Request(method="GET", target="http://elsewhere:1/v1/models", headers=headers)
     found = in_origin_form(request)
@@ -89,13 +89,13 @@ def test_a_targets_host_counts():
 
 
 @pytest.mark.parametrize("target", [b"http://[::1/health", b"http://[x]/health", b"http://::1]/"])
-def test_a_target_that_is_no_uri_is_refused(tmp_path: Path, target: bytes):
+def test_a_target_that_is_no_uri_is_refused(tmp_path, target):
     request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % target
     with serving_api(tmp_path / "s", FakeDaemon()):
         assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_target_with_a_host_is_answered(tmp_path: Path):
+def test_a_target_with_a_host_is_answered(tmp_path):
     request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     with serving_api(tmp_path / "s", FakeDaemon()):
         assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 200 ")

@@ -1,4 +1,4 @@
-"""The API's sockets: who may use them, what is replaced, what is refused; where it listens by TCP, with which keys."""
+"""The API's sockets: their users, replacement, refusals; TCP addresses and keys."""
 
 import asyncio
 import json
@@ -14,6 +14,7 @@ import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call
 from harness.loops import PATIENCE, until
 from harness.ports import free_port
+from harness.tables import lines
 from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
@@ -27,7 +28,7 @@ from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Toke
 from specmesh.errors import ConfigError, RequestError
 
 
-def test_systems_socket_is_the_groups_too(tmp_path: Path):
+def test_systems_socket_is_the_groups_too(tmp_path):
     with serving_api(tmp_path / "s", FakeDaemon(), system=tmp_path):
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o660
 
@@ -56,8 +57,8 @@ def trickle(to: socket.socket, ended: threading.Event) -> None:
     [b"", HEAD, HEAD + b"X-More: ", HEAD + b"Content-Length: 100000\r\n\r\n{", STATS, STATS + HEAD],
     ids=["idle", "head", "slow head", "slow body", "idle again", "half a second request"],
 )
-def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
-    """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
+def test_a_request_must_come_whole(tmp_path, raw):
+    """It must come within its time, before and after an answer, or its connection is closed."""
     ended = threading.Event()
     with (
         serving_api(tmp_path / "s", FakeDaemon(), patience=0.3),
@@ -84,7 +85,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
     return accepted
 
 
-def test_what_is_written_goes_out_at_once(tmp_path: Path, connections: list[ApiConnection]):
+def test_what_is_written_goes_out_at_once(tmp_path, connections):
     """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
     port, options = Port("127.0.0.1", free_port()), list[int]()
     with serving_api(tmp_path / "s", FakeDaemon(), port):
@@ -110,7 +111,7 @@ class Late(FakeDaemon):
         self.asked.set()
 
     def answer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answer what has been asked for so far."""
+        """Answer the requests so far."""
         while self.orders:
             order = self.orders.pop(0)
             assert isinstance(order, Submit)
@@ -127,7 +128,7 @@ class Door:
     port: Port
 
     def dial(self, buffer: int | None = None) -> socket.socket:
-        """Connect, with so many bytes for what was not read, where the client says how many."""
+        """Connect, perhaps with so many bytes for unread data."""
         made = socket.socket(socket.AF_UNIX if self.kind == "unix" else socket.AF_INET)
         if buffer is not None:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -149,9 +150,7 @@ def asking(body: Mapping[str, object]) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("requests", [1, 2])
-def test_a_client_that_sends_no_more_is_answered(
-    door: Door, connections: list[ApiConnection], requests: int, stream: bool
-):
+def test_a_client_that_sends_no_more_is_answered(door, connections, requests, stream):
     """All that it has asked for, as by `nc -N`; then its connection is closed."""
     daemon = Late(*EVENTS)
     with serving_api(door.path, daemon, door.port) as api, closing(door.dial()) as client:
@@ -170,8 +169,8 @@ def test_a_client_that_sends_no_more_is_answered(
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_a_client_that_leaves_cancels(door: Door, connections: list[ApiConnection], half: bool):
-    """Also one that waits for a whole answer, or that had said before that it sends no more."""
+def test_a_client_that_leaves_cancels(door, connections, half):
+    """It waits for a whole answer, or has sent the end of its own side before."""
     daemon = Late()
     with serving_api(door.path, daemon, door.port):
         with closing(door.dial()) as client:
@@ -187,12 +186,12 @@ def test_a_client_that_leaves_cancels(door: Door, connections: list[ApiConnectio
 @pytest.mark.parametrize("door", ["tcp"], indirect=True)
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_client_of_another_machine_that_sends_no_more(
-    door: Door,
-    connections: list[ApiConnection],
-    monkeypatch: pytest.MonkeyPatch,
-    stays: bool,
+    door,
+    connections,
+    monkeypatch,
+    stays,
 ):
-    """Only what is sent to it shows whether it is there: it gets what clients have to skip."""
+    """Only sending shows whether it is there: it gets bytes that clients have to skip."""
     monkeypatch.setattr(connection, "other_end", lambda _: None)
     daemon = Late(*EVENTS)
     with serving_api(door.path, daemon, door.port) as api:
@@ -214,7 +213,7 @@ def test_a_client_of_another_machine_that_sends_no_more(
 
 
 @pytest.mark.fault("E5.56")
-def test_a_stream_that_nobody_reads(tmp_path: Path):
+def test_a_stream_that_nobody_reads(tmp_path):
     """It loses its session, once its reader has taken nothing for a while."""
     daemon = FakeDaemon(Started(1, 2), Tokens((65,) * 2**20, 0))
     body = b'{"prompt": "hi", "stream": true}'
@@ -231,7 +230,7 @@ def posted(body: Mapping[str, object], path: str = "/v1/completions") -> bytes:
 
 
 def all_of(connection: socket.socket) -> bytes:
-    """What comes until the other end closes the connection."""
+    """Return the bytes until the other end closes the connection."""
     raw = b""
     with suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -279,9 +278,7 @@ ODD_NAMES = (
     ],
     ids=["whole", "stream", "response", "variables"],
 )
-def test_any_name_of_a_field_is_answered(
-    templated: Path, path: str, body: dict[str, object], names: list[str]
-):
+def test_any_name_of_a_field_is_answered(templated, path, body, names):
     """The header that lists the unknown ones is valid whatever they are."""
     given = dict.fromkeys(names, 1)
     asked = {name: given if one == "HERE" else one for name, one in body.items()}
@@ -300,11 +297,10 @@ class Misnamed(FakeDaemon):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("part", ["head", "body", "refusal"])
-def test_an_answer_that_cannot_be_sent_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, stream: bool
-):
-    """Its connection is closed, its session too, and the log says so once: for its head, a part of
-    it, or an error."""
+def test_an_answer_that_cannot_be_sent_ends(tmp_path, monkeypatch, part, stream):
+    """Its connection is closed, its session too, and the log has it once: for its head, a part of
+    it, or an error.
+    """
     daemon = FakeDaemon(Started(1, 2), Tokens((65,), 0))
     if part == "head":
         monkeypatch.setattr(app, "as_header", lambda _: " ")
@@ -324,7 +320,7 @@ def test_an_answer_that_cannot_be_sent_ends(
 
 
 class Endless(FakeDaemon):
-    """It says more and more, a kilobyte in a millisecond, while its client is not paused."""
+    """A daemon that sends a kilobyte in a millisecond, while its client is not paused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -369,9 +365,7 @@ BUFFERS = pytest.mark.parametrize("buffer", [None, 4 * 2**20], ids=["usual", "la
 @pytest.mark.fault("E5.56")
 @BUFFERS
 @pytest.mark.parametrize("before", [1000, 2 * 2**20])
-def test_a_reader_that_stops(
-    door: Door, connections: list[ApiConnection], before: int, buffer: int | None
-):
+def test_a_reader_that_stops(door, connections, before, buffer):
     """Its session pauses soon: it is sent little more, however much its kernel would take."""
     daemon = Endless()
     with (
@@ -388,7 +382,7 @@ def test_a_reader_that_stops(
 
 @pytest.mark.fault("E5.56")
 @BUFFERS
-def test_a_reader_that_has_stopped_loses_its_session(door: Door, buffer: int | None):
+def test_a_reader_that_has_stopped_loses_its_session(door, buffer):
     """After a while."""
     daemon = Endless()
     with (
@@ -401,7 +395,7 @@ def test_a_reader_that_has_stopped_loses_its_session(door: Door, buffer: int | N
 
 
 @BUFFERS
-def test_a_reader_that_goes_on(door: Door, buffer: int | None):
+def test_a_reader_that_goes_on(door, buffer):
     """Its session goes on, and nothing of it is lost."""
     daemon = Endless()
     with serving_api(door.path, daemon, door.port), closing(door.dial(buffer)) as client:
@@ -423,7 +417,7 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-def test_beyond_this_machine(keys: Path):
+def test_beyond_this_machine(keys):
     for text in ("0.0.0.0:80", "[::]:80", "box.local:80", "192.168.1.5:80"):
         with pytest.raises(ConfigError, match="api-key-file"):
             parse_port(text, None)
@@ -431,28 +425,17 @@ def test_beyond_this_machine(keys: Path):
         assert port.keys == ("sk-one", "sk-two")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "8080",
-        "localhost",
-        "localhost:",
-        "localhost:x",
-        "localhost:99999",
-        ":80",
-        "a:1/b",
-        "[::1",
-        "u@h:1",
-    ],
-)
-def test_no_port(text: str):
+NO_PORTS = "8080 localhost localhost: localhost:x localhost:99999 :80 a:1/b [::1 u@h:1"
+
+
+@pytest.mark.parametrize("text", ["", *NO_PORTS.split()])
+def test_no_port(text):
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_port(text, None)
 
 
 @pytest.mark.parametrize("raw", [b"", b"# none\n", "schlüssel\n".encode(), b"x" * 70_000, None])
-def test_no_keys(keys: Path, raw: bytes | None):
+def test_no_keys(keys, raw):
     """Nor any that others can read."""
     if raw is None:
         keys.chmod(0o644)
@@ -462,16 +445,22 @@ def test_no_keys(keys: Path, raw: bytes | None):
         read_keys(keys)
 
 
-def test_origins(keys: Path):
-    """Of pages; every page only where a key is asked for."""
-    port = parse_port(
-        "localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc")
-    )
-    assert len(port.origins) == 3
+def test_origins(keys):
+    """Every page may ask only if a key is needed."""
+    origins = ("https://page.example", "http://[::1]:3000", "vscode-webview://abc")
+    assert parse_port("localhost:80", None, origins).origins == origins
     assert parse_port("localhost:80", keys, ("*",))
-    for wrong in ("*", "null", "page.example", "https://page.example/", "https://*.example", ""):
-        with pytest.raises(ConfigError, match="--allow-origin"):
-            parse_port("localhost:80", None, (wrong,))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["*", "null", "page.example", "https://page.example/", "https://*.example", ""]
+)
+def test_no_origins(wrong):
+    with pytest.raises(ConfigError, match="--allow-origin"):
+        parse_port("localhost:80", None, (wrong,))
+
+
+def test_origins_without_a_port():
     with pytest.raises(ConfigError, match="--http"):
         parse_port(None, None, ("https://page.example",))
 
@@ -485,87 +474,91 @@ def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
     return asyncio.run(call(FakeDaemon(), "GET", path, app=guard, headers=raw)).status
 
 
-OWN_HOSTS = (
-    "localhost",
-    "LOCALHOST",
-    "localhost:8080",
-    "127.0.0.1:8080",
-    "127.0.0.2:80",
-    "0.0.0.0",
-    "0.0.0.0:8080",
-    "[::1]",
-    "[::1]:8080",
-    "[0:0:0:0:0:0:0:1]:8080",
-    "[::ffff:127.0.0.1]:8080",
-    "[::]:8080",
-)
-OWN_PAGES = (
-    "http://localhost:3000",
-    "https://localhost",
-    "http://127.0.0.1:5173",
-    "http://[::1]:3000",
-    "http://0.0.0.0:8000",
-)
-OTHER_HOSTS = (
+OWN_HOSTS = lines("""
+localhost
+LOCALHOST
+localhost:8080
+127.0.0.1:8080
+127.0.0.2:80
+0.0.0.0
+0.0.0.0:8080
+[::1]
+[::1]:8080
+[0:0:0:0:0:0:0:1]:8080
+[::ffff:127.0.0.1]:8080
+[::]:8080
+""")
+OWN_PAGES = lines("""
+http://localhost:3000
+https://localhost
+http://127.0.0.1:5173
+http://[::1]:3000
+http://0.0.0.0:8000
+""")
+OTHER_HOSTS = [
     "",
-    "evil.example",
-    "evil.example:8080",
-    "127.0.0.1.evil.example",
-    "localhost.evil.example",
-    "192.168.1.5:8080",
-    "host.docker.internal:8080",
-    "[bad",
-    "@",
-    "evil.example@localhost",
-    "evil.example@127.0.0.1:8080",
-    "localhost@evil.example",
-    "127.0.0.1%25evil.example",
-    "[::1%25eth0]:8080",
-    "[::1%eth0]",
-    "::1",
-    "[127.0.0.1]x",
-    "localhost:8080/",
-    "localhost:8080?x",
-    "localhost#evil.example",
-    "localhost:",
-    "localhost:80:80",
-    "localhost:999999",
-    "localhost\\evil.example",
     " localhost",
-    "localhost localhost",
-    "127.0.0.1,evil.example",
-    "1",
-    "127.1",
-    "0x7f000001",
-)
-OTHER_PAGES = (
-    "https://evil.example",
-    "https://localhost.evil.example",
-    "http://evil.example@localhost",
-    "http://localhost@evil.example",
-    "http://127.0.0.1%25.evil.example",
-    "http://0.0.0.0.evil.example",
-    "http://[bad",
-    "http://192.168.1.5:3000",
-    "http://localhost:3000/",
-    "chrome-extension://localhost",
-    "file://localhost",
-    "//localhost",
-    "localhost",
-    "null",
+    *lines("""
+evil.example
+evil.example:8080
+127.0.0.1.evil.example
+localhost.evil.example
+192.168.1.5:8080
+host.docker.internal:8080
+[bad
+@
+evil.example@localhost
+evil.example@127.0.0.1:8080
+localhost@evil.example
+127.0.0.1%25evil.example
+[::1%25eth0]:8080
+[::1%eth0]
+::1
+[127.0.0.1]x
+localhost:8080/
+localhost:8080?x
+localhost#evil.example
+localhost:
+localhost:80:80
+localhost:999999
+localhost\\evil.example
+localhost localhost
+127.0.0.1,evil.example
+1
+127.1
+0x7f000001
+"""),
+]
+OTHER_PAGES = [
     "",
-)
+    *lines("""
+https://evil.example
+https://localhost.evil.example
+http://evil.example@localhost
+http://localhost@evil.example
+http://127.0.0.1%25.evil.example
+http://0.0.0.0.evil.example
+http://[bad
+http://192.168.1.5:3000
+http://localhost:3000/
+chrome-extension://localhost
+file://localhost
+//localhost
+localhost
+null
+"""),
+]
 
 
 @pytest.mark.parametrize("host", OWN_HOSTS)
-def test_this_machine_needs_no_key(host: str):
+def test_this_machine_needs_no_key(host):
     assert asked((), host=host) == 200
     for page in OWN_PAGES:
         assert asked((), host=host, origin=page) == 200
 
 
 @pytest.mark.parametrize("host", OTHER_HOSTS)
-def test_another_name_is_refused(host: str):
+def test_another_name_is_refused(host):
     assert asked((), host=host) == 403
     assert asked((), host=host, origin=OWN_PAGES[0]) == 403
     assert asked(()) == 403
@@ -573,36 +566,42 @@ def test_another_name_is_refused(host: str):
 
 @pytest.mark.parametrize("origin", OTHER_PAGES)
 @pytest.mark.fault("E6.73")
-def test_another_origin_is_refused(origin: str):
+def test_another_origin_is_refused(origin):
     for host in OWN_HOSTS:
         assert asked((), host=host, origin=origin) == 403
 
 
+TWO_KEYS = ("sk-one", "sk-two")
+
+
 @pytest.mark.fault("E6.73")
-def test_keys():
-    keys = ("sk-one", "sk-two")
-    for key in keys:
-        assert asked(keys, host="box.example", authorization=f"Bearer {key}") == 200
-        assert asked(keys, host="box.example", authorization=f"bearer  {key} ") == 200
-    for wrong in (
-        "Bearer sk-three",
-        "Bearer",
-        "",
-        "Basic sk-one",
-        "sk-one",
-        "Bearer sk-onetwo",
-        "Bearer schl\xfcssel",
-    ):
-        assert asked(keys, host="localhost", authorization=wrong) == 401
-    assert asked(keys, host="localhost") == 401
-    assert asked(keys, path="/health", host="box.example") == 200
+@pytest.mark.parametrize("right", ["Bearer sk-one", "bearer  sk-one ", "Bearer sk-two"])
+def test_right_keys(right):
+    assert asked(TWO_KEYS, host="box.example", authorization=right) == 200
+
+
+WRONG_KEYS = "Bearer sk-three,Bearer,,Basic sk-one,sk-one,Bearer sk-onetwo,Bearer schl\xfcssel"
+
+
+@pytest.mark.fault("E6.73")
+@pytest.mark.parametrize("wrong", WRONG_KEYS.split(","))
+def test_wrong_keys(wrong):
+    assert asked(TWO_KEYS, host="localhost", authorization=wrong) == 401
+
+
+def test_no_key():
+    assert asked(TWO_KEYS, host="localhost") == 401
+
+
+def test_health_needs_no_key():
+    assert asked(TWO_KEYS, path="/health", host="box.example") == 200
 
 
 PAGE = "https://page.example"
 
 
 def browsed(port: Port, method: str, **headers: str) -> Answer:
-    """What a browser is answered at a port, by this method."""
+    """Return a browser's answer at a port, by this method."""
     asked = {"host": "localhost"} | headers
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
     app = guarded(PlainTextResponse("ok"), port)
@@ -616,7 +615,7 @@ PREFLIGHT = {
 
 
 @pytest.mark.parametrize("keys", [(), ("sk-one",)])
-def test_pages_of_public_networks_may_be_let_in(keys: tuple[str, ...]):
+def test_pages_of_public_networks_may_be_let_in(keys):
     """Their browser asks whether this machine's network may be reached from there."""
     port = Port("127.0.0.1", 80, keys, (PAGE,))
     wanted = PREFLIGHT | {"access_control_request_private_network": "true"}
@@ -631,7 +630,7 @@ def test_pages_of_public_networks_may_be_let_in(keys: tuple[str, ...]):
 @pytest.mark.parametrize("keys", [(), ("sk-one",)])
 @pytest.mark.parametrize("origins", [(), (PAGE,)])
 @pytest.mark.parametrize("page", OWN_PAGES)
-def test_pages_of_this_machine_may_ask(page: str, origins: tuple[str, ...], keys: tuple[str, ...]):
+def test_pages_of_this_machine_may_ask(page, origins, keys):
     """Their browser is answered so, without a key, and shows them the answer, an error too."""
     port = Port("127.0.0.1", 80, keys, origins)
     asked = browsed(port, "OPTIONS", origin=page, **PREFLIGHT)
@@ -646,7 +645,7 @@ def test_pages_of_this_machine_may_ask(page: str, origins: tuple[str, ...], keys
 @pytest.mark.parametrize("keys", [(), ("sk-one",)])
 @pytest.mark.parametrize("origins", [(), (PAGE,)])
 @pytest.mark.parametrize("page", OTHER_PAGES)
-def test_pages_of_elsewhere_may_not(page: str, origins: tuple[str, ...], keys: tuple[str, ...]):
+def test_pages_of_elsewhere_may_not(page, origins, keys):
     port = Port("127.0.0.1", 80, keys, origins)
     asked = browsed(port, "OPTIONS", origin=page, **PREFLIGHT)
     assert asked.status == (400 if keys or origins else 403)

@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what the code does: its tables are compared, its examples executed."""
+"""PROTOCOL.md agrees with the code: its tables are compared, its examples executed."""
 
 import ast
 import json
@@ -47,34 +47,39 @@ def section(title):
 
 
 def table(text):
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
-    return rows[2:]
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in cells] for cells in lines[2:]]
 
 
 def field_rows(name):
-    """Name, type and default of each field of a control message: a row may name several, or be as elsewhere."""
+    """Yield name, type and default of each field of a control message.
+
+    A row may name several fields, or another message that has the same ones.
+    """
     for titles, kind, default, _ in table(section(name)):
-        other = {title: rest for title, *rest in field_rows(kind)} if kind in CONTROL else {}
+        other = dict[str, tuple[str, str]]()
+        if kind in CONTROL:
+            other = {title: (its, default) for title, its, default in field_rows(kind)}
         for title in titles.split(", "):
             yield title, *other.get(title, (kind, default))
 
 
 def option_rows():
-    """Name, type, default and limits of each of OPEN's options: a row may name several, of the same default or not."""
+    """Yield name, type, default and limits of each of OPEN's options.
+
+    A row may name several options, which have one default or one each.
+    """
     for names, kind, default, limits in table(section("Options")):
-        titles, defaults = names.split(", "), default.split(", ")
-        for title, value in zip(
-            titles, defaults if len(defaults) > 1 else defaults * len(titles), strict=True
-        ):
-            yield pytest.param(title, kind, json.loads(value), limits, id=title)
+        titles = names.split(", ")
+        defaults = default.split(", ")
+        if len(defaults) == 1:
+            defaults *= len(titles)
+        for title, value in zip(titles, defaults, strict=True):
+            yield title, kind, json.loads(value), limits
 
 
 def within(limits):
-    """The least and the largest value that a row of numbers names."""
+    """Return the least and the largest value in a row of numbers."""
     least, largest = re.search(r"(-?[\d.e-]+) to (-?[\d.e]+)", limits).groups()
     return float(least), float(largest)
 
@@ -86,13 +91,9 @@ def refused(options):
 
 
 def examples():
-    pairs = re.findall(
-        r"```hex\n(.*?)```\n\n```python\n(.*?)```", section("9. Examples"), re.DOTALL
-    )
-    return [
-        pytest.param(bytes.fromhex(raw), meaning.strip(), id=meaning.split("(")[0])
-        for raw, meaning in pairs
-    ]
+    pattern = r"```hex\n(.*?)```\n\n```python\n(.*?)```"
+    for raw, meaning in re.findall(pattern, section("9. Examples"), re.DOTALL):
+        yield pytest.param(bytes.fromhex(raw), meaning.strip(), id=meaning.split("(")[0])
 
 
 def test_version_is_the_codes():
@@ -101,7 +102,6 @@ def test_version_is_the_codes():
 
 
 def test_header_table_is_the_struct():
-    """Offsets, sizes and types of the header table are those of the struct that packs it, without gaps."""
     codes = {"bytes": "2s", "u8": "B", "u16": "H", "u32": "I"}
     rows = table(section("3. Frame"))
     end = 0
@@ -125,31 +125,26 @@ def test_limits_are_the_codes():
 
 
 def test_kind_table_is_the_enum():
-    rows = table(section("4. Messages"))
-    assert {name: int(kind) for kind, name, _ in rows} == {kind.name: int(kind) for kind in m.Kind}
-    assert {name for kind, name, _ in rows if int(kind) >= 16} == set(CONTROL)
+    kinds = {name: int(kind) for kind, name, _ in table(section("4. Messages"))}
+    assert kinds == {kind.name: int(kind) for kind in m.Kind}
+    assert {name for name, kind in kinds.items() if kind >= 16} == set(CONTROL)
 
 
 def test_every_token_message_is_described():
     described = re.findall(r"^\*\*([A-Z_]+)\*\*:", section("5. Token plane"), re.MULTILINE)
-    assert [name.replace("_", "") for name in described] == [
-        cls.__name__.upper() for cls in get_args(m.TokenMessage)
-    ]
+    names = [cls.__name__.upper() for cls in get_args(m.TokenMessage)]
+    assert "".join(described).replace("_", "") == "".join(names)
 
 
 @pytest.mark.parametrize("name", CONTROL)
 def test_field_table_is_the_dataclass(name):
     hints = get_type_hints(CONTROL[name])
     known = {field.name: field for field in fields(CONTROL[name])}
-    empty = CONTROL[name](**{title: hints[title]() for title in known})
     rows = list(field_rows(name))
     assert sorted(row[0] for row in rows) == sorted(known)
     for title, kind, default in rows:
         field = known[title]
         assert kind == TYPES[hints[title]] or (kind, hints[title]) == ("text", str), title
-        if hints[title] is str:
-            with nullcontext() if kind == "text" else pytest.raises(ValueError, match=title):
-                codec.encode_body(replace(empty, **{title: "x" * (codec.MAX_NAME + 1)}))
         if field.default is not MISSING:
             assert ast.literal_eval(default.capitalize()) == field.default
         elif field.default_factory is not MISSING:
@@ -158,77 +153,115 @@ def test_field_table_is_the_dataclass(name):
             assert default == "", title
 
 
+@pytest.mark.parametrize("name", CONTROL)
+def test_only_texts_are_longer_than_names(name):
+    hints = get_type_hints(CONTROL[name])
+    empty = CONTROL[name](**{field.name: hints[field.name]() for field in fields(CONTROL[name])})
+    for title, kind, _ in field_rows(name):
+        if hints[title] is str:
+            refusal = nullcontext() if kind == "text" else pytest.raises(ValueError, match=title)
+            with refusal:
+                codec.encode_body(replace(empty, **{title: "x" * (codec.MAX_NAME + 1)}))
+
+
 def test_each_type_of_a_table_is_explained():
     control = section("6. Control plane")
     explained = re.search(r"^Types: .*?\n\n", control, re.MULTILINE | re.DOTALL)
-    rows = [
-        *(kind for name in CONTROL for _, kind, _ in field_rows(name)),
-        *(row.values[1] for row in option_rows()),
-    ]
-    assert {one for kind in rows for one in re.findall(r"\w+", kind)} == set(
-        re.findall(r"\*(\w+)\*", explained[0])
-    )
+    kinds = [kind for _, kind, _, _ in option_rows()]
+    for name in CONTROL:
+        kinds += [kind for _, kind, _ in field_rows(name)]
+    words = re.findall(r"\w+", " ".join(kinds))
+    assert set(words) == set(re.findall(r"\*(\w+)\*", explained[0]))
 
 
 def test_options_are_those_of_a_session():
-    assert sorted(row.id for row in option_rows()) == sorted(wire_params({}).named())
+    assert sorted(row[0] for row in option_rows()) == sorted(wire_params({}).named())
 
 
-@pytest.mark.parametrize(("name", "kind", "default", "limits"), list(option_rows()))
-def test_option_table_is_what_a_session_takes(name, kind, default, limits):
-    """A default is what a missing option and null are; the limits are taken, and what is beyond them is refused."""
-    assert wire_params({}).named()[name] == wire_params({name: None}).named()[name] == default
-    wire_params({name: OPTIONS[kind] if kind != "text" else default})
-    assert refused({name: {"integer": 0.5, "number": True}.get(kind, 1)}) == name
-    if kind in ("integer", "number"):
-        least, largest = within(limits)
-        step = 1 if kind == "integer" else abs(least or largest) / 100
-        for value in (least, largest):
-            assert wire_params({name: value}).named()[name] in (
-                value,
-                max(value, 0),
-            )  # a `top_k` of -1 is 0
-        assert refused({name: least - step}) == refused({name: largest + step}) == name
+each_option = pytest.mark.parametrize(("name", "kind", "default", "limits"), list(option_rows()))
 
 
-def test_limits_of_lists_are_what_a_session_takes():
-    rows = {row.id: row.values[3] for row in option_rows()}
-    count, length, together = map(int, re.findall(r"\d+", rows["stop"]))
+@each_option
+def test_a_missing_option_and_null_are_the_default(name, kind, default, limits):
+    assert wire_params({}).named()[name] == default
+    assert wire_params({name: None}).named()[name] == default
+
+
+@each_option
+def test_the_type_of_an_option(name, kind, default, limits):
+    wire_params({name: OPTIONS.get(kind, default)})
+    wrong = {"integer": 0.5, "number": True}.get(kind, 1)
+    assert refused({name: wrong}) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "limits"),
+    [
+        (name, kind, limits)
+        for name, kind, _, limits in option_rows()
+        if kind in ("integer", "number")
+    ],
+)
+def test_limits_of_an_option_are_what_a_session_takes(name, kind, limits):
+    least, largest = within(limits)
+    step = 1 if kind == "integer" else abs(least or largest) / 100
+    for value in (least, largest):
+        taken = wire_params({name: value}).named()[name]
+        assert taken in (value, max(value, 0))  # a `top_k` of -1 is 0
+    assert refused({name: least - step}) == name
+    assert refused({name: largest + step}) == name
+
+
+LIMITS = {row[0]: row[3] for row in option_rows()}
+
+
+def test_limits_of_stop_strings():
+    count, length, together = map(int, re.findall(r"\d+", LIMITS["stop"]))
     longest = ["x" * length] * (together // length)
-    assert len(wire_params({"stop": longest}).stop) == len(longest)
-    assert len(wire_params({"stop": ["x"] * count}).stop) == count
+    for right in (longest, ["x"] * count):
+        assert len(wire_params({"stop": right}).stop) == len(right)
     for wrong in (["x" * (length + 1)], ["x"] * (count + 1), [*longest, "x"]):
         assert refused({"stop": wrong}) == "stop"
-    count, (_, largest) = int(rows["logit_bias"].split()[0]), within(rows["logit_bias"])
-    for bias in within(rows["logit_bias"]):
-        assert len(wire_params({"logit_bias": [[1, bias]] * count}).sampling.logit_bias) == count
+
+
+def test_limits_of_biases():
+    count = int(LIMITS["logit_bias"].split()[0])
+    for bias in within(LIMITS["logit_bias"]):
+        pairs = [[1, bias]] * count
+        assert len(wire_params({"logit_bias": pairs}).sampling.logit_bias) == count
         assert refused({"logit_bias": [[1, bias * 2]]}) == "logit_bias"
-    assert refused({"logit_bias": [[1, largest]] * (count + 1)}) == "logit_bias"
-    assert re.findall(r"`(\w+)`", rows["grammar_kind"]) == list(GrammarKind)
+        assert refused({"logit_bias": [*pairs, [1, bias]]}) == "logit_bias"
+
+
+def test_kinds_of_grammars():
+    assert re.findall(r"`(\w+)`", LIMITS["grammar_kind"]) == list(GrammarKind)
 
 
 def test_reasons_are_the_errors():
     reasons = [reason for reason, _ in table(section("What is refused"))]
     assert FrameError.__doc__
-    *first, last = reasons
-    assert f"{', '.join(first)} or {last}" in FrameError.__doc__
+    listed = ", ".join(reasons[:-1])
+    assert f"reason: {listed} or {reasons[-1]}. " in " ".join(FrameError.__doc__.split())
+
+
+def words_of(described):
+    return re.findall(r"[a-z]+", described.replace(" or ", " "))
 
 
 def test_finish_reasons_are_the_enum():
-    described = {name: meaning for name, *_, meaning in table(section("DONE"))}["finish_reason"]
-    assert re.findall(r"[a-z]+", described.replace(" or ", " ")) == list(m.FinishReason)
+    meanings = {row[0]: row[-1] for row in table(section("DONE"))}
+    assert words_of(meanings["finish_reason"]) == list(m.FinishReason)
 
 
 def test_error_codes_are_the_messages():
-    described = table(section("ERROR"))[0][3]
     assert m.Error.__doc__
     codes = re.search(r"one of ([a-z, ]+);", m.Error.__doc__)[1].split(", ")
-    assert re.findall(r"[a-z]+", described.replace(" or ", " ")) == codes
+    assert words_of(table(section("ERROR"))[0][3]) == codes
 
 
-@pytest.mark.parametrize(("raw", "meaning"), examples())
+@pytest.mark.parametrize(("raw", "meaning"), list(examples()))
 def test_example(raw, meaning):
-    """The bytes of an example decode to what stands below them, and are what encoding that gives."""
+    """The bytes decode to the message below them, and that encodes to the bytes."""
     call = ast.parse(meaning, mode="eval").body
     if call.func.id == "FrameError":
         with pytest.raises(FrameError) as caught:

@@ -1,0 +1,37 @@
+"""Tables of test cases in JSON, as clients write bodies, tools and schemas."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+
+def rows(text: str, **names: object) -> list[Any]:
+    """Return the JSON values that follow each other in a text; `$NAME` stands for a given value."""
+    text = re.sub(r"\$([A-Z]+)", lambda found: json.dumps(names[found[1]]), text)
+    decoder = json.JSONDecoder()
+    found = list[Any]()
+    while text := text.lstrip():
+        value, end = decoder.raw_decode(text)
+        found.append(value)
+        text = text[end:]
+    return found
+
+
+def each(*tables: list[Any]) -> list[tuple[str, object]]:
+    """Return a pair of name and value for each value of rows that are a name and its values."""
+    pairs = list[tuple[str, object]]()
+    for table in tables:
+        for name, *values in table:
+            pairs += [(name, value) for value in values]
+    return pairs
+
+
+def cases(arguments: str, text: str, **names: object) -> pytest.MarkDecorator:
+    """Return a `parametrize` of arguments, separated by commas, whose cases are JSON values."""
+    return pytest.mark.parametrize(arguments, rows(text, **names))
+
+
+def lines(text: str) -> list[str]:
+    return text.strip("\n").split("\n")
