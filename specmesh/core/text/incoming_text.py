@@ -1,5 +1,4 @@
-"""A text that comes in pieces, read from its beginning by generators that yield where they take
-more of it."""
+"""A text that comes in pieces, and generators that read it from its beginning."""
 
 import re
 from collections.abc import Generator, Iterable
@@ -9,12 +8,15 @@ from specmesh.core.text.reasoning import begun, first_mark
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
-"""Reads a part of a text. It yields where it takes more of the text to go on, and returns what it
-read."""
+"""Reads a part of a text and returns it. It yields until more of the text has come."""
 
 
 class IncomingText:
-    """What came of a text and was not read yet. over: no more will come."""
+    """The part of a text that came and was not read yet.
+
+    kept: that part.
+    over: no more will come.
+    """
 
     def __init__(self) -> None:
         self.kept = ""
@@ -31,7 +33,8 @@ class IncomingText:
 
     def drop(self, size: int) -> str:
         """Read so many letters that are there."""
-        taken, self.kept = self.kept[:size], self.kept[size:]
+        taken = self.kept[:size]
+        self.kept = self.kept[size:]
         return taken
 
     def ahead(self, size: int) -> Reading[str]:
@@ -41,25 +44,31 @@ class IncomingText:
         return self.kept[:size]
 
     def take(self, marks: Iterable[str], *, within: bool = False) -> Reading[str]:
-        """Read the longest of the marks with which the text goes on; return "" where there is none.
-        within: half a mark with which the text ends is read as well, though it is no text."""
+        """Read the longest of the marks with which the text goes on; return "" if there is none.
+
+        within: half a mark with which the text ends is read as well, though it is no text.
+        """
         marks = tuple(marks)
         while not self.over and self._may_become(marks, longer=True):
             yield
-        found = max((mark for mark in marks if self.kept.startswith(mark)), key=len, default="")
-        if found or not within or not self._may_become(marks, longer=False):
-            return self.drop(len(found))
-        self.kept = ""
-        return ""
+        found = max(filter(self.kept.startswith, marks), key=len, default="")
+        if not found and within and self._may_become(marks, longer=False):
+            self.kept = ""
+        return self.drop(len(found))
 
     def _may_become(self, marks: Iterable[str], *, longer: bool) -> bool:
         """Return whether all that is there begins a mark. longer: one that is not whole yet."""
-        begun_marks = [mark for mark in marks if mark.startswith(self.kept)]
-        return any(not longer or mark != self.kept for mark in begun_marks)
+        for mark in marks:
+            whole = mark == self.kept
+            if mark.startswith(self.kept) and not (longer and whole):
+                return True
+        return False
 
     def until(self, mark: str) -> Reading[str | None]:
-        """Read up to a mark, and the mark; return the text before it. None where the text is over
-        first: then all of it is read."""
+        """Read up to a mark, and the mark; return the text before it.
+
+        A text that ends without the mark is read to its end: then it is None.
+        """
         seen = 0
         while (at := self.kept.find(mark, seen)) < 0:
             if self.over:
@@ -82,9 +91,11 @@ class IncomingText:
         return self.drop(size)
 
     def before(self, marks: Iterable[str], *, half: int | None = None) -> tuple[str, str]:
-        """Read what is there up to the first of the marks, and the mark; return both. Half a mark
-        at the end stays until it is known what it becomes. half: where the text is over, so many
-        letters of a mark or more are left."""
+        """Read up to the first of the marks, and the mark, without more of the text; return both.
+
+        Half a mark at the end stays until the rest of it has come, or something other.
+        half: at the end of a text that is over, so many letters of a mark or more are left.
+        """
         marks = tuple(marks)
         end, mark = first_mark(self.kept, marks)
         if not mark:

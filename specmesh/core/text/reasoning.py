@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """How a family of models marks a thought: `begin` and `end` are around it.
+    """How a family of models marks a thought.
 
-    dropped: marks around the answer. Where there are any, a thought may begin anywhere, else only
-    where the text does.
+    begin, end: the marks around it.
+    dropped: marks around the answer. A model that has such marks may begin a thought anywhere,
+        others begin one only at the beginning of the text.
     """
 
     name: str
@@ -20,9 +21,11 @@ class Thinking:
 
 
 _NEXT = "<|end|><|start|>assistant"
-_ANSWERS = [
-    f"<|channel|>{kind}<|message|>" for kind in ("final", "final <|constrain|>json", "commentary")
-]
+_ANSWERS = (
+    "<|channel|>final<|message|>",
+    "<|channel|>final <|constrain|>json<|message|>",
+    "<|channel|>commentary<|message|>",
+)
 _STYLES = (
     Thinking(
         name="harmony",
@@ -87,14 +90,15 @@ def detect(template: str) -> Thinking | None:
 def detect_written(text: str, thought: str) -> Thinking | None:
     """Find the marks around a thought in a text that a template wrote; None without any."""
     for style in STYLES.values():
-        begin, end = re.escape(style.begin.rstrip()), re.escape(style.end)
+        begin = re.escape(style.begin.rstrip())
+        end = re.escape(style.end)
         if re.search(rf"{begin}\s*{re.escape(thought)}\s*{end}", text):
             return style
     return None
 
 
 def thinking(style: Thinking | None, prompt: str) -> str:
-    """Name a style, with "!" where the prompt ends inside a thought; "" for none."""
+    """Name a style, with "!" if the prompt ends inside a thought; "" for none."""
     if style is None:
         return ""
     inside = prompt.rstrip().endswith(style.begin.rstrip())
@@ -102,72 +106,107 @@ def thinking(style: Thinking | None, prompt: str) -> str:
 
 
 def before_answer(thinking: str, prompt: str) -> str:
-    """Return the style that `thinking` named, with "." where the prompt ends behind a thought: no
-    other one follows."""
+    """Return a style's name, with "." if the prompt ends behind a thought: no other one follows.
+
+    thinking: the name that the function `thinking` returned.
+    """
     style = STYLES.get(thinking)
-    if style is None or style.end in style.dropped or not prompt.rstrip().endswith(style.end):
+    if style is None or style.end in style.dropped:
         return thinking
-    return f"{thinking}."
+    return f"{thinking}." if prompt.rstrip().endswith(style.end) else thinking
 
 
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
-    """Where the first of the marks begins in a text, and which; the text's end and "" where there
-    is none."""
-    found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
-    return min(found, default=(len(text), ""))
+    """Return the place of the first mark in a text, and the mark; without any the end and ""."""
+    first = (len(text), "")
+    for mark in marks:
+        at = text.find(mark)
+        if at >= 0:
+            first = min(first, (at, mark))
+    return first
 
 
 def begun(text: str, marks: Iterable[str]) -> int:
-    """The length of the longest end of `text` with which a mark begins."""
-    sizes = (
-        (size, mark[:size]) for mark in marks for size in range(1, min(len(mark), len(text) + 1))
-    )
-    return max((size for size, begin in sizes if text.endswith(begin)), default=0)
+    """Return the length of the longest end of a text with which a mark begins."""
+    longest = 0
+    for mark in marks:
+        most = min(len(mark) - 1, len(text))
+        for size in range(most, longest, -1):
+            if text.endswith(mark[:size]):
+                longest = size
+                break
+    return longest
 
 
 class ThoughtSplitter:
-    """Splits a text as it comes; `named` is what `thinking` returned. Blanks around a thought are
-    not shown."""
+    """Splits a text into thought and answer as it comes, without the blanks around a thought.
+
+    named: a style as `thinking` names it.
+    """
 
     def __init__(self, named: str) -> None:
         self._style = STYLES.get(named.removesuffix("!"))
-        self._inside = self._trimming = named.endswith("!")
+        self._inside = named.endswith("!")
+        self._trimming = self._inside
         self._starting = not self._inside
         self._kept = ""
 
     def feed(self, text: str, *, over: bool = False) -> tuple[str, str]:
-        """Return by what the thought goes on, and the answer. `over`: the text ends here."""
+        """Return the next part of the thought, and that of the answer. over: the text ends here."""
         style = self._style
         if style is None:
             return "", text
         self._kept += text
-        thought, answer, mark = "", "", style.begin
-        while mark:
-            if self._starting and not style.dropped:
-                start = self._kept.lstrip()
-                if style.begin.startswith(start) and not over and start != style.begin:
-                    break
-                self._inside = self._trimming = start.startswith(style.begin)
-                self._kept = start.removeprefix(style.begin) if self._inside else self._kept
-            self._starting = False
-            marks = (
-                (style.end,)
-                if self._inside
-                else (style.begin, *style.dropped)
-                if style.dropped
-                else ()
-            )
-            end, mark = first_mark(self._kept, marks)
-            end -= 0 if mark or over else begun(self._kept, marks)
-            part, rest = self._kept[:end], self._kept[end + len(mark) :]
-            shown = part.lstrip() if self._trimming else part
-            if self._inside:
-                shown, whole = shown.rstrip(), shown
-                rest = rest if mark else whole[len(shown) :] + rest
+        if self._starting and not self._start(style, over=over):
+            return "", ""
+        thought = ""
+        answer = ""
+        while True:
+            inside = self._inside
+            shown, mark = self._passage(style, over=over)
+            if inside:
                 thought += shown
             else:
                 answer += shown
-            self._trimming = bool(self._trimming and not shown) or mark in (style.begin, style.end)
-            self._inside = mark == style.begin or (self._inside and not mark)
-            self._kept = rest
-        return thought, answer
+            if not mark:
+                return thought, answer
+
+    def _start(self, style: Thinking, *, over: bool) -> bool:
+        """Read the mark with which the text may begin; return False until that is certain."""
+        if not style.dropped:
+            start = self._kept.lstrip()
+            half = style.begin.startswith(start) and start != style.begin
+            if half and not over:
+                return False
+            if start.startswith(style.begin):
+                self._inside = True
+                self._trimming = True
+                self._kept = start.removeprefix(style.begin)
+        self._starting = False
+        return True
+
+    def _passage(self, style: Thinking, *, over: bool) -> tuple[str, str]:
+        """Read up to the next mark; return the text to be shown, and the mark or ""."""
+        marks = self._marks(style)
+        end, mark = first_mark(self._kept, marks)
+        if not mark and not over:
+            end -= begun(self._kept, marks)
+        shown = self._kept[:end]
+        rest = self._kept[end + len(mark) :]
+        if self._trimming:
+            shown = shown.lstrip()
+        if self._inside:
+            whole = shown
+            shown = whole.rstrip()
+            if not mark:
+                rest = whole[len(shown) :] + rest
+        still_trimming = self._trimming and not shown
+        self._trimming = still_trimming or mark in (style.begin, style.end)
+        self._inside = mark == style.begin or (self._inside and not mark)
+        self._kept = rest
+        return shown, mark
+
+    def _marks(self, style: Thinking) -> tuple[str, ...]:
+        if self._inside:
+            return (style.end,)
+        return (style.begin, *style.dropped) if style.dropped else ()

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from specmesh.core.text.reasoning import first_mark
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
-MAX_STOPS, MAX_LENGTH = 64, 1024  # most stop strings of a session, and their most characters
+MAX_STOPS = 64  # most stop strings of a session
+MAX_LENGTH = 1024  # most characters of one
 MAX_TOGETHER = 16 * 1024  # most characters of all: they are looked for at every token
 
 
 class StopScan:
-    """Says which id completes a stop string. `pieces` are the bytes of each id."""
+    """Finds the id that completes a stop string. pieces: the bytes of each id."""
 
     def __init__(self, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
         # bytes as characters: `in` takes a tenth of the time that it does with bytes
@@ -23,7 +24,7 @@ class StopScan:
         self._reach = max(map(len, self._stops), default=1) - 1
 
     def completes(self, token: int) -> bool:
-        """Take the next id of the text; whether a stop string ends in its bytes."""
+        """Take the next id of the text; return True if a stop string ends in its bytes."""
         if not self._stops:
             return False
         seen = self._tail + self._pieces[token].decode("latin-1")
@@ -32,15 +33,19 @@ class StopScan:
 
 
 class ShownText(NamedTuple):
-    """Text that can be shown, and the ids that go with it: where the text of each begins in the whole."""
+    """Text that can be shown, with its ids. begins: the place in the whole of each id's text."""
 
     text: str
     begins: list[int]
 
 
 class StopTextFilter:
-    """Text of ids as they come, up to the first stop string; what may be the start of one is kept back. The ids that
-    go with it are as few as have the whole text that is shown. Never half a UTF-8 character."""
+    """Text of ids as they come, up to the first stop string.
+
+    - Text that may be the start of a stop string is kept back.
+    - The ids that go with a text are as few as have all of it.
+    - Half a UTF-8 character is never shown.
+    """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._pieces = vocabulary.pieces
@@ -52,11 +57,13 @@ class StopTextFilter:
             self._by_first.setdefault(stop[0], []).append(stop)
         self._kept = ""
         self._over = False
-        self._come = self._shown = 0  # characters
+        self._come = 0  # characters that came
+        self._shown = 0  # characters that were shown
         self._begins: list[int] = []  # of the ids that are not shown yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
-        decode, pieces = self._decoder.decode, self._pieces
+        decode = self._decoder.decode
+        pieces = self._pieces
         come = ""
         for token in ids:
             self._begins.append(self._come)
@@ -65,7 +72,8 @@ class StopTextFilter:
             come += text
         if self._stops:
             return self._passage(self._show(come), rest=False)
-        begins, self._begins = self._begins, []
+        begins = self._begins
+        self._begins = []
         return ShownText(come, begins)
 
     def finish(self) -> ShownText:
@@ -75,7 +83,9 @@ class StopTextFilter:
 
     def _passage(self, text: str, *, rest: bool) -> ShownText:
         self._shown += len(text)
-        count = len(self._begins) if rest else bisect_left(self._begins, self._shown)
+        count = len(self._begins)
+        if not rest:
+            count = bisect_left(self._begins, self._shown)
         begins = self._begins[:count]
         del self._begins[:count]
         return ShownText(text, begins)
@@ -89,12 +99,12 @@ class StopTextFilter:
             end, _ = first_mark(text, self._stops)
             self._kept = ""
         else:
-            end = self._where_one_may_begin(text)
+            end = self._place_of_half(text)
             self._kept = text[end:]
         return text[:end]
 
-    def _where_one_may_begin(self, text: str) -> int:
-        """Return where the longest end of a text begins that a stop string begins with."""
+    def _place_of_half(self, text: str) -> int:
+        """Return the place of the longest end of a text with which a stop string begins."""
         for begin in range(max(len(text) - self._longest + 1, 0), len(text)):
             candidates = self._by_first.get(text[begin])
             if candidates is None:

@@ -1,4 +1,4 @@
-"""What a chat template takes and how it writes calls and thoughts: tried when it is loaded."""
+"""Traits of a chat template, tried when it is loaded: messages it takes, forms it writes."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from specmesh.core.fields import Json
 
 
 class IdKind(StrEnum):
-    """Which ids of calls a template takes: any, nine letters and digits, or
+    """Ids of calls that a template takes: any, nine letters and digits, or
     functions.NAME:NUMBER."""
 
     ANY = "any"
@@ -16,7 +16,7 @@ class IdKind(StrEnum):
 
 
 class ThoughtField(StrEnum):
-    """Where a template finds an assistant's thought: in a field of this name, or in a part of the
+    """The field in which a template finds an assistant's thought, or PARTS: in a part of the
     content."""
 
     REASONING_CONTENT = "reasoning_content"
@@ -27,7 +27,7 @@ class ThoughtField(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateTraits:
-    """What a template does with messages. It shows one whose text is in the prompt that it writes.
+    """How a template treats messages. It shows one whose text is in the prompt that it writes.
 
     system: shows a system message at the beginning.
     systems: shows several there.
@@ -35,7 +35,7 @@ class TemplateTraits:
     developer: shows a message of the role developer.
     users, assistants: shows two messages of that role in a row.
     tools: shows the tools that it is given.
-    empty_tools: wants an empty list of tools where there are none.
+    empty_tools: wants an empty list of tools if there are none.
     calls: shows an assistant's calls.
     parallel: shows several calls of one message.
     text_with_calls: shows the text of a message that has calls.
