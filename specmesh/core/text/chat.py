@@ -1,5 +1,7 @@
-"""A chat on its way to a target's template, and the form of its answer: how the model thinks and
-calls tools."""
+"""A chat on its way to a target's template, and the form of its answer.
+
+The form of an answer is how the model marks its thoughts and calls tools.
+"""
 
 import json
 import re
@@ -32,58 +34,70 @@ class Tokenizer(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """Return by llama-server's names: chat_template, where there is one, bos_token and
-        eos_token."""
+        """Return chat_template, if there is one, bos_token and eos_token: llama-server's names."""
         ...
 
     @property
     def traits(self) -> TemplateTraits:
-        """Return what the chat template takes; the defaults where there is none."""
+        """Return the chat template's traits; the defaults without a template."""
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its ends unless they are
-        not wanted."""
+        """Return the ids of a prompt. special: with the model's special tokens at its ends."""
         ...
 
     def least_ids(self, text: str) -> int:
-        """Return a number of ids that `encode` makes of a text at least, in next to no time."""
+        """Return a lower bound of the number of ids that `encode` makes of a text, very fast."""
         ...
 
     def chat_text(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
-        """Return a chat up to the assistant's answer, or to the end of the last message if
-        `continued`, to be encoded.
-        variables: the template's, besides those that every template has. Raises RequestError where
-        there is no template, or it refuses or drops messages, EngineError where it fails."""
+        """Return the text of a chat up to the assistant's answer.
+
+        variables: the template's, as well as those that every template has.
+        continued: up to the end of the last message.
+
+        Raises RequestError without a template, and if it refuses or drops messages. Raises
+        EngineError if the template fails.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What a grammar of tools says that is needed outside the grammar. format: "" where no template
-    has said it yet."""
+    """The parts of a grammar of tools that are needed outside the grammar.
+
+    tools: a description of each tool.
+    format: the name of the form of calls; "" until the template's is known.
+    """
 
     tools: list[dict[str, object]]
     format: str
 
     @classmethod
     def of(cls, grammar: Grammar | None) -> "ToolChoice | None":
-        """None for another grammar, or none; RequestError where its text says something else."""
+        """Return the tools of a grammar; None for another grammar.
+
+        Raises RequestError for a text that describes no tools.
+        """
         if grammar is None or grammar.kind is not GrammarKind.TOOLS:
             return None
-        said: object = json.loads(grammar.text)
-        tools, name = at(said, "tools"), at(said, "format")
-        if not is_list(tools) or not isinstance(name, str) or name not in ("", *FORMATS):
+        description: object = json.loads(grammar.text)
+        tools = at(description, "tools")
+        name = at(description, "format")
+        has_format = isinstance(name, str) and name in ("", *FORMATS)
+        if not is_list(tools) or not has_format:
             raise RequestError("tools are not described as tools are", "tools")
-        return cls([one for one in tools if is_object(one)], name)
+        return cls(list(filter(is_object, tools)), str(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Rendition:
-    """A way to give a chat to a template. merged: the roles of messages that were joined to others
-    for it."""
+    """A way to give a chat to a template.
+
+    merged: the roles of messages that were joined to others for it.
+    """
 
     messages: Sequence[ChatMessage]
     variables: dict[str, object]
@@ -92,8 +106,10 @@ class Rendition:
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text that a chat is answered after. merged: the roles of messages that were joined to
-    others for it."""
+    """The text of a chat that the model continues.
+
+    merged: the roles of messages that were joined to others for it.
+    """
 
     text: str
     merged: tuple[str, ...]
@@ -101,28 +117,34 @@ class RenderedChat:
 
 def render(request: Request, tokenizer: Tokenizer) -> RenderedChat:
     """Return a chat as the target's template writes it, in the first way that it does not refuse.
-    Raises the RequestError of the first way where it refuses all."""
+
+    Raises the RequestError of the first way if it refuses all.
+    """
     refusal: RequestError | None = None
-    for one in renditions(request, tokenizer.traits):
+    for way in renditions(request, tokenizer.traits):
         try:
-            text = tokenizer.chat_text(one.messages, one.variables, continued=request.continued)
+            text = tokenizer.chat_text(way.messages, way.variables, continued=request.continued)
         except RequestError as error:
             refusal = refusal or error
         else:
-            return RenderedChat(text, tuple(role for role in MERGED_ROLES if role in one.merged))
+            merged = filter(way.merged.__contains__, MERGED_ROLES)
+            return RenderedChat(text, tuple(merged))
     raise refusal or RequestError("there is nothing to answer", "messages")
 
 
 def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
-    """Yield the ways to give a chat to a template: as its traits are, then with more and more
-    joined, and calls and tools as text, for a template that is more particular than they say."""
+    """Yield the ways to give a chat to a template, the one of its traits first.
+
+    The others are for a template that refuses more than its traits show: with more and more
+    messages joined, and calls and tools as text.
+    """
     choice = ToolChoice.of(request.params.grammar)
     seen = list[Rendition]()
     plainer = list(_ever_plainer(_of_one_form(traits)))
     if len(request.messages) > LONG_CHAT:
         plainer = [plainer[0], plainer[-1]]
-    for one in plainer:
-        rendition = _rendition(request, choice, one)
+    for plain in plainer:
+        rendition = _rendition(request, choice, plain)
         if rendition not in seen:
             seen.append(rendition)
             yield rendition
@@ -133,12 +155,15 @@ def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
 
 
 def _of_one_form(traits: TemplateTraits) -> TemplateTraits:
-    """Return the traits for one form of calls: a template that writes another one gets earlier
-    calls as text."""
-    form = traits.tool_format
-    if form == GENERIC.name:
+    """Return the traits for one form of calls.
+
+    A template that writes another form than the model's gets earlier calls as text.
+    """
+    if traits.tool_format == GENERIC.name:
         return replace(traits, tools=False, calls=False, results=False)
-    return traits if traits.written == form else replace(traits, calls=False)
+    if traits.tool_format == traits.written:
+        return traits
+    return replace(traits, calls=False)
 
 
 def _ever_plainer(traits: TemplateTraits) -> Iterator[TemplateTraits]:
@@ -147,8 +172,7 @@ def _ever_plainer(traits: TemplateTraits) -> Iterator[TemplateTraits]:
     joined = replace(traits, developer=False, systems=False, late_system=False)
     joined = replace(joined, users=False, assistants=False)
     yield joined
-    apart = replace(joined, text_with_calls=False, parallel=False)
-    yield apart
+    yield replace(joined, text_with_calls=False, parallel=False)
     yield replace(joined, system=False)
     flat = replace(joined, calls=False, results=False)
     yield flat
@@ -163,7 +187,9 @@ def _rendition(request: Request, choice: ToolChoice | None, traits: TemplateTrai
     variables = dict(request.template)
     form = FORMATS[traits.tool_format]
     if choice is not None and traits.tools:
-        tools = [{"type": "function", "function": one} for one in choice.tools]
+        tools = list[Json]()
+        for tool in choice.tools:
+            tools.append({"type": "function", "function": tool})
         variables["tools"] = tools
         variables["functions"] = json.dumps(choice.tools, ensure_ascii=False, indent=1)
     elif choice is not None:
@@ -173,22 +199,32 @@ def _rendition(request: Request, choice: ToolChoice | None, traits: TemplateTrai
 
 
 def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[str]:
-    """Yield the variables that the model's template does not name; none where it is not known."""
-    if request.template and (template := texts.get("chat_template")):
-        words = set(re.findall(r"\w+", template))
-        yield from (name for name in request.template if name not in words)
+    """Yield the variables that the model's template does not name; none without a template."""
+    template = texts.get("chat_template")
+    if not request.template or not template:
+        return
+    words = set(re.findall(r"\w+", template))
+    for name in request.template:
+        if name not in words:
+            yield name
 
 
 def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> SessionParams:
-    """Return the parameters of a chat's answer with how the model thinks and calls tools, unless
-    they have it. tail: the prompt's last text, which may have begun a thought, or ended one."""
-    style, grammar = STYLES.get(traits.thinking), params.grammar
+    """Add the model's forms of thoughts and calls to the parameters of a chat's answer.
+
+    Forms that the parameters have already stay.
+
+    tail: the prompt's last text, which may have begun a thought, or ended one.
+    """
+    style = STYLES.get(traits.thinking)
+    grammar = params.grammar
     thinking = params.thinking or reasoning.thinking(style, tail)
     before = reasoning.before_answer(thinking, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
-        said = json.loads(grammar.text)
-        said |= {"format": said["format"] or traits.tool_format, "thinking": before}
-        grammar = Grammar(GrammarKind.TOOLS, compact(said))
+        tools = json.loads(grammar.text)
+        tools["format"] = tools["format"] or traits.tool_format
+        tools["thinking"] = before
+        grammar = Grammar(GrammarKind.TOOLS, compact(tools))
     elif grammar is not None:
         grammar = replace(grammar, thinking=before)
     return replace(params, thinking=thinking, grammar=grammar)
@@ -197,22 +233,44 @@ def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> Ses
 def prompt_of(
     request: Request, tokenizer: Tokenizer, n_ctx: int | None = None
 ) -> tuple[tuple[int, ...], SessionParams]:
-    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters;
-    those of a chat have the form of its answer. Safe from any thread. An empty text, where the
-    target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
-    RequestError for text that cannot be encoded, and for a chat where the target has no template;
-    PromptTooLong for a text that cannot fit into `n_ctx` ids."""
-    ids, params = request.prompt_ids, request.params
+    """Return the ids to continue, and the parameters: a chat's have the form of its answer.
+
+    Safe from any thread. Raises RequestError for text that cannot be encoded, and for a chat if
+    the target has no template. Raises PromptTooLong for a text that cannot fit into `n_ctx` ids.
+    """
+    ids = request.prompt_ids
+    params = request.params
     if ids is not None:
-        pieces = tokenizer.vocabulary.pieces
-        last = [pieces[one] for one in ids[-TAIL:] if one < len(pieces)]
-        text = b"".join(last).decode("utf-8", "replace")
+        text = _text_at_end(ids, tokenizer.vocabulary)
     else:
         text = request.prompt or ""
         if request.messages:
             chat = render(request, tokenizer)
-            text, params = chat.text, replace(params, merged=chat.merged)
-        if n_ctx is not None and (least := tokenizer.least_ids(text)) >= n_ctx:
+            text = chat.text
+            params = replace(params, merged=chat.merged)
+        ids = _encoded(text, tokenizer, n_ctx)
+    if request.chat:
+        params = with_format(params, tokenizer.traits, text)
+    return ids, params
+
+
+def _text_at_end(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    last = list[bytes]()
+    for token in ids[-TAIL:]:
+        if token < len(vocabulary.pieces):
+            last.append(vocabulary.pieces[token])
+    return b"".join(last).decode("utf-8", "replace")
+
+
+def _encoded(text: str, tokenizer: Tokenizer, n_ctx: int | None) -> tuple[int, ...]:
+    """Return the ids of a prompt.
+
+    An empty prompt, if the target begins none with a token of its own, is the token that ends
+    texts, as at OpenAI's.
+    """
+    if n_ctx is not None:
+        least = tokenizer.least_ids(text)
+        if least >= n_ctx:
             raise PromptTooLong.of(least, n_ctx, least=True)
-        ids = tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1])
-    return ids, with_format(params, tokenizer.traits, text) if request.chat else params
+    ids = tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1]
+    return tuple(ids)

@@ -1,11 +1,15 @@
-"""Messages of a chat as a template takes them: joined, moved or written as text where it refuses or
-drops them."""
+"""Messages of a chat as a template takes them.
+
+Those that a template refuses or drops are joined to others, moved, or written as text.
+"""
 
 import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.template_traits import IdKind, TemplateTraits
@@ -15,45 +19,48 @@ Messages = Sequence[ChatMessage]
 
 
 def adapted(messages: Messages, traits: TemplateTraits) -> tuple[Messages, frozenset[str]]:
-    """Return the messages in a form that a template of these traits shows whole, and the roles of
-    those that were joined to others for it, or became another's."""
+    """Return the messages in a form that a template of these traits shows whole.
+
+    The second value has the roles of messages that were joined to others, or became another's.
+    """
     merged = set[str]()
     messages = _linked(messages)
     if not traits.developer:
-        messages = [_as_system(one) for one in messages]
+        messages = list(map(_as_system, messages))
     messages = _with_calls(messages, traits)
     if not traits.results:
         messages = _results_as_text(messages)
     for role, rule in _rules(traits):
-        before, messages = messages, rule(messages)
-        if messages != before:
+        joined = rule(messages)
+        if joined != messages:
             merged.add(role)
+        messages = joined
     return _with_ids(messages, traits.ids), frozenset(merged)
 
 
 def _rules(
     traits: TemplateTraits,
 ) -> Iterable[tuple[str, Callable[[Messages], list[ChatMessage]]]]:
-    """Yield what joins messages for such a template, each with the role of those that it joins."""
+    """Yield the functions that join messages for such a template, each after the role it joins."""
     if not traits.systems:
         yield "system", _first_systems_joined
     if not traits.system:
-        yield "system", lambda messages: _systems_moved(messages, first=True)
+        yield "system", partial(_systems_moved, first=True)
     elif not traits.late_system:
-        yield "system", lambda messages: _systems_moved(messages, first=False)
+        yield "system", partial(_systems_moved, first=False)
     if not traits.users:
-        yield "user", lambda messages: _runs_joined(messages, "user")
+        yield "user", partial(_runs_joined, role="user")
     if not traits.assistants:
-        yield "assistant", lambda messages: _runs_joined(messages, "assistant")
+        yield "assistant", partial(_runs_joined, role="assistant")
 
 
 def with_words(messages: Messages, words: str) -> Messages:
-    """Return the messages with words for the model at the end of the first system message, or in
-    one of their own."""
-    if messages and messages[0].role in ("system", "developer"):
-        first = messages[0]
-        return [replace(first, content=_together([first.content, words])), *messages[1:]]
-    return [ChatMessage("system", words), *messages]
+    """Add words for the model to the system message at the beginning, or as such a message."""
+    if not messages or messages[0].role not in ("system", "developer"):
+        return [ChatMessage("system", words), *messages]
+    first = messages[0]
+    content = _together([first.content, words])
+    return [replace(first, content=content), *messages[1:]]
 
 
 def _as_system(message: ChatMessage) -> ChatMessage:
@@ -62,7 +69,7 @@ def _as_system(message: ChatMessage) -> ChatMessage:
 
 def _together(texts: Iterable[str]) -> str:
     """Return texts one after the other, with an empty line between."""
-    return "\n\n".join(text for text in texts if text)
+    return "\n\n".join(filter(None, texts))
 
 
 # --- messages of one role
@@ -78,68 +85,78 @@ def _first_systems_joined(messages: Messages) -> list[ChatMessage]:
 
 def _runs_joined(messages: Messages, role: str) -> list[ChatMessage]:
     """Join messages of a role that follow each other into one."""
-    return _joined(messages, lambda before, one: before.role == one.role == role)
+    return _joined(messages, role, [role])
 
 
 def _joined(
-    messages: Messages,
-    joins: Callable[[ChatMessage, ChatMessage], bool],
-    between: str = "\n\n",
+    messages: Messages, role: str, followers: Sequence[str], between: str = "\n\n"
 ) -> list[ChatMessage]:
-    """Join each message to the one before where `joins` says so, in the role of the last."""
+    """Join messages of these followers' roles to the one of a role before them.
+
+    A joined message has the role of its last part.
+    """
     runs = list[list[ChatMessage]]()
-    for one in messages:
-        if runs and joins(runs[-1][-1], one):
-            runs[-1].append(one)
+    for message in messages:
+        if runs and runs[-1][-1].role == role and message.role in followers:
+            runs[-1].append(message)
         else:
-            runs.append([one])
+            runs.append([message])
     return [_as_one(run, between) for run in runs]
 
 
 def _as_one(run: list[ChatMessage], between: str) -> ChatMessage:
     if len(run) == 1:
         return run[0]
-    calls = [call for one in run for call in one.tool_calls]
-    return replace(
-        run[-1],
-        content=between.join(one.content for one in run if one.content),
-        tool_calls=tuple(calls),
-        reasoning=_together(one.reasoning for one in run),
-    )
+    contents = list[str]()
+    calls = list[ToolCall]()
+    thoughts = list[str]()
+    for message in run:
+        contents.append(message.content)
+        calls += message.tool_calls
+        thoughts.append(message.reasoning)
+    content = between.join(filter(None, contents))
+    reasoning = _together(thoughts)
+    return replace(run[-1], content=content, tool_calls=tuple(calls), reasoning=reasoning)
 
 
 def _systems_moved(messages: Messages, *, first: bool) -> list[ChatMessage]:
-    """Join system messages to the user's next message, or to the one before where an assistant
-    follows. first: also those at the beginning."""
-    moved, waiting = list[ChatMessage](), list[str]()
+    """Join system messages to the user's next message, or before an assistant's to the last one.
+
+    first: also those at the beginning.
+    """
+    moved = list[ChatMessage]()
+    waiting = list[str]()
     begun = first
-    for one in messages:
-        if one.role == "system" and begun:
-            waiting.append(one.content)
+    for message in messages:
+        if message.role == "system" and begun:
+            waiting.append(message.content)
             continue
-        begun = begun or one.role != "system"
-        if waiting and one.role == "user":
-            moved.append(replace(one, content=_together([*waiting, one.content])))
+        begun = begun or message.role != "system"
+        if waiting and message.role == "user":
+            content = _together([*waiting, message.content])
+            moved.append(replace(message, content=content))
             waiting.clear()
             continue
-        if one.role != "tool":  # what came of calls stays beside them
+        if message.role != "tool":  # results follow their calls
             _append_to_user(moved, waiting)
-        moved.append(one)
+        moved.append(message)
     _append_to_user(moved, waiting)
     return moved
 
 
 def _append_to_user(messages: list[ChatMessage], waiting: list[str]) -> None:
-    """Add what waits to the last message if it is the user's, else as a message of the user's."""
-    if waiting and messages and messages[-1].role == "user":
+    """Move waiting texts to the end of the user's last message, or to a new one of the user's."""
+    if not waiting:
+        return
+    if messages and messages[-1].role == "user":
         last = messages[-1]
         messages[-1] = replace(last, content=_together([last.content, *waiting]))
-    elif waiting:
+    else:
         messages.append(ChatMessage("user", _together(waiting)))
     waiting.clear()
 
 
-# --- calls of tools, and what came of them
+# --- calls of tools, and their results
 
 
 def _with_calls(messages: Messages, traits: TemplateTraits) -> list[ChatMessage]:
@@ -147,7 +164,7 @@ def _with_calls(messages: Messages, traits: TemplateTraits) -> list[ChatMessage]
     if not traits.calls:
         return [_calls_as_text(one, traits.tool_format) for one in messages]
     if not traits.text_with_calls:
-        messages = [part for one in messages for part in _text_apart(one)]
+        messages = list(chain.from_iterable(map(_text_apart, messages)))
     return list(messages) if traits.parallel else _calls_apart(messages)
 
 
@@ -155,13 +172,14 @@ def _calls_as_text(message: ChatMessage, form: str) -> ChatMessage:
     """Return an assistant's message with its calls as the model would write them."""
     if not message.tool_calls:
         return message
-    written = write_calls(FORMATS[form], message.tool_calls)
-    content = "\n".join(filter(None, (message.content, written)))
+    content = write_calls(FORMATS[form], message.tool_calls)
+    if message.content:
+        content = f"{message.content}\n{content}"
     return replace(message, content=content, tool_calls=())
 
 
 def _text_apart(message: ChatMessage) -> list[ChatMessage]:
-    """Return a message with both text and calls as two; its thought stays beside the calls."""
+    """Return a message with both text and calls as two; its thought stays with the calls."""
     if not (message.content and message.tool_calls):
         return [message]
     text = replace(message, tool_calls=(), reasoning="")
@@ -169,34 +187,31 @@ def _text_apart(message: ChatMessage) -> list[ChatMessage]:
 
 
 def _calls_apart(messages: Messages) -> list[ChatMessage]:
-    """Return the messages with one call each, and what came of it after it."""
+    """Return the messages with one call each, and the results of a call after it."""
     results = dict[str, list[ChatMessage]]()
-    for one in messages:
-        if one.role == "tool":
-            results.setdefault(one.tool_call_id, []).append(one)
+    for message in messages:
+        if message.role == "tool":
+            results.setdefault(message.tool_call_id, []).append(message)
     apart = list[ChatMessage]()
-    for one in messages:
-        if one.role == "tool" and one.tool_call_id not in results:
+    for message in messages:
+        if message.role == "tool" and message.tool_call_id not in results:
             continue  # it is after its call
-        if len(one.tool_calls) < 2:
-            apart.append(one)
+        if len(message.tool_calls) < 2:
+            apart.append(message)
             continue
-        for place, call in enumerate(one.tool_calls):
-            alone = replace(one, tool_calls=(call,))
-            apart.append(replace(alone, content="", reasoning="") if place else alone)
+        part = message
+        for call in message.tool_calls:
+            apart.append(replace(part, tool_calls=(call,)))
             apart += results.pop(call.id, [])
+            part = replace(message, content="", reasoning="")
     return apart
 
 
 def _results_as_text(messages: Messages) -> list[ChatMessage]:
-    """Return the messages with what tools answered as the user's, together with the user's next
-    words."""
-    joined = _joined(
-        [_tagged(one) for one in messages],
-        lambda before, one: before.role == "tool" and one.role in ("tool", "user"),
-        between="\n",
-    )
-    return [_as_user(one) if one.role == "tool" else one for one in joined]
+    """Return the messages with tools' results as the user's, joined to the user's next message."""
+    tagged = list(map(_tagged, messages))
+    joined = _joined(tagged, "tool", ["tool", "user"], between="\n")
+    return list(map(_as_user, joined))
 
 
 def _tagged(message: ChatMessage) -> ChatMessage:
@@ -206,31 +221,34 @@ def _tagged(message: ChatMessage) -> ChatMessage:
 
 
 def _as_user(message: ChatMessage) -> ChatMessage:
+    if message.role != "tool":
+        return message
     return replace(message, role="user", name="", tool_call_id="")
 
 
 def _linked(messages: Messages) -> list[ChatMessage]:
-    """Return the messages with an id for each call that lacks one, and the tool's name at what came
-    of it. A result without an id is of the first call that has none yet."""
+    """Return the messages with an id for each call, and each result with its call's id and tool.
+
+    A result without an id is that of the first call without a result.
+    """
     open_calls = deque[ToolCall]()
     names = dict[str, str]()
     linked = list[ChatMessage]()
-    for one in messages:
-        if one.role == "tool":
-            linked.append(_result_of(one, open_calls, names))
+    for message in messages:
+        if message.role == "tool":
+            linked.append(_result_of(message, open_calls, names))
             continue
-        if not one.tool_calls:
-            linked.append(one)
+        if not message.tool_calls:
+            linked.append(message)
             continue
-        calls = [_with_id(call, len(names) + place) for place, call in enumerate(one.tool_calls)]
-        names |= {call.id: call.name for call in calls}
-        open_calls = deque(calls)
-        linked.append(replace(one, tool_calls=tuple(calls)))
+        open_calls.clear()
+        for number, call in enumerate(message.tool_calls, len(names)):
+            name = call.id or f"call_{number}"
+            open_calls.append(replace(call, id=name))
+        for call in open_calls:
+            names[call.id] = call.name
+        linked.append(replace(message, tool_calls=tuple(open_calls)))
     return linked
-
-
-def _with_id(call: ToolCall, number: int) -> ToolCall:
-    return call if call.id else replace(call, id=f"call_{number}")
 
 
 def _result_of(
@@ -248,26 +266,26 @@ def _result_of(
 
 
 def _with_ids(messages: Messages, kind: IdKind) -> list[ChatMessage]:
-    """Return the messages with ids of calls that the template takes: the same for a call and what
-    came of it."""
+    """Return the messages with ids of calls that the template takes, also in their results."""
     if kind is IdKind.ANY:
         return list(messages)
     ids = dict[str, str]()
     fitting = list[ChatMessage]()
-    for one in messages:
-        for call in one.tool_calls:
+    for message in messages:
+        for call in message.tool_calls:
             ids[call.id] = _fitting(call, kind, len(ids))
-        calls = [replace(call, id=ids[call.id]) for call in one.tool_calls]
-        answered = one.tool_call_id
+        calls = [replace(call, id=ids[call.id]) for call in message.tool_calls]
+        answered = message.tool_call_id
         if answered:
-            answered = ids.get(answered) or _fitting(ToolCall(answered, one.name, ""), kind, 0)
-        fitting.append(replace(one, tool_calls=tuple(calls), tool_call_id=answered))
+            unknown = ToolCall(answered, message.name, "")
+            answered = ids.get(answered) or _fitting(unknown, kind, 0)
+        fitting.append(replace(message, tool_calls=tuple(calls), tool_call_id=answered))
     return fitting
 
 
 def _fitting(call: ToolCall, kind: IdKind, number: int) -> str:
     if kind is IdKind.NAMED:
-        own = re.fullmatch(r"functions\.[\w.-]+:[0-9]+", call.id) is not None
+        own = re.fullmatch(r"functions\.[\w.-]+:[0-9]+", call.id)
         return call.id if own else f"functions.{call.name}:{number}"
     if re.fullmatch(NINE, call.id):
         return call.id
