@@ -5,7 +5,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specmesh.core.fields import Json, is_few, is_list, is_object
@@ -16,7 +16,7 @@ from specmesh.core.text.tool_values import GEMMA, PYTHON, ValueSyntax, written, 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool. arguments: the text of a JSON object, or what a model wrote instead."""
+    """A call of a tool. arguments: the text of a JSON object, or the model's text instead of it."""
 
     id: str
     name: str
@@ -25,20 +25,20 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How a family of models writes calls: `opening`, `call` for each with `between` in between,
-    `closing`.
+    """How a family of models writes calls.
 
-    call: with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which `ids`
-        matches.
-    between: None where one answer has one call.
+    opening, closing: around all calls of an answer.
+    call: each call, with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which
+        `ids` matches.
+    between: in between two calls; None if an answer has one call.
     trigger: the beginning of the first call after which a text can only be a call.
     bare: a text may begin with a call without the `opening`.
-    parameter: one argument, with $KEY and $VALUE, where arguments have marks; $STRING is true for a
+    parameter: an argument, with $KEY and $VALUE, if arguments have marks; $STRING is true for a
         text and false for JSON, $TYPE the JSON type. Without it arguments are a JSON object, or in
         `syntax`.
     tag: begins each of the marks around the items and members of a parameter's value; "": those are
         JSON.
-    never: an expression for what no text has, as a call would begin with it in another way.
+    never: an expression that matches no answer: a call would begin with it in another way.
     history: the `call` of templates whose earlier calls differ from what the model writes.
     signs: all stand in the source of a template that writes no calls and whose model writes these.
     """
@@ -66,22 +66,22 @@ class ToolFormat:
 
     @property
     def head(self) -> str:
-        """Return what comes before a name."""
+        """Return the text before a tool's name."""
         return self.call.partition("$NAME")[0]
 
     @property
     def after(self) -> str:
-        """Return what comes between a name and its arguments."""
+        """Return the text between a tool's name and the arguments."""
         return self.call.partition("$NAME")[2].partition("$ARGS")[0]
 
     @property
     def end(self) -> str:
-        """Return what comes after the arguments."""
+        """Return the text after the arguments."""
         return self.call.partition("$ARGS")[2]
 
     @property
     def start(self) -> str:
-        """Return what comes before the name of the first call."""
+        """Return the text before the name of the first call."""
         return self.opening + self.head
 
     @property
@@ -90,32 +90,37 @@ class ToolFormat:
 
     @property
     def param_middle(self) -> str:
-        """Return what comes between a parameter's name and its value, perhaps with $STRING or
-        $TYPE."""
+        """Return the text between a parameter's name and value, perhaps with $STRING or $TYPE."""
         return self.parameter.partition("$KEY")[2].partition("$VALUE")[0]
 
     @property
     def param_end(self) -> str:
-        """Return what comes after a parameter's value, perhaps with its $KEY."""
+        """Return the text after a parameter's value, perhaps with its $KEY."""
         return self.parameter.partition("$VALUE")[2]
 
     def end_of(self, name: str) -> str:
-        """Return what comes after the value of a parameter of this name."""
+        """Return the text after the value of a parameter of this name."""
         return self.param_end.replace("$KEY", name)
 
 
+ID = "$ID"
+STRING = "$STRING"
+TYPE = "$TYPE"
+"""Placeholders in a form: see `ToolFormat`."""
+
 NINE = "[A-Za-z0-9]{9}"
+"""An expression for ids of nine letters and digits, as Mistral's models write them."""
 _NUMBER = "[0-9]{1,4}"
-"""Expressions for ids: nine letters and digits, as Mistral's models write them, and a number."""
 
 
 def _glm(line: str, mark: str = "") -> str:
     """Return a parameter in GLM's form. mark: within each of its tags."""
-    key, value = f"arg_key{mark}", f"arg_value{mark}"
+    key = f"arg_key{mark}"
+    value = f"arg_value{mark}"
     return f"<{key}>$KEY</{key}>{line}<{value}>$VALUE</{value}>{line}"
 
 
-def _dsml(name: str, block: str, *signs: str) -> "ToolFormat":
+def _dsml(name: str, block: str, *signs: str) -> ToolFormat:
     """Return a form in DeepSeek's DSML, whose calls are in a block of this name."""
     mark = "｜DSML｜"
     return ToolFormat(
@@ -129,8 +134,23 @@ def _dsml(name: str, block: str, *signs: str) -> "ToolFormat":
     )
 
 
-_HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
 _ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
+
+
+def _array(name: str, opening: str, closing: str, *signs: str, call: str = _ARRAY) -> ToolFormat:
+    """Return a form in which the calls of an answer are a JSON array."""
+    return ToolFormat(
+        name=name,
+        opening=opening,
+        closing=closing,
+        call=call,
+        between=", ",
+        ids=NINE if ID in call else "",
+        signs=signs,
+    )
+
+
+_HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
 _ARRAY_ID = '{"name": "$NAME", "arguments": $ARGS, "id": "$ID"}'
 _LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
 _QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
@@ -138,7 +158,8 @@ _DEEPSEEK = (
     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
 )
 _DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
-_CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALLS_BEGIN = "<｜tool▁calls▁begin｜>"
+_CALLS_END = "<｜tool▁calls▁end｜>"
 _RECIPIENT = "<|channel|>commentary to="
 _ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to(.|\n)*"
 _MINIMAX = "]<]minimax[>["
@@ -220,30 +241,9 @@ _FORMATS = (
         between="",
         signs=("[TOOL_CALLS]", "[ARGS]"),
     ),
-    ToolFormat(
-        name="mistral_array",
-        opening="[TOOL_CALLS][",
-        closing="]",
-        call=_ARRAY_ID,
-        between=", ",
-        ids=NINE,
-    ),
-    ToolFormat(
-        name="mistral",
-        opening="[TOOL_CALLS][",
-        closing="]",
-        call=_ARRAY,
-        between=", ",
-        signs=("[TOOL_CALLS]",),
-    ),
-    ToolFormat(
-        name="nemotron",
-        opening="<TOOLCALL>[",
-        closing="]</TOOLCALL>",
-        call=_ARRAY,
-        between=", ",
-        signs=("<TOOLCALL>",),
-    ),
+    _array("mistral_array", "[TOOL_CALLS][", "]", call=_ARRAY_ID),
+    _array("mistral", "[TOOL_CALLS][", "]", "[TOOL_CALLS]"),
+    _array("nemotron", "<TOOLCALL>[", "]</TOOLCALL>", "<TOOLCALL>"),
     ToolFormat(
         name="gemma4",
         call="<|tool_call>call:$NAME{$ARGS}<tool_call|>",
@@ -285,22 +285,8 @@ _FORMATS = (
         closing="\n</tool_calls>",
         call=_ARRAY,
     ),
-    ToolFormat(
-        name="apriel",
-        opening="<tool_calls>[",
-        closing="]</tool_calls>",
-        call=_ARRAY_ID,
-        between=", ",
-        ids=NINE,
-    ),
-    ToolFormat(
-        name="jamba",
-        opening="<tool_calls>[",
-        closing="]</tool_calls>",
-        call=_ARRAY,
-        between=", ",
-        signs=("<tool_calls>[",),
-    ),
+    _array("apriel", "<tool_calls>[", "]</tool_calls>", call=_ARRAY_ID),
+    _array("jamba", "<tool_calls>[", "]</tool_calls>", "<tool_calls>["),
     ToolFormat(
         name="kimi_k2",
         opening="<|tool_calls_section_begin|>",
@@ -330,13 +316,12 @@ _FORMATS = (
         ids=_NUMBER,
         signs=("<|START_ACTION|>", "tool_call_id"),
     ),
-    ToolFormat(
-        name="apertus",
-        opening="<|tools_prefix|>[",
-        closing="]<|tools_suffix|>",
+    _array(
+        "apertus",
+        "<|tools_prefix|>[",
+        "]<|tools_suffix|>",
+        "<|tools_prefix|>",
         call='{"$NAME": $ARGS}',
-        between=", ",
-        signs=("<|tools_prefix|>",),
     ),
     ToolFormat(
         name="solar",
@@ -346,22 +331,8 @@ _FORMATS = (
         ids="[a-z0-9]{10}",
         signs=("<|tool_call:begin|>",),
     ),
-    ToolFormat(
-        name="phi4",
-        opening="<|tool_call|>[",
-        closing="]<|/tool_call|>",
-        call=_ARRAY,
-        between=", ",
-        signs=("<|tool_call|>", "<|/tool_call|>"),
-    ),
-    ToolFormat(
-        name="granite",
-        opening="<|tool_call|>[",
-        closing="]",
-        call=_ARRAY,
-        between=", ",
-        signs=("<|tool_call|>", "start_of_role"),
-    ),
+    _array("phi4", "<|tool_call|>[", "]<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
+    _array("granite", "<|tool_call|>[", "]", "<|tool_call|>", "start_of_role"),
     ToolFormat(
         name="minicpm5",
         call='<function name="$NAME">$ARGS</function>',
@@ -404,9 +375,6 @@ FORMATS = {form.name: form for form in _FORMATS}
 GENERIC = FORMATS["generic"]
 """For models whose own form is not known: `in_words` shows it to them."""
 
-ID, STRING, TYPE = "$ID", "$STRING", "$TYPE"
-"""What stands in a form for what differs: see `ToolFormat`."""
-
 _MARK = re.compile(
     r"""<\|[^<>\s|"]*\|?> | <[^<>\s|="]+\|> | <｜[^<>\s$]*｜> | ｜DSML｜
     | </?[\w:]+> | \[/?[A-Z_]+\] | \]<\]minimax\[>\[ | <\|"\|>""",
@@ -415,14 +383,16 @@ _MARK = re.compile(
 
 
 def _texts_of(form: ToolFormat) -> str:
-    """Return all that a form writes besides names and values."""
-    quotes = form.syntax.quotes if form.syntax is not None else ()
-    return "\n".join((form.opening, form.call, form.closing, form.parameter, form.tag, *quotes))
+    """Return all texts of a form but names and values."""
+    texts = [form.opening, form.call, form.closing, form.parameter, form.tag]
+    if form.syntax is not None:
+        texts += form.syntax.quotes
+    return "\n".join(texts)
 
 
 _WRITTEN = [*map(_texts_of, FORMATS.values()), *map(repr, STYLES.values())]
-TOOL_MARKS = frozenset(mark for text in _WRITTEN for mark in _MARK.findall(text))
-"""All that may be one control token of a vocabulary, whose text a parser has to see."""
+TOOL_MARKS = frozenset(_MARK.findall("\n".join(_WRITTEN)))
+"""Marks that may be one control token of a vocabulary, and whose text a parser has to see."""
 
 
 # --- calls as a model writes them
@@ -431,7 +401,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def object_of(arguments: str) -> Json | None:
-    """Return the JSON object that arguments are; an empty one for none; None for anything else."""
+    """Return arguments as a JSON object, empty without any; None for any other value."""
     if not arguments.strip():
         return {}
     try:
@@ -443,52 +413,56 @@ def object_of(arguments: str) -> Json | None:
 
 def write_calls(form: ToolFormat, calls: Sequence[ToolCall]) -> str:
     """Return the text with which a model of this family calls the tools."""
-    between = "\n" if form.between is None else form.between
     texts = [_write_call(form, call, place) for place, call in enumerate(calls)]
+    between = "\n" if form.between is None else form.between
     return form.opening + between.join(texts) + form.closing
 
 
 def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
     number = _fitting_id(form, call.id, place)
-    before = (form.head + call.name + form.after).replace(ID, number)
-    return before + write_arguments(form, call.arguments) + form.end.replace(ID, number)
+    before = form.head + call.name + form.after
+    arguments = write_arguments(form, call.arguments)
+    return before.replace(ID, number) + arguments + form.end.replace(ID, number)
 
 
 def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
-    """Return a call's id if it fits the form, else one that does: the same for the same id, or the
-    call's place."""
+    """Return a call's id if it fits the form, or one made of it that fits, or the call's place."""
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-    for one in (name, digest[:9], digest[:10]):
-        if re.fullmatch(form.ids, one):
-            return one
+    for candidate in (name, digest[:9], digest[:10]):
+        if re.fullmatch(form.ids, candidate):
+            return candidate
     return str(place + form.first_id)
 
 
 def write_arguments(form: ToolFormat, arguments: str) -> str:
-    """Return arguments in a form. Those that are no JSON object stay as they are where the form has
-    JSON; elsewhere they are none."""
+    """Return arguments in a form.
+
+    Arguments that are no JSON object stay as they are in a form with JSON; in others they are
+    left out.
+    """
     if not form.parameter and form.syntax is None:
         return arguments if arguments.strip() else "{}"
     given = object_of(arguments) or {}
-    if form.syntax is not None:
-        syntax = form.syntax
-        pairs = [
-            written_name(name, syntax) + syntax.assign + written(value, syntax)
-            for name, value in given.items()
-        ]
-        return syntax.comma.join(pairs)
-    return "".join(_write_parameter(form, name, value) for name, value in given.items())
+    syntax = form.syntax
+    texts = list[str]()
+    for name, value in given.items():
+        if syntax is None:
+            texts.append(_write_parameter(form, name, value))
+        else:
+            texts.append(written_name(name, syntax) + syntax.assign + written(value, syntax))
+    comma = "" if syntax is None else syntax.comma
+    return comma.join(texts)
 
 
 def _write_parameter(form: ToolFormat, name: str, value: object) -> str:
-    middle = form.param_middle.replace(STRING, "true" if isinstance(value, str) else "false")
-    middle = middle.replace(TYPE, json_type(value))
-    text = _write_tagged(form.tag, value) if form.tag else raw_or_json(value)
+    is_text = json.dumps(isinstance(value, str))
+    middle = form.param_middle.replace(STRING, is_text).replace(TYPE, json_type(value))
+    text = _write_tagged(form.tag, value)
     return form.param_begin + name + middle + text + form.end_of(name)
 
 
 def raw_or_json(value: object) -> str:
-    """Return a text as it is, anything else as JSON."""
+    """Return a text as it is, any other value as JSON."""
     if isinstance(value, str):
         return value
     if is_few(value, FEW_VALUES):
@@ -497,14 +471,19 @@ def raw_or_json(value: object) -> str:
 
 
 def _write_tagged(tag: str, value: object) -> str:
-    """Return a value with a mark around each item and member, as MiniMax-M3 has them."""
-    if is_object(value):
+    """Return a value with a mark around each item and member, as MiniMax-M3 has them.
+
+    tag: begins each mark; without it the value has none.
+    """
+    if tag and is_object(value):
         members = list(value.items())
-    elif is_list(value):
-        members = [("item", one) for one in value]
+    elif tag and is_list(value):
+        members = [("item", item) for item in value]
     else:
         return raw_or_json(value)
-    parts = [f"{tag}<{name}>{_write_tagged(tag, one)}{tag}</{name}>" for name, one in members]
+    parts = list[str]()
+    for name, member in members:
+        parts.append(f"{tag}<{name}>{_write_tagged(tag, member)}{tag}</{name}>")
     return "".join(parts)
 
 
@@ -523,11 +502,14 @@ def json_type(value: object) -> str:
 
 def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
     """Return a text that describes the tools to a model, and how it calls one in this form."""
-    call = write_calls(form, [ToolCall("0", "NAME", "ARGUMENTS")])
+    arguments = "ARGUMENTS"
     if form.parameter or form.syntax is not None:
-        call = write_calls(form, [ToolCall("0", "NAME", '{"KEY": "VALUE"}')])
+        arguments = '{"KEY": "VALUE"}'
+    call = write_calls(form, [ToolCall("0", "NAME", arguments)])
     shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
-    several = "Several calls follow each other. " if form.between is not None else ""
+    several = ""
+    if form.between is not None:
+        several = "Several calls follow each other. "
     return (
         f"You can call these tools, each described by a line of JSON:\n{shown}\n\n"
         "To call one, end your answer with its name and its arguments, in exactly this form:\n"
@@ -536,12 +518,14 @@ def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
     )
 
 
-# --- which form a model's template has
+# --- the form of a model's template
 
 
 def detect(template: str) -> ToolFormat:
-    """Find the form of calls in the source of a template that writes none itself; GENERIC where it
-    shows no tools, or has no sign of a form."""
+    """Find the form of calls in the source of a template that writes none itself.
+
+    It is GENERIC for a template that shows no tools, or has no sign of a form.
+    """
     if re.search(r"\btools\b", template) is None:
         return GENERIC
     for form in FORMATS.values():
@@ -551,38 +535,44 @@ def detect(template: str) -> ToolFormat:
 
 
 def detect_written(text: str, call: ToolCall) -> ToolFormat | None:
-    """Find the form of the call in a text that a template wrote, first to the letter, then but for
-    blanks, then without what ends the calls. None where it is none of these forms."""
-    for tolerance in (_exactly, _squeezed, _unclosed):
+    """Find the form of the call in a text that a template wrote; None for an unknown form.
+
+    A form to the letter comes first, then one with other blanks, then one without its `closing`.
+    """
+    for patterns in (_exact, _with_any_blanks, _unclosed):
         for form in FORMATS.values():
-            if form is not GENERIC and tolerance(form, call).search(text):
+            if form is not GENERIC and patterns(form, call).search(text):
                 return form
     return None
 
 
-def _exactly(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    return _pattern(form, call, closing=form.closing)
+def _exact(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    """Return an expression for the text of a call with any id."""
+    parts = _texts_around_id(form, call, form.closing)
+    return re.compile(r"[\w.-]+".join(map(re.escape, parts)))
 
 
-def _squeezed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    return _pattern(form, call, closing=form.closing, blanks=True)
+def _with_any_blanks(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    return _spaced(_texts_around_id(form, call, form.closing))
 
 
 def _unclosed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    return _pattern(form, call, closing="", blanks=True)
+    return _spaced(_texts_around_id(form, call, ""))
 
 
-def _pattern(
-    form: ToolFormat, call: ToolCall, *, closing: str, blanks: bool = False
-) -> re.Pattern[str]:
-    """Return an expression for the text of a call with any id. blanks: with any blanks between its
-    letters, or none."""
-    text = form.opening * (not form.bare) + form.call + closing
-    if form.history:
-        text = form.history
-    text = text.replace("$NAME", call.name).replace("$ARGS", write_arguments(form, call.arguments))
-    parts = list[str]()
-    for part in text.split(ID):
-        letters = [re.escape(letter) for letter in part if not (blanks and letter.isspace())]
-        parts.append((r"\s*" if blanks else "").join(letters))
-    return re.compile(r"\s*[\w.-]+\s*".join(parts) if blanks else r"[\w.-]+".join(parts))
+def _spaced(parts: Iterable[str]) -> re.Pattern[str]:
+    """Return an expression for texts around an id, with any blanks between letters, or none."""
+    spaced = list[str]()
+    for part in parts:
+        letters = "".join(part.split())
+        spaced.append(r"\s*".join(map(re.escape, letters)))
+    return re.compile(r"\s*[\w.-]+\s*".join(spaced))
+
+
+def _texts_around_id(form: ToolFormat, call: ToolCall, closing: str) -> list[str]:
+    text = form.history
+    if not text:
+        opening = "" if form.bare else form.opening
+        text = opening + form.call + closing
+    arguments = write_arguments(form, call.arguments)
+    return text.replace("$NAME", call.name).replace("$ARGS", arguments).split(ID)
