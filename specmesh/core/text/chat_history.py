@@ -64,7 +64,9 @@ def with_words(messages: Messages, words: str) -> Messages:
 
 
 def _as_system(message: ChatMessage) -> ChatMessage:
-    return replace(message, role="system") if message.role == "developer" else message
+    if message.role == "developer":
+        return replace(message, role="system")
+    return message
 
 
 def _together(texts: Iterable[str]) -> str:
@@ -165,7 +167,9 @@ def _with_calls(messages: Messages, traits: TemplateTraits) -> list[ChatMessage]
         return [_calls_as_text(one, traits.tool_format) for one in messages]
     if not traits.text_with_calls:
         messages = list(chain.from_iterable(map(_text_apart, messages)))
-    return list(messages) if traits.parallel else _calls_apart(messages)
+    if not traits.parallel:
+        return _calls_apart(messages)
+    return list(messages)
 
 
 def _calls_as_text(message: ChatMessage, form: str) -> ChatMessage:

@@ -113,7 +113,9 @@ def before_answer(thinking: str, prompt: str) -> str:
     style = STYLES.get(thinking)
     if style is None or style.end in style.dropped:
         return thinking
-    return f"{thinking}." if prompt.rstrip().endswith(style.end) else thinking
+    if prompt.rstrip().endswith(style.end):
+        return f"{thinking}."
+    return thinking
 
 
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
@@ -209,4 +211,6 @@ class ThoughtSplitter:
     def _marks(self, style: Thinking) -> tuple[str, ...]:
         if self._inside:
             return (style.end,)
-        return (style.begin, *style.dropped) if style.dropped else ()
+        if style.dropped:
+            return (style.begin, *style.dropped)
+        return ()

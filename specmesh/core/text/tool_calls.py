@@ -43,38 +43,50 @@ _MOST_NESTED = 64  # marks within one another in an argument
 
 
 class CallParser:
-    """Reads calls of these tools from a text as it comes. What is no call in this form is text."""
+    """Reads calls of these tools from a text as it comes. Anything but calls in this form is text.
+
+    whole: no call has begun that has not ended.
+    """
 
     def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, object]]) -> None:
         self._form = form
-        self._schemas: dict[str, object] = {
-            str(tool["name"]): tool.get("parameters") or {} for tool in tools
-        }
+        self._schemas = dict[str, object]()
+        for tool in tools:
+            self._schemas[str(tool["name"])] = tool.get("parameters") or {}
         self._text = IncomingText()
         self._cut = False
         self._called = False
-        self.whole = True  # no call has begun that has not ended
+        self.whole = True
         self._events = list[CallEvent]()
         self._steps = self._parse()
 
     def feed(self, text: str, *, over: bool = False, cut: bool = False) -> list[CallEvent]:
-        """Return what the text goes on by. over: it ends here. cut: not because the model ended it,
-        so that half a mark at its end is no text."""
+        """Return the next text and parts of calls.
+
+        over: the text ends here.
+        cut: the model did not end it, so half a mark at its end is no text.
+        """
         self._text.add(text, over=over)
         self._cut = cut
         next(self._steps, None)
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def _parse(self) -> Reading[None]:
         """Read the text to its end."""
-        mark = (yield from self._bare()) if self._form.bare else ""
-        while mark or (mark := (yield from self._passage())):
+        mark = ""
+        if self._form.bare:
+            mark = yield from self._bare()
+        while True:
+            if not mark:
+                mark = yield from self._passage()
+            if not mark:
+                return
             mark = yield from self._call(mark)
 
     def _bare(self) -> Reading[str]:
-        """Return the head of a call with which the text begins without the opening; "" where it
-        does not."""
+        """Read the head of a call at the text's beginning, without the opening; return it or ""."""
         head = self._form.head
         found = yield from self._text.take([head])
         if not found and self._cut and head.startswith(self._text.kept):
@@ -82,13 +94,15 @@ class CallParser:
         return found
 
     def _passage(self) -> Reading[str]:
-        """Pass on the text up to a call, of which no half is ever shown. Return the mark that
-        begins it, as far as it is always the same; "" at the text's end."""
+        """Pass on the text up to a call; return the mark that begins it, "" at the text's end.
+
+        The mark is the part before the call's id. Half a mark is never shown.
+        """
         mark = self._form.start.partition(ID)[0]
         while True:
             half = 1 if self._cut else len(self._form.trigger)
             passage, found = self._text.before([mark], half=half)
-            self._tell(TextPart(passage))
+            self._emit(TextPart(passage))
             if found:
                 return found
             if self._text.over:
@@ -97,8 +111,7 @@ class CallParser:
             yield
 
     def _call(self, mark: str) -> Reading[str]:
-        """Read a call that begins with a mark; return the mark that begins the next one at once, or
-        ""."""
+        """Read a call that begins with a mark; return the mark of a call right behind it, or ""."""
         opened = yield from self._opened(mark)
         if opened is None:
             return ""
@@ -106,7 +119,7 @@ class CallParser:
         self._called = True
         self._events.append(CallBegin(name))
         self.whole = False
-        self._tell(ArgumentsPart("{"))
+        self._emit(ArgumentsPart("{"))
         if self._form.parameter:
             yield from self._parameters(begin, self._schemas[name])
         elif self._form.syntax is not None:
@@ -116,54 +129,60 @@ class CallParser:
         return (yield from self._another())
 
     def _opened(self, mark: str) -> Reading[tuple[str, str] | None]:
-        """Read the beginning of a call up to its arguments; return the tool's name and how these
-        begin. None where it
-        is no call: then it is text, unless it is the beginning of one at the text's end."""
+        """Read a call up to its arguments; return the tool's name and the mark that begins these.
+
+        If it is no call, it is text and this returns None. The beginning of a call at the text's
+        end is not shown.
+        """
         taken = [mark]
         found = yield from self._name(taken)
         bare = self._form.bare and mark == self._form.head
-        if found is None and not (self._text.ended and (self._called or self._cut or not bare)):
-            self._tell(TextPart("".join(taken)))
+        may_be_half = self._called or self._cut or not bare
+        if found is None and not (self._text.ended and may_be_half):
+            self._emit(TextPart("".join(taken)))
         return found
 
     def _name(self, taken: list[str]) -> Reading[tuple[str, str] | None]:
-        """Read a call from its id or name up to its arguments. taken: what was read so far, to
-        which this adds."""
+        """Read a call from its id or name up to its arguments, as `_opened` returns it.
+
+        taken: the texts that were read so far; this adds its own.
+        """
         form = self._form
         _, has_id, rest = form.head.partition(ID)
         if has_id and not (yield from self._id([rest], taken)):
             return None
         after, has_id, rest = form.after.partition(ID)
         begins = self._begins()
-        names = {name + after: (name, "") for name in self._schemas}
-        if not has_id:
-            names = {
-                name + after + begin: (name, begin) for name in self._schemas for begin in begins
-            }
+        names = dict[str, tuple[str, str]]()
+        for name in self._schemas:
+            for begin in [""] if has_id else begins:
+                names[name + after + begin] = (name, begin)
         mark = yield from self._text.take(names, within=True)
         taken.append(mark)
         if not mark or not has_id:
             return names.get(mark)
-        ends = {rest + begin: begin for begin in begins}
-        end = yield from self._id(ends, taken)
-        return (names[mark][0], ends[end]) if end else None
+        name, _ = names[mark]
+        end = yield from self._id([rest + begin for begin in begins], taken)
+        return (name, end.removeprefix(rest)) if end else None
 
     def _begins(self) -> tuple[str, ...]:
-        """Return the marks with which arguments begin, or end where there are none."""
+        """Return the marks with which arguments begin, or a call without any ends."""
         if self._form.parameter:
             return (self._form.param_begin, self._form.end)
-        return ("",) if self._form.syntax is not None else ("{",)
+        if self._form.syntax is not None:
+            return ("",)
+        return ("{",)
 
     def _id(self, marks: Iterable[str], taken: list[str]) -> Reading[str]:
-        """Read an id and one of the marks after it, which is returned; "" where there is none."""
-        taken.append((yield from self._text.letters(_ID_LETTER, _LONGEST_ID)))
+        """Read an id and one of the marks after it; return the mark, or ""."""
+        name = yield from self._text.letters(_ID_LETTER, _LONGEST_ID)
+        taken.append(name)
         mark = yield from self._text.take(marks, within=True)
         taken.append(mark)
         return mark
 
     def _another(self) -> Reading[str]:
-        """Read what ends the calls, or the mark that begins another one, which is returned; else
-        ""."""
+        """Read the mark that begins another call, and return it; or read the end of the calls."""
         form = self._form
         another = form.closing
         if form.between is not None:
@@ -172,41 +191,32 @@ class CallParser:
         return "" if found == form.closing else found
 
     def _object(self) -> Reading[None]:
-        """Pass on a JSON object as it comes. Only its brackets are counted: that it is JSON is the
-        grammar's business, or the client's."""
-        depth, quoted, escaped = 1, False, False
+        """Pass on a JSON object as it comes, and read the end of its call.
+
+        Only brackets are counted: the grammar, or the client, checks that it is JSON.
+        """
         text = self._text
-        while True:
-            for place, char in enumerate(text.kept):
-                if quoted:
-                    quoted, escaped = escaped or char != '"', not escaped and char == "\\"
-                    continue
-                quoted = char == '"'
-                depth += (char in "{[") - (char in "}]")
-                if not depth:
-                    self._tell(ArgumentsPart(text.drop(place + 1)))
-                    self.whole = True
-                    yield from text.take([self._form.end.partition(ID)[0]], within=True)
-                    yield from self._rest_of_end()
-                    return
-            self._tell(ArgumentsPart(text.drop(len(text.kept))))
+        brackets = _Brackets()
+        while (end := brackets.end_in(text.kept)) is None:
+            self._emit(ArgumentsPart(text.drop(len(text.kept))))
             if text.over:
                 return
             yield
-
-    def _rest_of_end(self) -> Reading[None]:
-        """Read the id in what ends a call, where it has one."""
-        _, has_id, rest = self._form.end.partition(ID)
+        self._emit(ArgumentsPart(text.drop(end)))
+        self.whole = True
+        before, has_id, rest = self._form.end.partition(ID)
+        yield from text.take([before], within=True)
         if has_id:
             yield from self._id([rest], [])
 
     def _keywords(self, syntax: ValueSyntax) -> Reading[None]:
         """Make a JSON object of arguments in another syntax, a whole one at a time."""
-        text, separator = self._text, ""
+        text = self._text
+        separator = ""
         while True:
             yield from skip_blanks(text)
             if (yield from text.take([self._form.end], within=True)):
-                self._tell(ArgumentsPart("}"))
+                self._emit(ArgumentsPart("}"))
                 self.whole = True
                 return
             name = yield from read_name(text, syntax)
@@ -217,33 +227,41 @@ class CallParser:
             value = yield from read_value(text, syntax)
             if value is None:
                 return
-            self._tell(ArgumentsPart(f"{separator}{json_text(name)}: {value}"))
+            self._emit(ArgumentsPart(f"{separator}{json_text(name)}: {value}"))
             separator = ", "
             yield from skip_blanks(text)
             yield from text.take([","])
 
     def _parameters(self, mark: str, schema: object) -> Reading[None]:
-        """Make a JSON object of parameters that each have a mark, whole values at a time: until a
-        value has ended its type is unknown."""
-        form, separator = self._form, ""
+        """Make a JSON object of parameters that each have a mark.
+
+        It passes on whole values: the type of a value is unknown until it has ended.
+        """
+        form = self._form
+        separator = ""
         while mark == form.param_begin:
             parameter = yield from self._parameter(schema)
             if parameter is None:
                 return
-            self._tell(ArgumentsPart(separator + parameter))
+            self._emit(ArgumentsPart(separator + parameter))
             separator = ", "
             mark = yield from self._text.take([form.param_begin, form.end], within=True)
-        self.whole = bool(mark)
-        self._tell(ArgumentsPart("}" if mark else ""))
+        if mark:
+            self.whole = True
+            self._emit(ArgumentsPart("}"))
 
     def _parameter(self, schema: object) -> Reading[str | None]:
-        """Read a parameter after its first mark; return it as a member of a JSON object, None where
-        the text ends."""
+        """Read a parameter after its first mark; return it as a member of a JSON object.
+
+        None if the text ends before it.
+        """
         form = self._form
         kind = STRING if STRING in form.param_middle else TYPE
         middle, has_kind, rest = form.param_middle.partition(kind)
         name = yield from self._text.until(middle)
-        given = (yield from self._text.until(rest)) if has_kind else ""
+        given: str | None = ""
+        if has_kind:
+            given = yield from self._text.until(rest)
         if name is None or given is None:
             return None
         others = at(schema, "additionalProperties")
@@ -251,25 +269,34 @@ class CallParser:
         if form.tag:
             value = yield from self._nested(expected, schema, 0)
         else:
-            expected = _known(given) or expected
+            expected = _schema_of_kind(given) or expected
             value = yield from self._value(form.end_of(name), types_of(expected, schema))
             if value is not None:
                 value = as_json(value, expected, schema)
-        return None if value is None else f"{json_text(name)}: {value}"
+        if value is None:
+            return None
+        return f"{json_text(name)}: {value}"
 
     def _value(self, end: str, types: set[str]) -> Reading[str | None]:
-        """Read the text up to the mark that ends a value. Where the value can only be JSON, the
-        mark may be in a string of it, too: there it ends nothing."""
+        """Read the text up to the mark that ends a value.
+
+        In a value that can only be JSON the mark may be part of a string: there it ends nothing.
+        """
         value = yield from self._text.until(end)
-        while value is not None and types and "string" not in types and not _is_json(value):
+        if not types or "string" in types:
+            return value
+        while value is not None and not _is_json(value):
             more = yield from self._text.until(end)
-            value = None if more is None else value + end + more
+            if more is None:
+                return None
+            value += end + more
         return value
 
     def _nested(self, schema: object, root: object, depth: int) -> Reading[str | None]:
-        """Read a value with marks around its items and members up to its own end; return it as
-        JSON. What a mark that
-        ends something names is not looked at: that is the grammar's business."""
+        """Read a value with marks around its items and members up to its end; return it as JSON.
+
+        Names in marks that end something are not checked: the grammar does that.
+        """
         text, tag = self._text, self._form.tag
         value = yield from text.until(tag)
         if value is None or depth == _MOST_NESTED:
@@ -290,9 +317,34 @@ class CallParser:
                 return None
             parts.append((inner, part))
 
-    def _tell(self, event: TextPart | ArgumentsPart) -> None:
+    def _emit(self, event: TextPart | ArgumentsPart) -> None:
         if event.text:
             self._events.append(event)
+
+
+class _Brackets:
+    """Counts the brackets of a JSON object that comes in pieces, from behind the first one."""
+
+    def __init__(self) -> None:
+        self._depth = 1
+        self._quoted = False
+        self._escaped = False
+
+    def end_in(self, text: str) -> int | None:
+        """Return the number of letters up to the object's end in the next piece, None without."""
+        for place, char in enumerate(text, 1):
+            if self._quoted:
+                self._quoted = self._escaped or char != '"'
+                self._escaped = char == "\\" and not self._escaped
+            elif char == '"':
+                self._quoted = True
+            elif char in "{[":
+                self._depth += 1
+            elif char in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    return place
+        return None
 
 
 def _is_json(text: str) -> bool:
@@ -303,32 +355,45 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _known(kind: str) -> object:
-    """Return a schema for what a parameter's mark says of its value; None where it has none."""
+def _schema_of_kind(kind: str) -> object:
+    """Return a schema for the kind of value in a parameter's mark; None without a kind."""
+    if not kind:
+        return None
     if kind in ("true", "string"):
         return {"type": "string"}
-    return {"type": [*_ALL_TYPES]} if kind else None
+    return {"type": [*_ALL_TYPES]}
 
 
 def _json_of(text: str, parts: list[tuple[str, str]], schema: object, root: object) -> str:
-    """Return the JSON of a value with marks: a list, an object, or its text. The schema says what
-    an empty one is."""
+    """Return the JSON of a value with marks: a list, an object, or its text.
+
+    An empty value is of the schema's type.
+    """
     types = types_of(schema, root)
-    empty = not parts and not text.strip()
-    items = bool(parts) and all(name == "item" for name, _ in parts)
-    if (items and types != {"object"}) or (empty and types == {"array"}):
-        return "[" + ", ".join(part for _, part in parts) + "]"
-    if parts or (empty and types == {"object"}):
-        return "{" + ", ".join(f"{json_text(name)}: {part}" for name, part in parts) + "}"
-    return as_json(text, schema, root)
+    if not parts and not text.strip():
+        if types == {"array"}:
+            return "[]"
+        if types == {"object"}:
+            return "{}"
+    if not parts:
+        return as_json(text, schema, root)
+    names = {name for name, _ in parts}
+    if names == {"item"} and types != {"object"}:
+        items = [part for _, part in parts]
+        return f"[{', '.join(items)}]"
+    members = [f"{json_text(name)}: {part}" for name, part in parts]
+    return f"{{{', '.join(members)}}}"
 
 
 _TYPES: dict[type[object], set[str]] = {
     str: {"string"},
     bool: {"boolean"},
     int: {"integer", "number"},
+    float: {"number"},
+    list: {"array"},
+    dict: {"object"},
+    type(None): {"null"},
 }
-_TYPES.update({float: {"number"}, list: {"array"}, dict: {"object"}, type(None): {"null"}})
 _ALL_TYPES = frozenset[str]().union(*_TYPES.values()) - {"string"}
 
 
@@ -336,9 +401,9 @@ def resolved(schema: object, root: object) -> object:
     """Follow a schema's references into the schema that it is part of."""
     for _ in range(8):
         match schema:
-            case {"$ref": str(where)}:
+            case {"$ref": str(path)}:
                 schema = root
-                for key in where.split("/")[1:]:
+                for key in path.split("/")[1:]:
                     schema = schema.get(key) if is_object(schema) else None
             case {"allOf": [object() as one]}:
                 schema = one
@@ -348,30 +413,46 @@ def resolved(schema: object, root: object) -> object:
 
 
 def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
-    """Return the types of values that a schema allows; none where they are any, or not known."""
+    """Return the types of values that a schema allows; an empty set if they are any, or unknown.
+
+    within: the schema is one of several in another; those in itself are not looked at.
+    """
     schema = resolved(schema, root)
     if not is_object(schema):
         return set()
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    values = schema.get("enum")
+    if "enum" not in schema and "const" in schema:
+        values = [schema["const"]]
+    types = set[str]()
     if is_list(values):
-        return set[str]().union(*(_TYPES[type(value)] for value in values))
+        for value in values:
+            types |= _TYPES[type(value)]
+        return types
     kinds = schema.get("type")
-    named = {kinds} if isinstance(kinds, str) else set[str]()
-    if is_list(kinds):
-        named = {kind for kind in kinds if isinstance(kind, str)}
-    either = [] if within else [*list_at(schema, "anyOf"), *list_at(schema, "oneOf")]
-    inner = [types_of(one, root, within=True) for one in either]
     if isinstance(kinds, str):
-        return named
-    return named.union(*inner) if all(inner) else set()
+        return {kinds}
+    if is_list(kinds):
+        types |= {kind for kind in kinds if isinstance(kind, str)}
+    if within:
+        return types
+    for choice in list_at(schema, "anyOf") + list_at(schema, "oneOf"):
+        inner = types_of(choice, root, within=True)
+        if not inner:
+            return set()
+        types |= inner
+    return types
 
 
 def as_json(text: str, schema: object, root: object) -> str:
-    """Write as JSON what stands between an argument's marks: a value of a type that its schema
-    allows, or a text."""
+    """Write the text between an argument's marks as JSON.
+
+    It is a value of a type other than string that its schema allows, or a string.
+    """
     types = types_of(schema, root)
     with suppress(ValueError, RecursionError):
         value = json.loads(text, parse_constant=int)  # NaN and Infinity are no JSON, and no int
-        if (not types and not isinstance(value, str)) or _TYPES[type(value)] & (types - {"string"}):
+        if not types and not isinstance(value, str):
+            return text.strip()
+        if _TYPES[type(value)] & (types - {"string"}):
             return text.strip()
     return json.dumps(text, ensure_ascii=False)

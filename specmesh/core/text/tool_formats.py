@@ -497,7 +497,9 @@ def json_type(value: object) -> str:
         return "string"
     if isinstance(value, int | float):
         return "number"
-    return "object" if is_object(value) else "array"
+    if is_list(value):
+        return "array"
+    return "object"
 
 
 def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
@@ -572,7 +574,8 @@ def _spaced(parts: Iterable[str]) -> re.Pattern[str]:
 def _texts_around_id(form: ToolFormat, call: ToolCall, closing: str) -> list[str]:
     text = form.history
     if not text:
-        opening = "" if form.bare else form.opening
-        text = opening + form.call + closing
+        text = form.call + closing
+        if not form.bare:
+            text = form.opening + text
     arguments = write_arguments(form, call.arguments)
     return text.replace("$NAME", call.name).replace("$ARGS", arguments).split(ID)

@@ -1,5 +1,4 @@
-"""Arguments that some families of models do not write as JSON: their syntax as data, written and
-read."""
+"""Arguments in a syntax other than JSON, as some families of models write them."""
 
 import json
 import re
@@ -19,7 +18,7 @@ _LONGEST_WORD = 256  # letters of a number or a name
 class ValueSyntax:
     """How arguments are written: `NAME assign VALUE`, with `comma` in between.
 
-    quotes: what may be around a text, of which the first is written.
+    quotes: marks that may be around a text, of which the first is written.
     escapes: a backslash in a text changes the letter after it.
     member: between the name and the value of an object's member.
     item: between members, and between the items of a list.
@@ -70,7 +69,7 @@ _NAMED = {
     "False": "false",
     "None": "null",
 }
-"""What is JSON by another name, in any syntax: templates write some of it as Python does."""
+"""Constants of JSON by all their names, in any syntax: templates write some as Python does."""
 
 
 def written(value: object, syntax: ValueSyntax) -> str:
@@ -84,31 +83,35 @@ def written(value: object, syntax: ValueSyntax) -> str:
     if value is None:
         return syntax.null
     if is_list(value):
-        return "[" + syntax.item.join(written(one, syntax) for one in value) + "]"
+        items = [written(item, syntax) for item in value]
+        return f"[{syntax.item.join(items)}]"
     if is_object(value):
-        members = [
-            _name(name, syntax) + syntax.member + written(one, syntax)
-            for name, one in value.items()
-        ]
-        return "{" + syntax.item.join(members) + "}"
+        members = list[str]()
+        for name, member in value.items():
+            members.append(_name(name, syntax) + syntax.member + written(member, syntax))
+        return f"{{{syntax.item.join(members)}}}"
     return json.dumps(value)
 
 
 def _quoted(text: str, syntax: ValueSyntax) -> str:
     quote = syntax.quotes[0]
     if syntax.escapes:
-        text = text.replace("\\", "\\\\").replace(quote, f"\\{quote}").replace("\n", "\\n")
+        text = text.replace("\\", "\\\\")
+        text = text.replace(quote, f"\\{quote}").replace("\n", "\\n")
     return f"{quote}{text}{quote}"
 
 
 def _name(name: str, syntax: ValueSyntax) -> str:
-    return _quoted(name, syntax) if syntax.quoted_names else written_name(name, syntax)
+    if syntax.quoted_names:
+        return _quoted(name, syntax)
+    return written_name(name, syntax)
 
 
 def written_name(name: str, syntax: ValueSyntax) -> str:
-    """Return an argument's name: in quotes where it has letters that mean something else."""
-    plain = 0 < len(name) <= _LONGEST_WORD and all(_WORD.fullmatch(letter) for letter in name)
-    return name if plain else _quoted(name, syntax)
+    """Return an argument's name, in quotes if it has letters with another meaning."""
+    if 0 < len(name) <= _LONGEST_WORD and all(map(_WORD.fullmatch, name)):
+        return name
+    return _quoted(name, syntax)
 
 
 def json_text(text: str) -> str:
@@ -121,7 +124,7 @@ def json_text(text: str) -> str:
 
 
 def read_value(text: IncomingText, syntax: ValueSyntax, depth: int = 0) -> Reading[str | None]:
-    """Read a value; return it as JSON. None where the text is over first, or the value is none."""
+    """Read a value; return it as JSON. None if the text is over first, or it is no value."""
     yield from skip_blanks(text)
     quote = yield from text.take(syntax.quotes, within=True)
     if quote:
@@ -185,7 +188,7 @@ _LETTERS = dict(zip("abfnrtv\\'\"", "\a\b\f\n\r\t\v\\'\"", strict=True))
 
 
 def _unescaped(text: str) -> str:
-    """Return what a literal of Python means: other escapes than these stay as they are."""
+    """Return the text of a Python literal: other escapes than these stay as they are."""
     return _ESCAPE.sub(_letter, text)
 
 
