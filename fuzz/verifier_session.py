@@ -53,10 +53,12 @@ class _World:
         number = tape.byte()
         draft_n = tape.choice((None, None, 0, 1, 4, 30))
         stop = tape.choice(((), (), ("de",), ("b", "gh")))
-        self.params = params = SessionParams(sampling, 1 + number % MAX_TOKENS, draft_n, stop)
+        self.params = params = SessionParams(
+            sampling, 1 + number % MAX_TOKENS, draft_n=draft_n, stop=stop
+        )
         self.n_ctx = n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
         self.most = tape.choice((8, 16, 1, 0))
-        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), self.most, PIECES)
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=self.most, pieces=PIECES)
         self.costs = StepCosts()
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)

@@ -1,9 +1,9 @@
-"""What a client asked for, and what the target allows."""
+"""Parameters of a session, as clients ask for them, and the limits that the target sets."""
 
 import json
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Fields, Json, at, is_id, is_list, is_object, object_at
@@ -23,17 +23,26 @@ from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 from specmesh.wire.messages import MAX_BODY
 
-MESSAGE_BYTES = 256  # memory of a message or a call, besides its long texts
+MESSAGE_BYTES = 256  # memory of a message or a call without its long texts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    role: str  # system, user, assistant, or what else the template knows
-    content: str
-    name: str = ""  # of who says it
-    tool_calls: tuple[ToolCall, ...] = ()  # an assistant's
-    tool_call_id: str = ""  # of the call that a tool answers
-    reasoning: str = ""  # before an assistant's content
+    """A message of a chat.
+
+    role: system, user, assistant, tool, or any other that the template has.
+    name: of its author.
+    tool_calls: an assistant's calls.
+    tool_call_id: the id of the call that a tool answers.
+    reasoning: the thought before an assistant's content.
+    """
+
+    role: str = field(kw_only=False)
+    content: str = field(kw_only=False)
+    name: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    reasoning: str = ""
 
     @property
     def size(self) -> int:
@@ -43,52 +52,71 @@ class ChatMessage:
             size += MESSAGE_BYTES + sys.getsizeof(call.arguments)
         return size
 
-    def fields(self) -> dict[str, object]:
-        """As OPEN carries it, and a chat template is to read it once `arguments` are objects: what is empty is left
-        out."""
-        calls = [
-            {
-                "id": one.id,
-                "type": "function",
-                "function": {"name": one.name, "arguments": one.arguments},
-            }
-            for one in self.tool_calls
-        ]
-        optional: Json = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
-        optional |= {"reasoning_content": self.reasoning}
-        return {"role": self.role, "content": self.content} | {
-            name: one for name, one in optional.items() if one
-        }
+    def fields(self) -> Json:
+        """Return the message as OPEN has it, without empty fields.
+
+        A chat template takes it so, but for `arguments`, which are objects there.
+        """
+        fields: Json = {"role": self.role, "content": self.content}
+        if self.name:
+            fields["name"] = self.name
+        if self.tool_calls:
+            fields["tool_calls"] = list(map(_fields_of_call, self.tool_calls))
+        if self.tool_call_id:
+            fields["tool_call_id"] = self.tool_call_id
+        if self.reasoning:
+            fields["reasoning_content"] = self.reasoning
+        return fields
 
 
-def message_of(value: object, where: str = "messages") -> ChatMessage:
-    """A message of OPEN, or of a body once its content is a text. Raises RequestError."""
+def _fields_of_call(call: ToolCall) -> Json:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def message_of(value: object, place: str = "messages") -> ChatMessage:
+    """Return a message of OPEN, or of a body once its content is a text.
+
+    place: names the message in the RequestError that this raises.
+    """
     fields = Fields(value)
-    names = ("role", "content", "name", "tool_call_id", "reasoning_content")
-    wrong = [name for name in names if not isinstance(fields.get(name, ""), str)]
+    texts = list[str]()
+    for name in ("role", "content", "name", "tool_call_id", "reasoning_content"):
+        text = fields.get(name, "")
+        if not isinstance(text, str):
+            raise RequestError(f"{place}.{name} must be a text", place)
+        texts.append(text)
     calls = fields.get("tool_calls", [])
-    if wrong or not is_list(calls):
-        why = f"{wrong[0]} must be a text" if wrong else "tool_calls must be a list"
-        raise RequestError(f"{where}.{why}", where)
-    called = tuple(
-        _call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)
+    if not is_list(calls):
+        raise RequestError(f"{place}.tool_calls must be a list", place)
+    called = list[ToolCall]()
+    for index, call in enumerate(calls):
+        called.append(_call_of(call, f"{place}.tool_calls[{index}]"))
+    role, content, name, answered, thought = texts
+    return ChatMessage(
+        role,
+        content,
+        name=name,
+        tool_calls=tuple(called),
+        tool_call_id=answered,
+        reasoning=thought,
     )
-    role, content, name, answered, thought = map(fields.text, names)
-    return ChatMessage(role, content, name, called, answered, thought)
 
 
-def _call_of(value: object, where: str) -> ToolCall:
+def _call_of(value: object, place: str) -> ToolCall:
     function = object_at(value, "function")
     name = function.get("name")
     if not isinstance(name, str):
-        raise RequestError(f"{where} must have a function with a name and arguments", where)
-    written = text_of_arguments(function.get("arguments"))
-    return ToolCall(str(at(value, "id") or ""), name, written)
+        raise RequestError(f"{place} must have a function with a name and arguments", place)
+    arguments = text_of_arguments(function.get("arguments"))
+    return ToolCall(str(at(value, "id") or ""), name, arguments)
 
 
 def text_of_arguments(arguments: object) -> str:
-    """Return a call's arguments as text, "" for none. Some clients send them as JSON, or nothing
-    for a call without any."""
+    """Return a call's arguments as text, "" for none.
+
+    Some clients send them as JSON, or nothing for a call without any.
+    """
     if arguments is None:
         return ""
     if isinstance(arguments, str):
@@ -100,60 +128,80 @@ MERGED_ROLES = ("assistant", "system", "user")
 """Roles whose messages may be joined to others for a template."""
 
 LARGEST_MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
-LEAST_FACTOR, LEAST_SHARE = 1e-6, 1e-9  # a repeat_penalty, and a threshold, must be above 0
+LEAST_FACTOR = 1e-6  # a repeat_penalty must be above 0
+LEAST_SHARE = 1e-9  # a threshold must be above 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParams:
-    sampling: SamplingParams
-    max_tokens: int
-    draft_n: int | None = None  # None adapts, 0 never drafts, N takes N drafts in every step
-    stop: tuple[str, ...] = ()  # texts with which the text ends
-    logprobs: int | None = None  # alternatives shown with each id; None for no log-probabilities
-    grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
-    cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
-    thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning
-    echo: bool = False  # the answer begins with the prompt, also in its log-probabilities
-    merged: tuple[str, ...] = ()  # roles whose messages were joined to others for the template
+    """Parameters of a session.
+
+    max_tokens: most tokens after the prompt.
+    draft_n: drafts of every step; None adapts their number, 0 never drafts.
+    stop: texts with which the text ends.
+    logprobs: alternatives shown with each id; None for no log-probabilities.
+    grammar: of the text, which max_tokens may cut.
+    cache_prompt: reuse KV entries of earlier sessions, and leave the session's own.
+    thinking: the form of the target's thoughts, see core.text.reasoning.
+    echo: the answer begins with the prompt, also in its log-probabilities.
+    merged: roles whose messages were joined to others for the template.
+    """
+
+    sampling: SamplingParams = field(kw_only=False)
+    max_tokens: int = field(kw_only=False)
+    draft_n: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    grammar: Grammar | None = None
+    cache_prompt: bool = True
+    thinking: str = ""
+    echo: bool = False
+    merged: tuple[str, ...] = ()
 
     @property
     def scored(self) -> bool:
-        """Whether log-probabilities of the prompt's ids are wanted."""
+        """Return True if log-probabilities of the prompt's ids are wanted."""
         return self.echo and self.logprobs is not None
 
     @property
     def allowed_draft_n(self) -> int | None:
-        """draft_n, as the strategy allows it."""
+        """Return draft_n, or 0 for a strategy without drafts."""
         return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
 
-    def named(self) -> dict[str, object]:
-        """As the wire has them: see `wire_params`."""
-        return self.sampling.named() | {
-            "max_tokens": self.max_tokens,
-            "draft_n": self.draft_n,
-            "stop": list(self.stop),
-            "logprobs": self.logprobs,
-            "logit_bias": [list(pair) for pair in self.sampling.logit_bias],
-            "grammar": self.grammar.text if self.grammar is not None else None,
-            "grammar_kind": self.grammar.kind.value if self.grammar is not None else None,
-            "cache_prompt": self.cache_prompt,
-            "thinking": self.thinking,
-            "echo": self.echo,
-            "merged": list(self.merged),
-        }
+    def named(self) -> Json:
+        """Return the parameters as the wire has them: see `wire_params`."""
+        named = self.sampling.named()
+        named["max_tokens"] = self.max_tokens
+        named["draft_n"] = self.draft_n
+        named["stop"] = list(self.stop)
+        named["logprobs"] = self.logprobs
+        named["logit_bias"] = list(map(list, self.sampling.logit_bias))
+        named["grammar"] = None
+        named["grammar_kind"] = None
+        if self.grammar is not None:
+            named["grammar"] = self.grammar.text
+            named["grammar_kind"] = self.grammar.kind.value
+        named["cache_prompt"] = self.cache_prompt
+        named["thinking"] = self.thinking
+        named["echo"] = self.echo
+        named["merged"] = list(self.merged)
+        return named
 
 
 _REST_OF_OPENED = 1024  # bytes, at most
 
 
-def opened_options(params: SessionParams) -> dict[str, object]:
-    """Return the parameters as OPENED has them: without a grammar that no frame holds, as a drafter
-    may do without."""
+def opened_options(params: SessionParams) -> Json:
+    """Return the parameters as OPENED has them.
+
+    A grammar that no frame holds is left out: a drafter can do without.
+    """
     named = params.named()
     if params.grammar is not None and len(params.grammar.text) > MAX_BODY // 8:
         body = json.dumps(named, ensure_ascii=False).encode()
         if len(body) > MAX_BODY - _REST_OF_OPENED:
-            named |= {"grammar": None, "grammar_kind": None}
+            named["grammar"] = None
+            named["grammar_kind"] = None
     return named
 
 
@@ -165,20 +213,20 @@ def session_params(
     grammar: Grammar | None,
     most_bias: float = MOST,
 ) -> SessionParams:
-    """What the fields of a request ask for, by the names that the API and the wire have for them; what these two write
-    differently is given. Raise RequestError for what no session can have."""
+    """Return the parameters that the fields of a request ask for.
+
+    Most have one name for both the API and the wire; those that these two write differently are
+    arguments.
+
+    Raises RequestError for parameters that no session can have.
+    """
     sampling = SamplingParams(
         temperature=fields.number("temperature", 1.0, 0.0, MOST),
         top_k=max(fields.integer("top_k", 0, -1, 2**31 - 1), 0),
         top_p=fields.number("top_p", 1.0, 0.0, 1.0),
         seed=seed,
         min_p=fields.number("min_p", 0.0, 0.0, 1.0),
-        penalties=Penalties(
-            fields.number("repeat_penalty", 1.0, LEAST_FACTOR, MOST),
-            fields.number("frequency_penalty", 0.0, -MOST, MOST),
-            fields.number("presence_penalty", 0.0, -MOST, MOST),
-            fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
-        ),
+        penalties=_penalties_of(fields),
         logit_bias=biases_of(fields.get("logit_bias"), most_bias),
         strategy=fields.text("strategy", Strategy.DETERMINISTIC),
         threshold=fields.number("threshold", THRESHOLD, LEAST_SHARE, 1.0),
@@ -186,92 +234,117 @@ def session_params(
     if sampling.strategy not in tuple(Strategy):
         raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
     echo = fields.flag("echo")
+    draft_n = None
+    if fields.get("draft_n") not in (None, "auto"):
+        draft_n = fields.integer("draft_n", 0, 0, MAX_DRAFTS)
+    stop = stops_of(fields.get("stop"))
+    if grammar is not None:
+        grammar = check_grammar(grammar)
+    scored = echo and logprobs is not None
     return SessionParams(
         sampling,
         max_tokens,
-        draft_n=None
-        if fields.get("draft_n") in (None, "auto")
-        else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
-        stop=stops_of(fields.get("stop")),
+        draft_n=draft_n,
+        stop=stop,
         logprobs=logprobs,
-        grammar=check_grammar(grammar) if grammar is not None else None,
-        cache_prompt=fields.flag("cache_prompt", True) and (logprobs is None or not echo),
+        grammar=grammar,
+        cache_prompt=fields.flag("cache_prompt", True) and not scored,
         echo=echo,
     )
 
 
-def wire_params(options: dict[str, object]) -> SessionParams:
-    """The options of OPEN or OPENED; without a grammar where its kind is unknown here. Raises RequestError as
-    `session_params` does."""
+def _penalties_of(fields: Fields) -> Penalties:
+    return Penalties(
+        repeat=fields.number("repeat_penalty", 1.0, LEAST_FACTOR, MOST),
+        frequency=fields.number("frequency_penalty", 0.0, -MOST, MOST),
+        presence=fields.number("presence_penalty", 0.0, -MOST, MOST),
+        window=fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
+    )
+
+
+def wire_params(options: Json) -> SessionParams:
+    """Return the parameters in options of OPEN or OPENED, without a grammar of an unknown kind.
+
+    Raises RequestError as `session_params` does.
+    """
     fields = Fields(options)
-    kind, text = fields.text("grammar_kind"), fields.text("grammar")
+    kind = fields.text("grammar_kind")
+    text = fields.text("grammar")
     thinking = fields.text("thinking")
     grammar = None
     if kind in set(GrammarKind):
         before = "" if kind == GrammarKind.TOOLS else thinking  # tools have it in their text
         grammar = Grammar(GrammarKind(kind), text, before)
+    seed = fields.integer("seed", 0, 0, 2**32 - 1)
+    max_tokens = fields.integer("max_tokens", LARGEST_MAX_TOKENS, 0, LARGEST_MAX_TOKENS)
+    logprobs = None
+    if fields.get("logprobs") is not None:
+        logprobs = fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES)
     params = session_params(
         fields,
-        fields.integer("seed", 0, 0, 2**32 - 1),
-        fields.integer("max_tokens", LARGEST_MAX_TOKENS, 0, LARGEST_MAX_TOKENS),
-        None
-        if fields.get("logprobs") is None
-        else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES),
-        grammar,
+        seed=seed,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        grammar=grammar,
         most_bias=-FORBIDDEN,
     )
-    merged = tuple(role for role in MERGED_ROLES if role in fields.listed("merged"))
-    return replace(params, thinking=fields.text("thinking"), merged=merged)
+    listed = fields.listed("merged")
+    merged = tuple(role for role in MERGED_ROLES if role in listed)
+    return replace(params, thinking=thinking, merged=merged)
 
 
 _TOO_MANY_BIASES = f"logit_bias can name {MAX_BIASES} tokens at most"
 
 
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
-    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
-    given: object = [] if value is None else value
-    if (is_object(given) or is_list(given)) and len(given) > MAX_BIASES:
-        raise RequestError(_TOO_MANY_BIASES, "logit_bias")
-    pairs: object = [list(pair) for pair in given.items()] if is_object(given) else given
+    """Return biases of OpenAI's {"id": bias}, or llama-server's [[id, bias], ...].
+
+    Raises RequestError for other values, and for biases beyond `largest`.
+    """
+    pairs = [] if value is None else value
+    if is_object(pairs):
+        pairs = list(map(list, pairs.items()))
     if is_list(pairs):
-        biases = [
-            _bias(pair[0], pair[1], largest) if is_list(pair) and len(pair) == 2 else None
-            for pair in pairs
-        ]
+        check_biases(pairs)
+        biases = [_bias(pair, largest) for pair in pairs]
         if None not in biases:
-            return check_biases(tuple(one for one in biases if one is not None))
+            return tuple(filter(None, biases))
     raise RequestError(
         f"logit_bias must map token ids to numbers from {-largest:g} to {largest:g}", "logit_bias"
     )
 
 
-def check_biases(biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+def check_biases(biases: Sequence[object]) -> None:
+    """Raise RequestError for too many biases."""
     if len(biases) > MAX_BIASES:
         raise RequestError(_TOO_MANY_BIASES, "logit_bias")
-    return biases
 
 
-def _bias(token: object, bias: object, largest: float) -> tuple[int, float] | None:
-    if (
-        isinstance(token, str) and token.isdecimal() and len(token) < 10
-    ):  # as keys of JSON's objects are
+def _bias(pair: object, largest: float) -> tuple[int, float] | None:
+    """Return a token's id and bias; None if they are none."""
+    if not is_list(pair) or len(pair) != 2:
+        return None
+    token, bias = pair
+    if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # a key of an object
         token = int(token)
-    if (
-        not is_id(token)
-        or isinstance(bias, bool)
-        or not isinstance(bias, int | float)
-        or not abs(bias) <= largest
-    ):
+    if not isinstance(bias, int | float) or isinstance(bias, bool):
+        return None
+    if not is_id(token) or not abs(bias) <= largest:  # NaN is beyond any bound
         return None
     return token, float(bias)
 
 
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
-    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen. A
-    bias does that, so the drafter learns of it, and whoever goes on with the text."""
-    others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
-    biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
-    return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
+    """Return the parameters of a text that does not end by itself, as llama.cpp's ignore_eos.
+
+    Biases forbid the ids that end texts: so a drafter, and a continued session, know of it.
+    """
+    biases = [bias for bias in params.sampling.logit_bias if bias[0] not in end_ids]
+    for token in sorted(end_ids):
+        biases.append((token, FORBIDDEN))
+    check_biases(biases)
+    sampling = replace(params.sampling, logit_bias=tuple(biases))
+    return replace(params, sampling=sampling)
 
 
 _TOO_MUCH_TO_STOP_AT = (
@@ -281,43 +354,64 @@ _TOO_MUCH_TO_STOP_AT = (
 
 
 def stops_of(value: object) -> tuple[str, ...]:
+    """Return the stop strings of a request: a text, or a list of texts.
+
+    Raises RequestError for other values, and for too much text.
+    """
     given = [value] if isinstance(value, str) else value or []
-    if is_list(given) and len(given) > MAX_STOPS:
-        raise RequestError(_TOO_MUCH_TO_STOP_AT, "stop")
-    stops = [stop for stop in given if isinstance(stop, str)] if is_list(given) else []
+    stops = list[str]()
+    if is_list(given):
+        if len(given) > MAX_STOPS:
+            raise RequestError(_TOO_MUCH_TO_STOP_AT, "stop")
+        stops = [stop for stop in given if isinstance(stop, str)]
     if stops != given:
         raise RequestError("stop must be a text or a list of texts", "stop")
-    longest, together = max(map(len, stops), default=0), sum(map(len, stops))
-    if longest > MAX_LENGTH or together > MAX_TOGETHER:
+    longest = max(map(len, stops), default=0)
+    together = "".join(stops)
+    if longest > MAX_LENGTH or len(together) > MAX_TOGETHER:
         raise RequestError(_TOO_MUCH_TO_STOP_AT, "stop")
-    if any("\ufffd" in stop for stop in stops):  # it stands for bytes that are no text
+    if "\ufffd" in together:  # it stands for bytes that are no text
         raise RequestError("stop must not contain U+FFFD", "stop")
     try:
-        "".join(stops).encode()
+        together.encode()
     except UnicodeEncodeError as error:
         raise RequestError(f"stop is not valid Unicode: {error.reason}", "stop") from None
-    return tuple(stop for stop in stops if stop)
+    return tuple(filter(None, stops))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetLimits:
-    n_ctx: int
-    n_vocab: int
-    end_ids: frozenset[int]
+    """Limits that the target sets to every session.
+
+    n_ctx: most ids of a text.
+    n_vocab: ids of the vocabulary.
+    end_ids: ids that end a text.
+    max_drafts: most drafts of a step.
+    pieces: the bytes of each id.
+    width: rows of every step, if constant.
+    """
+
+    n_ctx: int = field(kw_only=False)
+    n_vocab: int = field(kw_only=False)
+    end_ids: frozenset[int] = field(kw_only=False)
     max_drafts: int = MAX_DRAFTS
-    pieces: Sequence[bytes] = ()  # the bytes of each id
-    width: int | None = None  # rows of every step, where constant
+    pieces: Sequence[bytes] = ()
+    width: int | None = None
+
+
+_UNMASKED = (Strategy.PROBABILISTIC, Strategy.THRESHOLD)
+"""Strategies that take drafts by the target's rows as they are, without a grammar's mask."""
 
 
 def check_request(
-    params: SessionParams,
-    ids: Sequence[int],
-    n_prompt: int,
-    limits: TargetLimits,
+    params: SessionParams, ids: Sequence[int], n_prompt: int, limits: TargetLimits
 ) -> None:
-    """Raise RequestError for what the target cannot go on with, PromptTooLong where not one token
-    would fit after the prompt: the first `n_prompt` of the ids, the others were generated before.
-    Quick, whatever is given."""
+    """Raise RequestError for a session that the target cannot have; quick for any input.
+
+    ids: a text so far, of which the first `n_prompt` are the prompt.
+
+    Raises PromptTooLong if not one token would fit after the prompt.
+    """
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
@@ -328,16 +422,13 @@ def check_request(
         raise PromptTooLong.of(n_prompt, limits.n_ctx)
     if min(ids) < 0 or max(ids) >= limits.n_vocab:
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
-    foreign = [token for token, _ in params.sampling.logit_bias if token >= limits.n_vocab]
-    if foreign:
-        raise RequestError(
-            f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias"
-        )
+    for token, _ in params.sampling.logit_bias:
+        if token >= limits.n_vocab:
+            raise RequestError(
+                f"logit_bias names token {token}, and the model has {limits.n_vocab}", "logit_bias"
+            )
     strategy = params.sampling.strategy
-    if params.grammar is not None and strategy in (
-        Strategy.PROBABILISTIC,
-        Strategy.THRESHOLD,
-    ):  # of unmasked rows
+    if params.grammar is not None and strategy in _UNMASKED:
         raise RequestError(
             f"strategy {strategy} does not go with a grammar or schema: use deterministic",
             "strategy",
@@ -345,10 +436,12 @@ def check_request(
 
 
 def check_resumed(generated: Sequence[int], constraint: Constraint, limits: TargetLimits) -> None:
-    """Raise RequestError where a text so far is not what its grammar allows. Takes its time: a step
-    or so for each id."""
-    said = [token for token in generated if token not in limits.end_ids]
-    if constraint.count_allowed(said) < len(said):
+    """Raise RequestError for a text so far that its grammar forbids.
+
+    It takes about the time of a step for each id.
+    """
+    text = [token for token in generated if token not in limits.end_ids]
+    if constraint.count_allowed(text) < len(text):
         raise RequestError(
             "the text so far is not what its grammar allows: it cannot be gone on with", "resume"
         )

@@ -137,7 +137,7 @@ class Simulation:
         if policy is not None:
             most_drafts = len(policy(texts.prompt).inputs.steps) - 1
         target = Target(
-            limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), most_drafts),
+            limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), max_drafts=most_drafts),
             costs=deepcopy(site.known or site.costs),
             slots=KVSlots(users, "whole", 0),
             n_batch=STEP_ROWS,
@@ -189,7 +189,9 @@ class Simulation:
         if not self._warm and now <= 0:
             # The first texts differ in length, or all users would always be at the same position.
             tokens = 1 + tokens * (user + 1) // (self._users + 1)
-        params = SessionParams(SamplingParams(), tokens, self._texts.draft_n, cache_prompt=False)
+        params = SessionParams(
+            SamplingParams(), tokens, draft_n=self._texts.draft_n, cache_prompt=False
+        )
         client = next(self._order) * self._users + user  # the first to ask is served first
         ids = (RIGHT,) * self._texts.prompt
         opening = vev.Opening(

@@ -64,8 +64,8 @@ ANSWER = ChatMessage("assistant", "answerword")
 ANOTHER = ChatMessage("assistant", "anotherword")
 CALL = ToolCall("call_1-a", "callname", '{"alpha": "valueword", "beta": 7}')
 SECOND = ToolCall("call_2-b", "secondname", '{"gamma": true}')
-RESULT = ChatMessage("tool", "resultword", CALL.name, tool_call_id=CALL.id)
-NEXT = ChatMessage("tool", "nextword", SECOND.name, tool_call_id=SECOND.id)
+RESULT = ChatMessage("tool", "resultword", name=CALL.name, tool_call_id=CALL.id)
+NEXT = ChatMessage("tool", "nextword", name=SECOND.name, tool_call_id=SECOND.id)
 CUT = '{"cutword": '
 THOUGHT = "thoughtword"
 TOOL: Json = {

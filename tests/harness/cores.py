@@ -75,7 +75,7 @@ class Verifier:
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
         target = Target(
-            limits=TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS),
+            limits=TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS),
             costs=StepCosts(),
             slots=KVSlots(N_SEQ, "whole", 0),
             n_batch=n_batch,

@@ -114,7 +114,7 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT
 ) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
+    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n=draft_n))
 
 
 class Bench:

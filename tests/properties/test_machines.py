@@ -51,7 +51,7 @@ def open_all(world, sessions):
 
 
 def params_of(max_tokens, draft_n=None, sampling=GREEDY):
-    return SessionParams(sampling, max_tokens, draft_n)
+    return SessionParams(sampling, max_tokens, draft_n=draft_n)
 
 
 def endless(**options):

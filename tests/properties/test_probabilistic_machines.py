@@ -145,7 +145,7 @@ def bad_world(seed):
         )
         attached = [Drafter(accuracy=0.95, life=1.0), Drafter(accuracy=0.85)]
         prompt = (*PROMPT, seed % N_VOCAB, number)
-        world.open(SessionParams(sampling, 120, draft_n), attached, prompt)
+        world.open(SessionParams(sampling, 120, draft_n=draft_n), attached, prompt)
     world.share(1, Drafter(accuracy=0.9), 1.0)
     return world.run()
 

@@ -22,7 +22,7 @@ from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
 from specmesh.errors import Busy, EngineError, RequestError
 
-LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
+LIMITS = TargetLimits(64, 8, frozenset({7}), max_drafts=2)
 GRACE = 0.5
 PROMPT = (1, 2, 3)
 POLICY = solve(
@@ -107,7 +107,7 @@ class World:
         generated = ()
         if name:
             generated = tuple(self.rng.choices(range(7), k=self.rng.choice((0, 0, 2, 9))))
-        params = SessionParams(SamplingParams(), self.rng.choice((0, 1, 9)), None)
+        params = SessionParams(SamplingParams(), self.rng.choice((0, 1, 9)), draft_n=None)
         ids = self.rng.choice((PROMPT, PROMPT, None))
         named_only = bool(name) and self.rng.random() < 0.2
         request = Request("text", ids, params, id=name, generated=generated, named_only=named_only)

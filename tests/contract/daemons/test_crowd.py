@@ -94,7 +94,7 @@ class SlowReader(Flaky):
         return "".join(message.content for message in messages)
 
 
-SLOW = SessionParams(SamplingParams(), 20, 4)
+SLOW = SessionParams(SamplingParams(), 20, draft_n=4)
 SLOW_TEXT = Request("slow", None, SLOW)
 SLOW_CHAT = Request("", None, SLOW, messages=(ChatMessage("user", "slow"),))
 

@@ -20,7 +20,7 @@ COUNT = 30
 
 
 def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, count: int = COUNT) -> Request:
-    params = SessionParams(SamplingParams(), count, draft_n, (), logprobs)
+    params = SessionParams(SamplingParams(), count, draft_n=draft_n, stop=(), logprobs=logprobs)
     return Request(None, PROMPT, params, id=NAME, reconnect_timeout=PATIENCE)
 
 

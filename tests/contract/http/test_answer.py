@@ -122,7 +122,7 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
     assert texts == (["€", "\ufffd"] if stream else ["€\ufffd"])
 
 
-PARAMS = SessionParams(SamplingParams(temperature=0.5, seed=7), 40, 4, ("D",))
+PARAMS = SessionParams(SamplingParams(temperature=0.5, seed=7), 40, draft_n=4, stop=("D",))
 NAME = "cmpl-" + 32 * "a"
 
 

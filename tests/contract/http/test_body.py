@@ -329,7 +329,7 @@ def test_a_function_of_old_is_a_tool():
     answered = {"role": "function", "name": "f", "content": "3"}
     _, call, result = parse_chat({"messages": [USER, called, answered]}).requests[0].messages
     assert call == ChatMessage("assistant", "", tool_calls=(ToolCall("", "f", "{}"),))
-    assert result == ChatMessage("tool", "3", "f")
+    assert result == ChatMessage("tool", "3", name="f")
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])

@@ -28,7 +28,7 @@ ASKED = {
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),)),
-    ChatMessage("tool", "a", "f", tool_call_id="1"),
+    ChatMessage("tool", "a", name="f", tool_call_id="1"),
     ChatMessage("user", "And?"),
 )
 HERMES = TemplateTraits(

@@ -25,7 +25,7 @@ def calling(*calls: ToolCall, content: str = "", thought: str = "") -> ChatMessa
 
 
 def result(call: ToolCall, text: str = "3") -> ChatMessage:
-    return ChatMessage("tool", text, call.name, tool_call_id=call.id)
+    return ChatMessage("tool", text, name=call.name, tool_call_id=call.id)
 
 
 def texts(messages: list[ChatMessage], **traits: Any) -> list[tuple[str, str]]:

@@ -59,8 +59,8 @@ def language(grammars, texts):
 
 
 def session(constraint, sampling, *, draft_n=None, max_tokens=100):
-    limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
-    params = SessionParams(sampling, max_tokens, draft_n)
+    limits = TargetLimits(512, N_VOCAB, frozenset({END}), max_drafts=8, pieces=PIECES)
+    params = SessionParams(sampling, max_tokens, draft_n=draft_n)
     return session_of(PROMPT, params, limits, constraint=constraint)
 
 

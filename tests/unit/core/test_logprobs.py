@@ -88,7 +88,7 @@ STOPS = pytest.mark.parametrize("stop", [(), ("ab",)], ids=["to its end", "to a 
 
 
 def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True):
-    limits = TargetLimits(512, N_VOCAB, frozenset({END}), 3, PIECES, width=width)
+    limits = TargetLimits(512, N_VOCAB, frozenset({END}), max_drafts=3, pieces=PIECES, width=width)
     made = session(prompt, params, limits, n_prompt=len(prompt), attached=drafted)
     drafts = mostly_right(TARGET, random.Random(3)) if drafted else None
     return generate(made, TARGET, drafts, scores)
@@ -112,14 +112,16 @@ def expected(prompt, ids):
 @STOPS
 def test_each_token_has_the_row_that_chose_it(sampling, stop):
     """As the model gave it, whatever sampling makes of it."""
-    rounds = rounds_of(SessionParams(sampling, 60, None, stop, 2), drafted=False)
+    rounds = rounds_of(
+        SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2), drafted=False
+    )
     assert of_rounds(rounds) == expected(PROMPT, ids_of(rounds))
 
 
 @SAMPLINGS
 @STOPS
 def test_drafts_change_nothing_about_them(sampling, stop):
-    params = SessionParams(sampling, 60, None, stop, 2)
+    params = SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2)
     rounds = rounds_of(params)
     assert of_rounds(rounds) == of_rounds(rounds_of(params, drafted=False))
 
@@ -127,7 +129,7 @@ def test_drafts_change_nothing_about_them(sampling, stop):
 @SAMPLINGS
 @STOPS
 def test_some_of_these_drafts_are_accepted(sampling, stop):
-    rounds = rounds_of(SessionParams(sampling, 60, None, stop, 2))
+    rounds = rounds_of(SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2))
     assert any(done.accepted for done in rounds)
 
 
@@ -141,7 +143,7 @@ LENGTHS = pytest.mark.parametrize("length", [1, 2, 4, 70])
 def echoed(length, count, width, *, echo=True):
     """The prompt, the log-probabilities of its ids, and the rounds."""
     prompt = [1 + at % (N_VOCAB - 1) for at in range(length)]
-    params = SessionParams(GREEDY, count, None, (), 2)
+    params = SessionParams(GREEDY, count, draft_n=None, stop=(), logprobs=2)
     scores = []
     rounds = rounds_of(replace(params, echo=echo), prompt, width, scores)
     return prompt, scores, rounds

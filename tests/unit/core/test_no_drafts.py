@@ -63,7 +63,7 @@ class Spent:
 def core_of_two():
     """A core for two sessions."""
     target = Target(
-        limits=TargetLimits(64, 8, frozenset({7}), 4),
+        limits=TargetLimits(64, 8, frozenset({7}), max_drafts=4),
         costs=StepCosts(),
         slots=KVSlots(2, "cut", 64),
         n_batch=8,
@@ -80,7 +80,7 @@ class World:
         self.now, self.noted, self.ended = 0.0, [], []
         for drafter, n_ctx in drafters:
             self.handle(vev.DrafterJoined(drafter, n_ctx))
-        request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n))
+        request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n=draft_n))
         opening = vev.Opening(
             client=3, request=request, ids=PROMPT, n_prompt=3, constraint=constraint, owner=owner
         )
@@ -256,7 +256,7 @@ def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
     """Nobody is behind before the first step."""
     core = core_of_two()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    request = Request(None, PROMPT, SessionParams(GREEDY, 30, 2))
+    request = Request(None, PROMPT, SessionParams(GREEDY, 30, draft_n=2))
     core.handle(vev.Opening(client=3, request=request, ids=PROMPT, n_prompt=3), 0.0)
     *_, report = core.handle(vev.Signal.REPORT_WANTED, 0.0)
     assert report.sessions[0]["no_drafts"] is None

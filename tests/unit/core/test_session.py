@@ -31,7 +31,9 @@ TARGET = partial(row, end_bias=-3.0)
 
 
 def session(ids=PROMPT, params=PARAMS, n_ctx=512, width=None):
-    limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), 3, PIECES, width=width)
+    limits = TargetLimits(
+        n_ctx, N_VOCAB, frozenset({END}), max_drafts=3, pieces=PIECES, width=width
+    )
     return session_of(ids, params, limits, n_prompt=len(PROMPT))
 
 
@@ -106,8 +108,8 @@ params = st.builds(
     SessionParams,
     st.builds(SamplingParams, temperature=st.sampled_from([0.0, 0.8]), seed=st.integers(0, 99)),
     st.integers(1, 40),
-    st.sampled_from([None, 0, 3]),
-    st.sampled_from([(), ("ab",), ("bc", "da"), ("cabd",), ("aaa", "bbb")]),
+    draft_n=st.sampled_from([None, 0, 3]),
+    stop=st.sampled_from([(), ("ab",), ("bc", "da"), ("cabd",), ("aaa", "bbb")]),
 )
 anywhere = given(
     params=params,

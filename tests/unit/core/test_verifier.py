@@ -46,7 +46,7 @@ def core_with(table=None, slots=None):
     for rows, seconds in (table or {}).items():
         costs.record(rows, seconds)
     target = Target(
-        limits=TargetLimits(9000, 8, frozenset({7}), 4),
+        limits=TargetLimits(9000, 8, frozenset({7}), max_drafts=4),
         costs=costs,
         slots=slots or KVSlots(MOST_SESSIONS, "cut", 64),
         n_batch=64,

@@ -34,7 +34,7 @@ def crossed(message):
     return decode(encode(message))
 
 
-CHAT = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
+CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_a_prompt_longer_than_its_ids_is_refused():
 
 def params_of(**sampling):
     sampled = SamplingParams(**sampling)
-    return SessionParams(sampled, 20, 5, ("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False)
+    return SessionParams(
+        sampled, 20, draft_n=5, stop=("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False
+    )
 
 
 @pytest.mark.parametrize(

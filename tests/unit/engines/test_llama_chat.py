@@ -23,7 +23,7 @@ PLAIN = (
     "{% if add_generation_prompt %}>{% endif %}"
 )
 SAID = (ChatMessage("system", "be"), ChatMessage("user", "hello"))
-BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
+BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", name="bot"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 
@@ -206,7 +206,7 @@ CALLS = "{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.a
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(CALL,)),
-    ChatMessage("tool", "3", "f", tool_call_id="1"),
+    ChatMessage("tool", "3", name="f", tool_call_id="1"),
 )
 
 
