@@ -1,4 +1,4 @@
-"""CPU threads of an engine beside those of the other daemon of its host.
+"""CPU threads of an engine on a host with another daemon.
 
 More threads than cores stall at every barrier. So default threads of the two daemons add up to at
 most the cores of the host while one drafts for the other.
@@ -14,18 +14,20 @@ HostPeer = m.Hello | m.Welcome
 
 
 class ThreadShare:
-    """How many threads an engine takes.
+    """The number of threads that an engine takes.
 
-    threads: now. alone: while no other daemon computes on `host`.
+    - A draft model on a host with others takes a quarter of the cores: it is small, and loses less
+      by that than a target.
+    - A target takes the cores that drafters leave.
 
-    A draft model takes a quarter of the cores beside others: it is small, and loses less by that
-    than a target. A target takes the cores that drafters leave.
+    threads: the number now.
+    alone: the number while no other daemon computes on `host`.
     """
 
     def __init__(
         self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool
     ) -> None:
-        """Begin alone. follows: the threads change with the others; else they stay."""
+        """Begin without others. follows: the threads change with the others."""
         self.alone = threads
         self.threads = threads
         self.host = host
@@ -39,21 +41,23 @@ class ThreadShare:
         return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
 
     def share(self, others: int) -> int:
-        """Return the threads beside others that take so many."""
+        """Return the threads for an engine while others take so many."""
         if not others or not self._follows:
             return self.alone
-        share = self._cores // 4 if self._drafter else self._cores - others
+        share = self._cores - others
+        if self._drafter:
+            share = self._cores // 4
         return max(share, 1)
 
     def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
-        """Take the threads that are right beside these peers; return a line for the log."""
+        """Take the threads that fit these peers; return a line for the log, if any."""
         others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
         before = self.threads
         self.threads = self.share(others)
         if self.threads != before:
-            why = "nobody else of this host computes on it"
-            if others:
-                why = f"others of this host take {others}"
+            why = f"others of this host take {others}"
+            if not others:
+                why = "nobody else of this host computes on it"
             fields: dict[str, object] = {"threads": self.threads, "cores": self._cores, "why": why}
             return ev.Noted("cpu_threads", fields)
         too_many = self.threads + others > self._cores

@@ -1,5 +1,6 @@
-"""What waits for something that all clients share: tenants take turns at it, whoever came first and
-with however much.
+"""A queue for something that all clients share: tenants take turns at it.
+
+A tenant gets no more turns for many items, or for older ones.
 
 A tenant is named by a path, from the widest to the narrowest: an API key and one of its
 connections, a connection alone, a drafter and a request of its clients. Turns are shared at each
@@ -9,6 +10,7 @@ part of the path, so a key has as many with a hundred connections as with one.
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 Tenant = tuple[Hashable, ...]
@@ -30,35 +32,37 @@ def parts_of(tenant: Tenant) -> list[Tenant]:
 
 
 class FairQueue(Generic[T]):
-    """Items of tenants, at most `room` of their costs together, but for one that is there alone.
-    Items of one tenant stay in order. Not safe from several threads."""
+    """Items of tenants. Those of one tenant stay in order. Not safe from several threads."""
 
     def __init__(self, room: int) -> None:
-        self._room, self._taken, self._number = room, 0, 0
+        """Begin without items. room: most cost of all items, unless there is only one."""
+        self._room = room
+        self._taken = 0
+        self._number = 0
         self._turns = _Turns[T]()
 
     def __len__(self) -> int:
         return len(self._turns)
 
     def push(self, tenant: Tenant, item: T, cost: int) -> T | None:
-        """Add an item. Return the one that must give way to it for want of room, which may be
-        itself; else None."""
+        """Add an item; return one that must give way for want of room, perhaps itself, or None."""
         self._number += 1
         self._taken += cost
         self._turns.push(tenant, _Waiting(self._number, tenant, item, cost))
         if self._taken <= self._room or len(self) == 1:
             return None
-        waiting = sorted(self._turns, key=lambda one: one.number)
-        crowding = waiting[give_way([(one.tenant, one.cost) for one in waiting])]
+        waiting = sorted(self._turns, key=attrgetter("number"))
+        costs = [(waits.tenant, waits.cost) for waits in waiting]
+        crowding = waiting[give_way(costs)]
         self._turns.remove(crowding.tenant, crowding)
         self._taken -= crowding.cost
         return crowding.item
 
     def pop(self) -> T:
-        """Take the item whose turn it is; raise IndexError where there is none."""
-        one = self._turns.pop()
-        self._taken -= one.cost
-        return one.item
+        """Take the item whose turn it is; raise IndexError without any."""
+        first = self._turns.pop()
+        self._taken -= first.cost
+        return first.item
 
 
 class _Turns(Generic[T]):
@@ -79,11 +83,12 @@ class _Turns(Generic[T]):
         for inner in self._inner.values():
             yield from inner
 
-    def push(self, path: Tenant, one: _Waiting[T]) -> None:
+    def push(self, path: Tenant, waits: _Waiting[T]) -> None:
         if path:
-            self._inner.setdefault(path[0], _Turns()).push(path[1:], one)
+            inner = self._inner.setdefault(path[0], _Turns())
+            inner.push(path[1:], waits)
         else:
-            self._own.append(one)
+            self._own.append(waits)
 
     def pop(self) -> _Waiting[T]:
         if self._own:
@@ -92,34 +97,40 @@ class _Turns(Generic[T]):
             raise IndexError("nothing waits")
         name = next(iter(self._inner))
         inner = self._inner.pop(name)
-        one = inner.pop()
+        first = inner.pop()
         if inner:
             self._inner[name] = inner  # its next turn is the last
-        return one
+        return first
 
-    def remove(self, path: Tenant, one: _Waiting[T]) -> None:
+    def remove(self, path: Tenant, waits: _Waiting[T]) -> None:
         if not path:
-            self._own.remove(one)
+            self._own.remove(waits)
             return
         inner = self._inner[path[0]]
-        inner.remove(path[1:], one)
+        inner.remove(path[1:], waits)
         if not inner:
             del self._inner[path[0]]
 
 
 def give_way(waiting: Sequence[tuple[Tenant, int]]) -> int:
-    """Return the index of the one that gives way where not all that wait have room, in order of
-    arrival, each with its cost: the newest of the tenant that takes most, at each part of the path.
-    Of equals the newest's own tenant."""
-    left, depth = list(range(len(waiting))), 0
+    """Return the index of the item that gives way to the others for want of room.
+
+    It is the newest item of the tenant that takes most, at each part of the path. If several take
+    most, it is that of the newest item's own tenant, if this is one of them.
+
+    waiting: the tenant and cost of each item, in order of arrival.
+    """
+    left = list(range(len(waiting)))
+    depth = 0
     while any(len(waiting[index][0]) > depth for index in left):
+        depth += 1
         costs = Counter[Tenant]()
         for index in left:
             tenant, cost = waiting[index]
-            costs[tenant[: depth + 1]] += cost
-        newest = waiting[left[-1]][0][: depth + 1]
-        most = max(costs.values())
-        crowding = newest if costs[newest] == most else costs.most_common(1)[0][0]
-        depth += 1
+            costs[tenant[:depth]] += cost
+        newest, _ = waiting[left[-1]]
+        crowding = newest[:depth]
+        if costs[crowding] < max(costs.values()):
+            [(crowding, _)] = costs.most_common(1)
         left = [index for index in left if waiting[index][0][:depth] == crowding]
     return left[-1]

@@ -90,48 +90,59 @@ class Fields:
 
 
 MOST_LEVELS = 200
-"""Lists and objects within one another, at most, where a value has a limit of its own."""
+"""Lists and objects within one another, at most, in a value with a limit of its own."""
+
+
+_NOTHING = object()
 
 
 def check_short(value: object, name: str, most: int) -> None:
-    """Raise RequestError where a value is nested too deeply, or certainly has more than `most`
-    letters as JSON; without writing that, and in no more steps than it may have letters."""
+    """Raise RequestError for a value that is nested too deeply, or too long as JSON.
+
+    It is too long if it certainly has more than `most` letters. No JSON is written for that, and
+    it takes at most `most` steps.
+    """
     letters = 0
-    for one in _values(value, name):
-        letters += len(one) if isinstance(one, str) else 1
+    for part in _values(value, name):
+        letters += len(part) if isinstance(part, str) else 1
         if letters > most:
             raise RequestError(f"{name} has more than {most} bytes: that is the most", name)
 
 
 def check_few(value: object, name: str, most: int) -> None:
-    """Raise RequestError where a value is nested too deeply, or is made of more than `most`."""
+    """Raise RequestError for a value that is nested too deeply, or is made of more than `most`."""
     if not is_few(value, most, name):
         raise RequestError(f"{name} has more than {most} values: that is the most", name)
 
 
 def is_few(value: object, most: int, name: str = "") -> bool:
-    """Return whether a value is made of at most so many. With a name raise RequestError where it
-    is nested too deeply."""
-    return sum(1 for _ in islice(_values(value, name), most + 1)) <= most
+    """Return True if a value is made of at most `most` values.
+
+    With a name raise RequestError for a value that is nested too deeply.
+    """
+    first_too_many = islice(_values(value, name), most, None)
+    return next(first_too_many, _NOTHING) is _NOTHING
 
 
 def _values(value: object, name: str) -> Iterator[object]:
-    """Yield a value, those that it is made of, and the names of its fields. With a name raise
-    RequestError where it is nested too deeply."""
-    left: list[tuple[Iterator[object], int]] = [(iter((value,)), 0)]
+    """Yield a value, those that it is made of, and the names of its fields.
+
+    With a name raise RequestError for a value that is nested too deeply.
+    """
+    left: list[Iterator[object]] = [iter((value,))]
     while left:
-        inside, depth = left[-1]
-        for one in inside:
-            yield one
-            if is_list(one):
-                left.append((iter(one), depth + 1))
+        depth = len(left)
+        for part in left[-1]:
+            yield part
+            if is_list(part):
+                left.append(iter(part))
                 break
-            if is_object(one):
-                left.append((chain(one, one.values()), depth + 1))
+            if is_object(part):
+                left.append(chain(part, part.values()))
                 break
         else:
             left.pop()
-        if name and depth > MOST_LEVELS:
+        if name and depth > MOST_LEVELS + 1:
             raise RequestError(f"{name} is nested too deeply", name)
 
 

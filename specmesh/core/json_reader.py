@@ -1,5 +1,4 @@
-"""JSON read so that no other thread waits for it long: one call into C keeps the interpreter's lock
-to its end."""
+"""JSON read in short steps: a call into C keeps the interpreter's lock from other threads."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +12,7 @@ PART = 2**12
 """Items of a list that one call writes, or letters of one that one call reads."""
 
 _Scan = Callable[[str, int], tuple[object, int]]
-"""Read the value that begins at a place of a text; return it, and where it ends."""
+"""Read the value that begins at a place of a text; return it, and the place of its end."""
 
 # Parts of json in Python, beside its C, that have no types.
 _make_scanner = cast("Callable[[json.JSONDecoder], _Scan]", vars(scanner)["py_make_scanner"])
@@ -37,42 +36,53 @@ class _InSteps(json.JSONDecoder):
 
 
 class _Reader:
-    """Reads JSON in one call into C, or lists and objects step by step in Python, but long lists of
-    numbers in parts."""
+    """Reads JSON in one call into C, or step by step in Python.
+
+    Step by step, long lists of numbers are read in parts by C.
+    """
 
     def __init__(self, parse_constant: Callable[[str], object] | None = None) -> None:
         self.at_once = json.JSONDecoder(parse_constant=parse_constant)
         self.in_steps = _InSteps(self._array, parse_constant)
 
     def _array(self, at: tuple[str, int], scan: _Scan) -> tuple[list[object], int]:
-        """Read a list from behind its bracket; return it, and where it ends."""
+        """Read a list from behind its bracket; return it, and the place of its end."""
         text, begin = at
-        values, end = list[object](), _end_of_numbers(text, begin)
+        values = list[object]()
+        end = _end_of_numbers(text, begin)
         while (cut := text.find(",", begin + PART, end)) >= 0:
             values += self.at_once.decode(f"[{text[begin:cut]}]")
             begin = cut + 1
-        rest = _read_list((text, begin), scan)
-        if values and not rest[0]:  # nothing after a comma
+        rest, end = _read_list((text, begin), scan)
+        if values and not rest:  # nothing after a comma
             raise json.JSONDecodeError("Expecting value", text, begin)
-        return values + rest[0], rest[1]
+        return values + rest, end
 
 
 def _end_of_numbers(text: str, begin: int) -> int:
-    """Return where the first list, object or text begins behind there, or a list ends."""
+    """Return the place of the first list, object or text after `begin`, or of a list's end."""
     end = text.find("]", begin)
     for mark in '[{"':
         found = text.find(mark, begin, end)
-        end = end if found < 0 else found
+        if found >= 0:
+            end = found
     return end
 
 
-_lenient, _strict = _Reader(), _Reader(_refuse_constant)
+_lenient = _Reader()
+_strict = _Reader(_refuse_constant)
 
 
 def read_json(text: str, few: int = FEW_VALUES, *, strict: bool = True) -> object:
-    """Return the value of JSON. Raises ValueError for what is none, and RecursionError. few: values,
-    about, above which it is read step by step. strict: NaN and Infinity are no JSON."""
+    """Return the value of JSON.
+
+    few: values, about, above which it is read step by step.
+    strict: NaN and Infinity are no JSON.
+
+    Raises ValueError for text that is no JSON, and RecursionError.
+    """
     reader = _strict if strict else _lenient
-    size = 1 + sum(map(text.count, ",[{:"))
-    value: object = (reader.at_once if size <= few else reader.in_steps).decode(text)
+    values = 1 + sum(map(text.count, ",[{:"))
+    read = reader.at_once if values <= few else reader.in_steps
+    value: object = read.decode(text)
     return value
