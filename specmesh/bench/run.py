@@ -11,7 +11,15 @@ from pathlib import Path
 from secrets import token_hex
 from statistics import median
 
-from specmesh.bench.texts import SIZES, WARM_UP_TOKENS, generate, ratio, summed, totals
+from specmesh.bench.texts import (
+    SIZES,
+    WARM_UP_TOKENS,
+    generate,
+    ratio,
+    requests_of,
+    summed,
+    totals,
+)
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import ConfigError
@@ -87,19 +95,23 @@ def outcomes(runs: Runs) -> list[Json]:
 def _outcome(iterations: list[list[GeneratedText]], expected: list[GeneratedText]) -> Json:
     texts = list(itertools.chain.from_iterable(iterations))
     rates = list(map(_rate, iterations))
-    sums = totals(texts)
+    outcome = totals(texts)
+    drafts = summed(texts, "drafted")
+    tokens = number_at(outcome, "tokens")
+    outcome["tokens_per_second"] = {
+        "median": round(median(rates), 3),
+        "low": round(min(rates), 3),
+        "high": max(rates),
+    }
+    outcome["mean_draft_n"] = ratio(drafts, summed(texts, "rounds"), 4) or 0.0
+    outcome["bytes_per_token"] = ratio(summed(texts, *SIZES), tokens, 2) or 0.0
     identical = 0
     for own in iterations:
         for text, truth in zip(own, expected, strict=True):
             if text.ids == truth.ids:
                 identical += 1
-    spread = {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)}
-    return sums | {
-        "tokens_per_second": spread,
-        "mean_draft_n": ratio(summed(texts, "drafted"), summed(texts, "rounds"), 4) or 0.0,
-        "bytes_per_token": ratio(summed(texts, *SIZES), number_at(sums, "tokens"), 2) or 0.0,
-        "identical": identical,
-    }
+    outcome["identical"] = identical
+    return outcome
 
 
 def _rate(texts: list[GeneratedText]) -> float:
@@ -138,8 +150,7 @@ def run_suite(
 
     Return the outcomes of each category, and those of all together at the end.
     """
-    all_prompts = itertools.chain.from_iterable(suite.values())
-    bodies = [body | {"prompt": prompt} for prompt in all_prompts]
+    bodies = requests_of(itertools.chain.from_iterable(suite.values()), body)
     runs = measure(client, bodies, iterations, advance, SOURCES)
     found = list[Json]()
     first = 0

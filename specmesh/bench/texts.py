@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -114,6 +114,11 @@ def bar(texts: int) -> Generator[Callable[[], None]]:
     with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("texts", total=texts)
         yield lambda: progress.advance(task)
+
+
+def requests_of(prompts: Iterable[str], body: Json) -> list[Json]:
+    """Return a request for each prompt, with the fields of the body."""
+    return [body | {"prompt": prompt} for prompt in prompts]
 
 
 def read_prompts(path: Path | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from specmesh.bench.texts import (
     generate,
     loaded_stats,
     read_prompts,
+    requests_of,
 )
 from specmesh.cli.options import (
     COUNT,
@@ -138,7 +139,7 @@ def _run_variants(
     from specmesh.bench.run import VARIANTS, measure, outcomes
 
     snapshot = drafting_stats(client)
-    bodies = [body | {"prompt": prompt} for prompt in prompts]
+    bodies = requests_of(prompts, body)
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         variants = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
     result = _result(snapshot) | {"prompts": len(prompts), "variants": variants}
@@ -207,7 +208,7 @@ def load(
         "ignore_eos": True,
         "draft_n": draft_n,
     }
-    bodies = [body | {"prompt": prompt} for prompt in prompts]
+    bodies = requests_of(prompts, body)
     levels: list[Json] = []
     with bar(sum(sessions) * iterations) as advance:
         generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
@@ -342,9 +343,8 @@ def plan(
             drafting = forecast(count, None)
             alone = forecast(count, 0)
             speedup = round(number_at(drafting, "total") / number_at(alone, "total"), 4)
-            levels.append(
-                {"users": count, "speedup": speedup, "drafting": drafting, "alone": alone}
-            )
+            level: Json = {"users": count, "speedup": speedup}
+            levels.append(level | {"drafting": drafting, "alone": alone})
             paying = paying and speedup >= PAYS
             if paying:
                 most = count

@@ -126,8 +126,9 @@ def _free_addresses() -> tuple[str, str]:
         socket.create_server(("127.0.0.1", 0)) as first,
         socket.create_server(("127.0.0.1", 0)) as second,
     ):
-        ports = first.getsockname()[1], second.getsockname()[1]
-    return f"tcp://127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}"
+        _, first_port = first.getsockname()
+        _, second_port = second.getsockname()
+    return f"tcp://127.0.0.1:{first_port}", f"tcp://127.0.0.1:{second_port}"
 
 
 class _Started:
@@ -158,7 +159,11 @@ class _Started:
 
 def _environment() -> dict[str, str]:
     """Return this process's environment without our variables, which are the user's settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+    environment = dict[str, str]()
+    for name, value in os.environ.items():
+        if not name.startswith("SPECMESH_"):
+            environment[name] = value
+    return environment
 
 
 def _ready(alone: Client, drafted: Client) -> bool:
@@ -209,7 +214,7 @@ def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
     rate = number_at(drafted.report, "tokens_per_second")
     steps = max(number_at(alone.report, "rounds"), 1)
     size = summed([drafted], *SIZES)
-    return {
+    found: Json = {
         "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
@@ -220,4 +225,7 @@ def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
         "tokens_per_second_alone": rate_alone,
         "speedup": round(rate / rate_alone, 3) if rate_alone else None,
         "bytes_per_token": round(size / len(drafted.ids), 1),
-    } | {name: drafted.report[name] for name in COUNTS}
+    }
+    for name in COUNTS:
+        found[name] = drafted.report[name]
+    return found

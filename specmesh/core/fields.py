@@ -31,7 +31,10 @@ class Fields:
         """Take a request's body; raise RequestError if it is no object."""
         if not is_object(given):
             raise RequestError("the request body must be a JSON object")
-        self.given: Json = {name: value for name, value in given.items() if value is not None}
+        self.given: Json = {}
+        for name, value in given.items():
+            if value is not None:
+                self.given[name] = value
         self._read: set[str] = set()
 
     def get(self, name: str, default: object = None) -> object:

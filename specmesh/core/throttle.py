@@ -24,9 +24,6 @@ class Throttle:
         return True
 
     def _forget_old(self, now: float) -> None:
-        recent = {
-            subject: done_at
-            for subject, done_at in self._done_at.items()
-            if now - done_at < self._seconds
-        }
-        self._done_at = recent
+        for subject, done_at in list(self._done_at.items()):
+            if now - done_at >= self._seconds:
+                del self._done_at[subject]

@@ -1,4 +1,4 @@
-"""Whether a drafter's vocabulary fits a verifier's: compared token by token, as bytes.
+"""Comparison of a drafter's vocabulary with a verifier's: token by token, as bytes.
 
 Files of one model spell their tokens differently and pad their tables differently, and two models
 of one size may share nothing. Only the bytes behind each id count. The verdicts:
@@ -147,14 +147,20 @@ def _ends_on_one_side(
 
 def _textless(pieces: Pieces, others: Pieces) -> list[int]:
     """Return the ids that have no text on either side."""
-    pairs = enumerate(zip(pieces, others, strict=False))
-    return [token for token, (piece, other) in pairs if not piece and not other]
+    found: list[int] = []
+    for token, (piece, other) in enumerate(zip(pieces, others, strict=False)):
+        if not piece and not other:
+            found.append(token)
+    return found
 
 
 def _unmatched_ends(vocabulary: Vocabulary, table: Mapping[int, int]) -> list[int]:
     """Return the end ids without a counterpart."""
-    known = range(len(vocabulary))
-    return [token for token in sorted(vocabulary.end_ids) if token in known and token not in table]
+    found: list[int] = []
+    for token in sorted(vocabulary.end_ids):
+        if token in range(len(vocabulary)) and token not in table:
+            found.append(token)
+    return found
 
 
 def _count_foreign(pieces: Pieces, table: Mapping[int, int]) -> int:
