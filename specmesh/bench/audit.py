@@ -46,8 +46,11 @@ def audit(
     bodies: requests with a prompt, a seed and sampling options.
     snapshot: the daemon's /stats.
     """
-    bodies = [body | {"logprobs": TOP_LOGPROBS, "cache_prompt": False} for body in bodies]
-    texts: dict[int | str, list[GeneratedText]] = {way: [] for way in (0, *ways)}
+    shown = {"logprobs": TOP_LOGPROBS, "cache_prompt": False}
+    bodies = [body | shown for body in bodies]
+    texts = dict[int | str, list[GeneratedText]]()
+    for way in (0, *ways):
+        texts[way] = []
     for body in bodies:
         for way, generated in texts.items():
             generated.append(generate(client, body | {"draft_n": way}))
@@ -100,11 +103,15 @@ def judged(result: Json) -> Json:
     limit = 0.0 if _is_reproducible(result["model"]) else MAX_NOISE
     too_noisy = number_at(result, "noise") > limit
     ways = objects_at(result, "ways")
-    undrafted = [way["draft_n"] for way in ways if not way["drafted"]]
+    undrafted = list[object]()
+    for way in ways:
+        if not way["drafted"]:
+            undrafted.append(way["draft_n"])
     if len(undrafted) < len(ways) and "auto" in undrafted:
         undrafted.remove("auto")
-    verdicts = [divergence["verdict"] for divergence in objects_at(result, "divergences")]
-    failed = too_noisy or bool(undrafted) or "error" in verdicts
+    failed = too_noisy or bool(undrafted)
+    for divergence in objects_at(result, "divergences"):
+        failed = failed or divergence["verdict"] == "error"
     return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
@@ -144,7 +151,11 @@ def _agreeing(pair: TextPair) -> Iterator[list[float]]:
             return
         row = _likeliest(entry)
         other_row = _likeliest(other_entry)
-        yield [abs(row[found] - other_row[found]) for found in row if found in other_row]
+        differences = list[float]()
+        for found in row:
+            if found in other_row:
+                differences.append(abs(row[found] - other_row[found]))
+        yield differences
 
 
 def _likeliest(entry: Json) -> dict[int, float]:

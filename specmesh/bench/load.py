@@ -4,11 +4,12 @@ import itertools
 import time
 from collections.abc import Callable
 from math import ceil
+from operator import attrgetter
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Thread
 
-from specmesh.bench.texts import generate, ratio, totals
+from specmesh.bench.texts import count_tokens, generate, ratio, totals
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json
 from specmesh.errors import Busy
@@ -88,11 +89,12 @@ def level(clients: Texts) -> Json:
 
 def _rate(texts: list[GeneratedText]) -> float:
     """Return the tokens per second, from the first request to the last token."""
-    begun = min(text.begun for text in texts)
-    seconds = max(text.ended for text in texts) - begun
+    begun: float = min(map(attrgetter("begun"), texts))
+    ended: float = max(map(attrgetter("ended"), texts))
+    seconds = ended - begun
     if seconds <= 0:
         return 0.0
-    return sum(len(text.ids) for text in texts) / seconds
+    return count_tokens(texts) / seconds
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:

@@ -93,8 +93,14 @@ def pairs_for(family: Json, size: float | None) -> list[Json]:
     pairs = objects_at(family, "pairs")
     if size is None:
         return pairs
-    same = [pair for pair in pairs if size_of(str(pair["target"])) == size]
-    return same or [pair for pair in pairs if 3 * number_at(pair, "draft_b") <= size]
+    same = list[Json]()
+    smaller = list[Json]()
+    for pair in pairs:
+        if size_of(str(pair["target"])) == size:
+            same.append(pair)
+        if 3 * number_at(pair, "draft_b") <= size:
+            smaller.append(pair)
+    return same or smaller
 
 
 def tables(size: float | None) -> list[StepTimes]:
@@ -119,7 +125,10 @@ def given(step_ms: float) -> StepTimes:
     """
     like = min(STEPS_MS, key=lambda name: abs(STEPS_MS[name][1] - step_ms))
     scale = step_ms / STEPS_MS[like][1]
-    costs = costs_of({0: {rows: ms * scale for rows, ms in STEPS_MS[like].items()}})
+    steps_ms = dict[int, float]()
+    for rows, ms in STEPS_MS[like].items():
+        steps_ms[rows] = ms * scale
+    costs = costs_of({0: steps_ms})
     return StepTimes(costs, "given", f"--step-ms; more rows estimated, as on {like}")
 
 
@@ -137,7 +146,11 @@ def draft_time(chip: str | None, draft_b: float) -> Json:
 
 
 def source_of(fact: Json) -> str:
-    return ", ".join(str(fact[key]) for key in ("conditions", "source", "date") if key in fact)
+    parts = list[str]()
+    for key in ("conditions", "source", "date"):
+        if key in fact:
+            parts.append(str(fact[key]))
+    return ", ".join(parts)
 
 
 def alphas(pair: Json) -> tuple[float, float]:
@@ -288,7 +301,8 @@ def rows(result: Json) -> list[Json]:
         rate = at(pair, "acceptance.rate")
         speedups = objects_at(pair, "speedup")
         for speedups_of_step, step in zip(speedups, objects_at(result, "steps"), strict=True):
-            low, high = speedups_of_step["low"], speedups_of_step["high"]
+            low = speedups_of_step["low"]
+            high = speedups_of_step["high"]
             row: Json = {
                 "drafter": pair["drafter"],
                 "acceptance": UNKNOWN if rate is None else f"{rate} published",

@@ -14,6 +14,7 @@ from statistics import median
 from specmesh.bench.texts import (
     SIZES,
     WARM_UP_TOKENS,
+    count_tokens,
     generate,
     ratio,
     requests_of,
@@ -65,13 +66,15 @@ def measure(
         generate(client, bodies[0] | warm_up)
     runs = Runs()
     for variant in variants:
-        runs[variant] = [[] for _ in range(iterations)]
+        runs[variant] = []
     for iteration in range(iterations):
+        for texts in runs.values():
+            texts.append([])
         for number, body in enumerate(bodies):
             shift = (iteration + number) % len(variants)  # no variant always follows the same one
             for variant in variants[shift:] + variants[:shift]:
                 text = generate(client, body | {"draft_n": ways[variant]})
-                runs[variant][iteration].append(text)
+                runs[variant][-1].append(text)
                 advance()
     return runs
 
@@ -116,14 +119,12 @@ def _outcome(iterations: list[list[GeneratedText]], expected: list[GeneratedText
 
 def _rate(texts: list[GeneratedText]) -> float:
     """Return the tokens per second of decoding, of texts that came one after the other."""
-    tokens = 0
     seconds = 0.0
     for text in texts:
-        tokens += len(text.ids)
         rate = number_at(text.report, "tokens_per_second")
         if rate:
             seconds += len(text.ids) / rate
-    return ratio(tokens, seconds, 3) or 0.0
+    return ratio(count_tokens(texts), seconds, 3) or 0.0
 
 
 def prompts(count: int | None) -> dict[str, list[str]]:
@@ -135,7 +136,9 @@ def prompts(count: int | None) -> dict[str, list[str]]:
     suite: dict[str, list[str]] = tomllib.loads(text)
     fresh = dict[str, list[str]]()
     for category, texts in suite.items():
-        fresh[category] = [f"No. {token_hex(8)}\n\n{prompt}" for prompt in texts[:count]]
+        fresh[category] = []
+        for prompt in texts[:count]:
+            fresh[category].append(f"No. {token_hex(8)}\n\n{prompt}")
     return fresh
 
 

@@ -67,13 +67,18 @@ def ratio(part: float, whole: float, digits: int) -> float | None:
     return round(part / whole, digits)
 
 
+def count_tokens(texts: list[GeneratedText]) -> int:
+    """Return the number of tokens of texts."""
+    return sum(len(text.ids) for text in texts)
+
+
 def totals(texts: list[GeneratedText]) -> Json:
     """Return the numbers of texts, tokens and drafts, and the rate of acceptance."""
     drafted = summed(texts, "drafted")
     accepted = summed(texts, "accepted")
     return {
         "texts": len(texts),
-        "tokens": sum(len(text.ids) for text in texts),
+        "tokens": count_tokens(texts),
         "drafted": drafted,
         "accepted": accepted,
         "acceptance_rate": ratio(accepted, drafted, 4),
