@@ -147,7 +147,7 @@ def test_a_shorter_one_does_not_wait_for_a_short_one():
 @pytest.mark.parametrize(
     ("max_tokens", "prompt"), [(17, 3), (2**31 - 1, 3), (1, GUEST_IDS), (16, GUEST_IDS - 24)]
 )
-def test_what_is_not_short_waits(max_tokens: int, prompt: int):
+def test_what_is_not_short_waits(max_tokens, prompt):
     verifier = Verifier(1, guests=1)
     verifier.ask(ALICE)
     verifier.admit()

@@ -59,7 +59,7 @@ def test_a_template_that_shows_tools_and_writes_calls_in_its_own_form():
     ("name", "call"),
     [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")],
 )
-def test_a_template_that_knows_no_tools(name: str, call: str):
+def test_a_template_that_knows_no_tools(name, call):
     """Tools are described in words, calls are text, and what came of them is the user's, whose turn
     it is once."""
     messages, variables = first(TemplateTraits(tool_format=name))
@@ -85,7 +85,7 @@ def test_a_loop_without_tools():
     ],
     ids=["a form that is not known", "another form than is chosen"],
 )
-def test_calls_in_two_forms_are_never_mixed(traits: TemplateTraits):
+def test_calls_in_two_forms_are_never_mixed(traits):
     """Where the model is to call in another form than the template writes, earlier calls are text
     in that form."""
     messages, _ = first(traits)
@@ -146,9 +146,7 @@ def alternates(roles: list[str]) -> bool:
         (LOOP, (), "Hi"),
     ],
 )
-def test_what_is_refused_is_tried_with_more_joined(
-    messages: tuple[ChatMessage, ...], merged: tuple[str, ...], begins: str
-):
+def test_what_is_refused_is_tried_with_more_joined(messages, merged, begins):
     chat = render(Request(None, None, params(), messages=messages), Target(alternates))
     assert chat == RenderedChat(f"{begins} {{}} False<think>", merged)
 
@@ -159,7 +157,7 @@ def test_an_assistant_that_begins_is_answered_after_an_empty_turn():
 
 
 @pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
-def test_a_long_chat_is_tried_in_two_ways(count: int, most: int):
+def test_a_long_chat_is_tried_in_two_ways(count, most):
     """As it is, and with everything joined."""
     tries = list[int]()
 
@@ -199,9 +197,7 @@ def test_the_form_of_an_answer():
         ("", "assistant: <think>", ""),
     ],
 )
-def test_a_grammar_knows_which_thought_may_come_first(
-    kind: GrammarKind, thinking: str, tail: str, before: str
-):
+def test_a_grammar_knows_which_thought_may_come_first(kind, thinking, tail, before):
     asked = params(Grammar(kind, "{}"))
     made = with_format(asked, TemplateTraits(thinking=thinking), tail)
     assert made.grammar == Grammar(kind, "{}", before)
@@ -228,7 +224,7 @@ THOUGHT = tuple(b"Hi {'a': 1} True<think>")
     ],
     ids=["text", "empty", "chat", "ids before a chat", "a chat resumed", "a completion resumed"],
 )
-def test_what_is_to_be_continued(request_: Request, ids: tuple[int, ...], thinking: str):
+def test_what_is_to_be_continued(request_, ids, thinking):
     """Ids, else a chat, else a text; a chat's answer has the form of the template: one resumed by
     ids is known by its name."""
     made, form = prompt_of(request_, Target())

@@ -54,9 +54,7 @@ def texts(messages: list[ChatMessage], **traits: Any) -> list[tuple[str, str]]:
         ({"developer": True}, [replace(SYSTEM, role="developer")], [("developer", "Be brief.")]),
     ],
 )  # fmt: skip
-def test_roles(
-    traits: dict[str, Any], messages: list[ChatMessage], expected: list[tuple[str, str]]
-):
+def test_roles(traits, messages, expected):
     assert texts(messages, **traits) == expected
 
 
@@ -75,7 +73,7 @@ def test_a_late_system_message_does_not_part_a_call_from_its_result():
     ("messages", "roles"),
     [([SYSTEM, USER], set()), ([SYSTEM, OTHER, USER, AGAIN], {"system", "user"})],
 )
-def test_which_roles_were_joined(messages: list[ChatMessage], roles: set[str]):
+def test_which_roles_were_joined(messages, roles):
     _, merged = adapted(messages, replace(ALL, systems=False, users=False))
     assert merged == roles
 
@@ -126,7 +124,7 @@ def test_calls_one_at_a_time():
         (IdKind.NAMED, "functions.f:7", "functions.f:7"),
     ],
 )
-def test_ids(kind: IdKind, given: str, expected: str):
+def test_ids(kind, given, expected):
     """The same for a call and what came of it."""
     call = replace(FIRST, id=given)
     made, _ = adapted([USER, calling(call), result(call)], replace(ALL, ids=kind))
@@ -134,7 +132,7 @@ def test_ids(kind: IdKind, given: str, expected: str):
 
 
 @pytest.mark.parametrize("given", ["call_1", "", "toolu_" + 40 * "x", "é"])
-def test_short_ids(given: str):
+def test_short_ids(given):
     call = replace(FIRST, id=given)
     made, _ = adapted([USER, calling(call), result(call)], replace(ALL, ids=IdKind.SHORT))
     fitting = made[1].tool_calls[0].id
@@ -168,7 +166,7 @@ ROLES = ["system", "developer", "user", "assistant", "call", "calls", "result"]
     st.fixed_dictionaries({name: st.booleans() for name in FLAGS}),
     st.sampled_from(list(IdKind)),
 )
-def test_nothing_is_lost(roles: list[str], flags: dict[str, bool], kind: IdKind):
+def test_nothing_is_lost(roles, flags, kind):
     """Every text and every call is there once, whatever a template takes."""
     messages = [_message(role, f"text{place}q", place) for place, role in enumerate(roles)]
     made, _ = adapted(messages, replace(ALL, **flags, ids=kind))

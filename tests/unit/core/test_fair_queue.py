@@ -86,5 +86,5 @@ def test_room_is_that_of_costs():
         ([((), 4), (ALICE, 5)], 1),
     ],
 )
-def test_who_gives_way(waiting: list[tuple[Tenant, int]], index: int):
+def test_who_gives_way(waiting, index):
     assert give_way(waiting) == index

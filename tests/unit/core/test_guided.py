@@ -290,7 +290,7 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
         (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
     ],
 )
-def test_an_impossible_grammar_is_refused(grammar: Grammar, why: str):
+def test_an_impossible_grammar_is_refused(grammar, why):
     with pytest.raises(RequestError, match=why):
         check_grammar(grammar)
 
@@ -300,7 +300,7 @@ def test_an_impossible_grammar_is_refused(grammar: Grammar, why: str):
     [(GBNF, "grammar"), (SCHEMA, "json_schema"), (GrammarKind.TOOLS, "tools")],
     ids=str,
 )
-def test_a_refusal_names_the_field(kind: GrammarKind, field: str):
+def test_a_refusal_names_the_field(kind, field):
     with pytest.raises(RequestError) as refused:
         check_grammar(Grammar(kind, "\udc80"))
     assert refused.value.param == field
@@ -321,7 +321,7 @@ def test_a_refusal_names_the_field(kind: GrammarKind, field: str):
         SamplingParams(temperature=1.0, penalties=Penalties(0.01, -100.0, -100.0)),
     ],
 )
-def test_nothing_makes_a_forbidden_id_win(params: SamplingParams):
+def test_nothing_makes_a_forbidden_id_win(params):
     allowed = np.zeros(64, np.bool_)
     allowed[[3, 7]] = True
     rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)
@@ -339,7 +339,7 @@ def test_nothing_makes_a_forbidden_id_win(params: SamplingParams):
 @pytest.mark.parametrize(
     ("text", "fits"), [("x" * 300_000, True), ('"' * 300_000, False), ("ü" * 300_000, False)]
 )
-def test_a_grammar_that_no_frame_holds_is_left_out(text: str, fits: bool):
+def test_a_grammar_that_no_frame_holds_is_left_out(text, fits):
     """Escapes and bytes count; all else of the session is the same."""
     grammar = Grammar(GrammarKind.TOOLS, text)
     params = SessionParams(SamplingParams(), 9, stop=("x",), grammar=grammar)
@@ -350,7 +350,7 @@ def test_a_grammar_that_no_frame_holds_is_left_out(text: str, fits: bool):
 
 
 @pytest.mark.parametrize("kind", GrammarKind)
-def test_the_wire_has_the_thought_that_comes_before_a_grammar(kind: GrammarKind):
+def test_the_wire_has_the_thought_that_comes_before_a_grammar(kind):
     text = "{}" if kind != GrammarKind.GBNF else 'root ::= "a"'
     inside = "" if kind == GrammarKind.TOOLS else "think!"
     params = SessionParams(

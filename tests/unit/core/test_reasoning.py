@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specmesh.core.text import reasoning
-from specmesh.core.text.reasoning import STYLES, Thinking, ThoughtSplitter, thinking
+from specmesh.core.text.reasoning import STYLES, ThoughtSplitter, thinking
 
 HARMONY = (
     "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
@@ -39,9 +39,7 @@ CASES = [
 @given(st.lists(st.integers(0, 300), max_size=8))
 @example(list(range(300)))
 @example([])
-def test_a_split_is_the_same_wherever_a_text_is_cut(
-    named: str, text: str, thought: str, answer: str, cuts: list[int]
-):
+def test_a_split_is_the_same_wherever_a_text_is_cut(named, text, thought, answer, cuts):
     splitter, told = ThoughtSplitter(named), ["", ""]
     for piece in cut_up(text, cuts):
         told = [
@@ -73,7 +71,7 @@ def test_what_cannot_be_a_mark_is_told_at_once():
         ("{{ messages[0].content }}", "<think>", ""),
     ],
 )
-def test_a_template_shows_the_marks_of_its_thoughts(template: str, prompt: str, named: str):
+def test_a_template_shows_the_marks_of_its_thoughts(template, prompt, named):
     assert thinking(reasoning.detect(template), prompt) == named
 
 
@@ -81,7 +79,7 @@ STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 
 
 @STYLE
-def test_a_thought_and_an_answer_in_every_style(style: Thinking):
+def test_a_thought_and_an_answer_in_every_style(style):
     """With the marks around the answer, where there are any, however the text is cut."""
     before, after = (*style.dropped, "", "")[:2]
     text = f"{style.begin}Hm <b>.{style.end}{before}So.{after}"
@@ -94,11 +92,11 @@ def test_a_thought_and_an_answer_in_every_style(style: Thinking):
 
 
 @STYLE
-def test_the_marks_around_a_thought_that_a_template_writes(style: Thinking):
+def test_the_marks_around_a_thought_that_a_template_writes(style):
     text = f"x {style.begin}\n a thought \n{style.end} y"
     assert reasoning.detect_written(text, "a thought") is style
 
 
 @STYLE
-def test_a_prompt_that_begins_a_thought(style: Thinking):
+def test_a_prompt_that_begins_a_thought(style):
     assert thinking(style, f"assistant: {style.begin}\n") == f"{style.name}!"

@@ -74,7 +74,7 @@ def read(
 
 @FORMS
 @pytest.mark.parametrize("before", ["", "I'll look.\n"])
-def test_calls_are_read(form: ToolFormat, before: str):
+def test_calls_are_read(form, before):
     asked: list[Call] = [("get", GIVEN), ("get_time", {}), ("get", {})][
         : None if form.between is not None else 1
     ]
@@ -91,9 +91,7 @@ def test_calls_are_read(form: ToolFormat, before: str):
     st.lists(st.integers(0, 800), max_size=8),
     st.booleans(),
 )
-def test_what_is_read_does_not_depend_on_pieces(
-    form: ToolFormat, before: str, calls: list[Call], lost: int, cuts: list[int], cut: bool
-):
+def test_what_is_read_does_not_depend_on_pieces(form, before, calls, lost, cuts, cut):
     """Not of texts either that end early, or name no tool."""
     text = spelt(form, *calls, before=before) if calls else before
     text = text[: len(text) - lost % (len(text) + 1)]
@@ -103,7 +101,7 @@ def test_what_is_read_does_not_depend_on_pieces(
 
 
 @FORMS
-def test_what_is_no_call_is_text(form: ToolFormat):
+def test_what_is_no_call_is_text(form):
     texts = [spelt(form, ("other", {}), before="x"), f"x {form.trigger} y"]
     for text in [*texts, *(one for one in NO_CALLS if not one.startswith(form.trigger))]:
         assert read(form, text, []) == (text, [])
@@ -116,7 +114,7 @@ def before_arguments(form: ToolFormat) -> int:
 
 
 @FORMS
-def test_a_call_that_ends_before_its_arguments_is_no_text(form: ToolFormat):
+def test_a_call_that_ends_before_its_arguments_is_no_text(form):
     """Once its first mark is whole, only a call can follow; before that, where the length cut
     it."""
     text = spelt(form, ("get_time", {}))
@@ -127,7 +125,7 @@ def test_a_call_that_ends_before_its_arguments_is_no_text(form: ToolFormat):
 
 
 @FORMS
-def test_half_a_mark_with_which_the_model_ends_is_text(form: ToolFormat):
+def test_half_a_mark_with_which_the_model_ends_is_text(form):
     text = f"x {form.trigger[:-1]}"
     assert read(form, text, []) == (text, [])
 
@@ -161,7 +159,7 @@ def test_llama_calls_without_its_mark_only_at_the_start():
 @pytest.mark.parametrize(
     "form", [form for form in FORMATS.values() if form.between is not None], ids=lambda f: f.name
 )
-def test_half_of_a_further_call_is_no_text(form: ToolFormat):
+def test_half_of_a_further_call_is_no_text(form):
     one, two = (spelt(form, *[("get", {})] * count).removesuffix(form.closing) for count in (1, 2))
     named = two.index("get", len(one)) + len("get")
     for end in range(len(one), named):
@@ -199,7 +197,7 @@ def test_an_early_end_leaves_what_came():
         ("lfm2", "get(flag=true, other=null)", {"flag": True, "other": None}),
     ],
 )
-def test_values_in_a_syntax_of_their_own(name: str, text: str, arguments: dict[str, Any]):
+def test_values_in_a_syntax_of_their_own(name, text, arguments):
     form = FORMATS[name]
     start = form.opening + (form.head if name == "gemma4" else "")
     begun = text.removeprefix("call:") if name == "gemma4" else text
@@ -209,7 +207,7 @@ def test_values_in_a_syntax_of_their_own(name: str, text: str, arguments: dict[s
 
 
 @pytest.mark.parametrize("name", ["gemma4", "lfm2", "minimax_m3"])
-def test_values_within_one_another_without_end_stop_a_call(name: str):
+def test_values_within_one_another_without_end_stop_a_call(name):
     form = FORMATS[name]
     deep = {"gemma4": "[", "lfm2": "[", "minimax_m3": f"{form.tag}<item>"}[name] * 5000
     begin = spelt(form, ("get", {"tags": [""]})).partition("tags")[0]
@@ -237,9 +235,7 @@ ROOT = {"$defs": {"Colour": {"enum": ["red", "1"]}, "Loop": {"$ref": "#/$defs/Lo
         ("[" * 100_000, None, f'"{"[" * 100_000}"'),
     ],
 )
-def test_an_argument_between_marks_becomes_json_as_its_schema_says(
-    text: str, schema: Any, written: str
-):
+def test_an_argument_between_marks_becomes_json_as_its_schema_says(text, schema, written):
     assert tool_calls.as_json(text, schema, ROOT) == written
 
 
@@ -254,7 +250,7 @@ JSON_ENDS = {
 
 
 @pytest.mark.parametrize("name", ["glm47", "kimi_k3", "deepseek32"])
-def test_json_between_marks_may_have_the_mark_in_a_string(name: str):
+def test_json_between_marks_may_have_the_mark_in_a_string(name):
     """A text may not: there the mark ends it."""
     form = FORMATS[name]
     end = form.param_end
@@ -270,14 +266,14 @@ def test_json_between_marks_may_have_the_mark_in_a_string(name: str):
 @pytest.mark.parametrize(
     "schema", [{"type": 5}, {"anyOf": 3}, {"type": [1]}, {"enum": 1}, {"$ref": 1}]
 )
-def test_types_of_what_is_no_schema(schema: Any):
+def test_types_of_what_is_no_schema(schema):
     assert tool_calls.types_of(schema, {}) == set()
 
 
 @pytest.mark.parametrize(
     "form", [form for form in FORMATS.values() if form.signs], ids=lambda form: form.name
 )
-def test_a_template_that_writes_no_calls_shows_signs_of_their_form(form: ToolFormat):
+def test_a_template_that_writes_no_calls_shows_signs_of_their_form(form):
     assert tool_formats.detect("{{ tools }} " + " ".join(form.signs)) is form
     assert tool_formats.detect("{{ tool_calls }} <tool_call>") is GENERIC
 
@@ -287,7 +283,7 @@ def test_a_template_that_writes_no_calls_shows_signs_of_their_form(form: ToolFor
     [form for form in FORMATS.values() if form is not GENERIC and not form.history],
     ids=lambda form: form.name,
 )
-def test_the_form_of_a_call_that_a_template_writes(form: ToolFormat):
+def test_the_form_of_a_call_that_a_template_writes(form):
     """Its id is the client's, or a number; other blanks change nothing."""
     call = ToolCall("abcdef123", "f", '{"a": "b", "c": 1}')
     text = write_calls(form, [call])
@@ -301,7 +297,7 @@ def test_the_form_of_a_call_that_a_template_writes(form: ToolFormat):
 
 
 @pytest.mark.parametrize("name", ["harmony", "llama4"])
-def test_a_form_that_differs_in_earlier_turns(name: str):
+def test_a_form_that_differs_in_earlier_turns(name):
     form = FORMATS[name]
     text = form.history.replace("$NAME", "f").replace("$ARGS", "{}")
     assert tool_formats.detect_written(f"x{text}y", ToolCall("1", "f", "{}")) is form
@@ -314,14 +310,14 @@ def test_calls_of_no_known_form():
 
 @pytest.mark.parametrize("arguments", ["", "no JSON", '{"cut": ', "[1]", "null"])
 @FORMS
-def test_arguments_that_are_no_object_are_written(form: ToolFormat, arguments: str):
+def test_arguments_that_are_no_object_are_written(form, arguments):
     text = write_calls(form, [ToolCall("1", "f", arguments)])
     assert "f" in text
     assert (arguments in text) or form.parameter or form.syntax
 
 
 @FORMS
-def test_the_marks_of_a_form_may_be_control_tokens(form: ToolFormat):
+def test_the_marks_of_a_form_may_be_control_tokens(form):
     """Each mark with angle brackets and bars, or in capital brackets, has its text."""
     text = form.opening + form.call + form.parameter + form.closing
     marks = re.findall(r"<\|[\w:]+\|>|<｜\w+｜>|\[[A-Z_]+\]|<\|\w+>|<\w+\|>", text)

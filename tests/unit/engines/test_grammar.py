@@ -55,7 +55,7 @@ def common(texts: list[bytes]) -> bytes:
 
 @settings(max_examples=settings().max_examples // 4)
 @given(st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6), st.data())
-def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], data: st.DataObject):
+def test_masks_are_those_of_brute_force(grammars, texts, data):
     """Every id whose bytes can go on, ends where the text is whole, and nothing else; where one text alone can follow,
     the next of the ids that spell it."""
     quoted = " | ".join(f'"{text}"' for text in sorted(texts))
@@ -114,9 +114,7 @@ OBJECT = {
     st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(OBJECT)]),
     st.data(),
 )
-def test_it_goes_on_as_one_that_begins_with_the_same_text(
-    grammars: Grammars, text: str, data: st.DataObject
-):
+def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars, text, data):
     """The ids that may follow depend on the text only, wherever it is resumed or taken back."""
     grammar = Grammar(GBNF if text.startswith("root") else SCHEMA, text)
     constraint, said = grammars.compile(grammar), list[int]()
@@ -157,7 +155,7 @@ def test_a_lexers_states_are_each_texts_own():
     assert far[0] == far[1] < 50_000
 
 
-def test_what_is_ambiguous_is_limited(grammars: Grammars):
+def test_what_is_ambiguous_is_limited(grammars):
     ambiguous = 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""'
     text, drafted, other = (
         grammars.compile(Grammar(GBNF, one)) for one in (ambiguous, ambiguous, 'root ::= "b"')
@@ -201,14 +199,14 @@ def test_what_is_ambiguous_is_limited(grammars: Grammars):
         (Grammar(SCHEMA, '{"$ref": "https://example.com/x"}'), "^json_schema cannot be used"),
     ],
 )
-def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: str):
+def test_what_cannot_be_used_is_told(grammars, grammar, why):
     with pytest.raises(RequestError, match=why) as told:
         grammars.compile(grammar)
     assert told.value.param == grammar.field
 
 
 @pytest.mark.parametrize("rest", [r'"\x03"', 'x\nx ::= x ","'])
-def test_what_no_token_goes_on_with_does_not_end(grammars: Grammars, rest: str):
+def test_what_no_token_goes_on_with_does_not_end(grammars, rest):
     """As if it were whole: it fails."""
     text = grammars.compile(Grammar(GBNF, f"root ::= [ab] {rest}"))
     text.accept(97)
@@ -235,9 +233,7 @@ NUMBER = {"properties": {"a": {"type": "integer"}}}
         ),  # a keyword's name
     ],
 )
-def test_an_object_has_what_its_schema_names(
-    grammars: Grammars, schema: dict[str, object], begun: str, more: bool
-):
+def test_an_object_has_what_its_schema_names(grammars, schema, begun, more):
     constraint = grammars.compile(Grammar(SCHEMA, json.dumps({"type": "object"} | schema)))
     named, longer = (
         [*ids(begun + rest + "}" * begun.count("{")), 300] for rest in ("", ', "z": 2')
@@ -315,7 +311,7 @@ def accepts(grammar: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_language_is_the_same(name: str):
+def test_the_language_is_the_same(name):
     grammar, good, bad = CASES[name]
     assert [text for text in good if not accepts(grammar, text)] == []
     assert [text for text in bad if accepts(grammar, text)] == []
@@ -345,7 +341,7 @@ def test_the_language_is_the_same(name: str):
         ("root ::= " + "(" * 5000, "nested too deeply"),
     ],
 )
-def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
+def test_what_is_none_is_refused_with_its_line(grammar, why):
     with pytest.raises(RequestError, match=why):
         gbnf_to_lark(grammar)
 
@@ -390,13 +386,13 @@ LATE = ChildLate("it took more than 0.05 s")
 LARK: Json = {"lark": 'start: "a"'}
 
 
-def test_what_takes_long_is_not_waited_for(grammars: Grammars):
+def test_what_takes_long_is_not_waited_for(grammars):
     with pytest.raises(ChildLate):
         grammars.compile(Grammar(SCHEMA, json.dumps(SLOW)), patient=False)
     assert grammars.compile(Grammar(GBNF, 'root ::= "a"'), patient=False)
 
 
-def test_what_took_too_much_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
+def test_what_took_too_much_is_not_tried_again(monkeypatch):
     patient = Asked(ChildLate("it took more than 3 s"))
     grammars = made_of(monkeypatch, Asked(), patient)
     for how in (True, False, True):
@@ -406,9 +402,7 @@ def test_what_took_too_much_is_not_tried_again(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("answer", [{"refused": "no"}, ChildFailed("it ended with SIGKILL")])
-def test_what_was_refused_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch, answer: Json | ChildFailed
-):
+def test_what_was_refused_is_not_tried_again(monkeypatch, answer):
     compiler = Asked(answer)
     grammars = made_of(monkeypatch, compiler)
     for _ in range(3):
@@ -417,7 +411,7 @@ def test_what_was_refused_is_not_tried_again(
     assert compiler.count == 1
 
 
-def test_what_took_too_much_is_tried_again_later(monkeypatch: pytest.MonkeyPatch):
+def test_what_took_too_much_is_tried_again_later(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(grammar.time, "monotonic", lambda: now[0])
     grammars = made_of(monkeypatch, Asked(ChildLate("too long"), LARK))
@@ -427,7 +421,7 @@ def test_what_took_too_much_is_tried_again_later(monkeypatch: pytest.MonkeyPatch
     assert grammars.compile(Grammar(GBNF, "x"))
 
 
-def test_what_took_long_once_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch):
+def test_what_took_long_once_is_not_waited_for_again(monkeypatch):
     """It is known, but may take long to begin, too."""
     quick, patient = Asked(LATE), Asked(LARK)
     grammars = made_of(monkeypatch, quick, patient)
@@ -438,7 +432,7 @@ def test_what_took_long_once_is_not_waited_for_again(monkeypatch: pytest.MonkeyP
     assert (quick.count, patient.count) == (1, 1)
 
 
-def test_as_many_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch):
+def test_as_many_are_remembered_as_may_be(monkeypatch):
     compiler = Asked(*[LARK] * (grammar.CACHED + 2))
     grammars = made_of(monkeypatch, compiler)
     for name in ("first", *(str(number) for number in range(grammar.CACHED)), "first"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from specmesh.core.text.reasoning import STYLES, Thinking
+from specmesh.core.text.reasoning import STYLES
 from specmesh.engines.grammar_source import answer
 from specmesh.engines.schema_faults import strict
 from specmesh.engines.schema_keywords import SchemaFault
@@ -100,9 +100,7 @@ CLOSED: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), CLOSED)
-def test_an_object_has_the_names_that_some_subschema_declares(
-    schema: dict[str, Any], good: list[Any], bad: list[Any]
-):
+def test_an_object_has_the_names_that_some_subschema_declares(schema, good, bad):
     assert [one for one, taken in zip(good, written(schema, *good), strict=True) if not taken] == []
     assert [one for one, taken in zip(bad, written(schema, *bad), strict=True) if taken] == []
 
@@ -128,9 +126,7 @@ ONE_OF: list[tuple[list[Any], dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("branches", "more", "good", "bad"), ONE_OF)
-def test_a_one_of_whose_branches_exclude_each_other(
-    branches: list[Any], more: dict[str, Any], good: list[Any], bad: list[Any]
-):
+def test_a_one_of_whose_branches_exclude_each_other(branches, more, good, bad):
     schema = more | {"oneOf": branches}
     assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
 
@@ -147,7 +143,7 @@ def test_a_name_comes_once_in_whatever_spelling():
 
 @pytest.mark.parametrize("form", ["date", "date-time", "time"])
 @given(data=st.data())
-def test_days_and_times_are_those_of_the_calendar(form: str, data: st.DataObject):
+def test_days_and_times_are_those_of_the_calendar(form, data):
     numbers = [data.draw(st.integers(0, most)) for most in (9999, 13, 32, 24, 60, 60)]
     year, month, day, hour, minute, second = numbers
     date, time = f"{year:04}-{month:02}-{day:02}", f"{hour:02}:{minute:02}:{second:02}Z"
@@ -178,12 +174,12 @@ NUMBERS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), NUMBERS)
-def test_bounds_that_no_double_holds(schema: dict[str, Any], good: list[Any], bad: list[Any]):
+def test_bounds_that_no_double_holds(schema, good, bad):
     assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**20), 10**20))
-def test_a_constant_number_is_itself_or_refused(number: float):
+def test_a_constant_number_is_itself_or_refused(number):
     """What can be written for it is equal to it."""
     try:
         rule = strict({"const": number})
@@ -223,9 +219,7 @@ REWRITTEN: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), REWRITTEN)
-def test_what_can_be_put_in_other_words_is_kept_to(
-    schema: dict[str, Any], good: list[Any], bad: list[Any]
-):
+def test_what_can_be_put_in_other_words_is_kept_to(schema, good, bad):
     assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
 
 
@@ -268,7 +262,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("schema", "told"), FAULTS)
-def test_a_fault_is_told_with_its_place(schema: dict[str, Any], told: str):
+def test_a_fault_is_told_with_its_place(schema, told):
     refused = answer({"kind": "json_schema", "text": json.dumps(schema)})
     assert refused == {"refused": told}
 
@@ -295,7 +289,7 @@ def test_a_large_schemas_fault_is_found():
         ("gbnf", 'root ::= "<" root ">" | [a-z]', "<<b>>"),
     ],
 )
-def test_a_thought_comes_before_the_answer(style: Thinking, kind: str, text: str, good: str):
+def test_a_thought_comes_before_the_answer(style, kind, text, good):
     """It is free; the answer behind it is not."""
     inside, maybe, over = (matcher(text, kind, style.name + mark) for mark in ("!", "", "."))
     thought = f"{style.begin}I think {good}{style.end}"

@@ -67,12 +67,12 @@ class TestGpu:
     @pytest.mark.fault("E7.82")
     def test_the_cpu_instead_is_warned_of(
         self,
-        tiny_gguf: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        backends: tuple[str, ...],
-        gpu_layers: int | None,
-        warned: bool,
-    ) -> None:
+        tiny_gguf,
+        monkeypatch,
+        backends,
+        gpu_layers,
+        warned,
+    ):
         """Where one was asked for, or the build is for one; by either daemon's engine."""
         monkeypatch.setattr(llama_model, "gpu_backends", lambda: backends)
         monkeypatch.setattr(llama_model, "gpu_devices", tuple)
@@ -82,7 +82,7 @@ class TestGpu:
             assert [one["event"] for one in told].count("no_gpu") == warned
 
     @pytest.mark.fault("E7.82")
-    def test_required(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_required(self, tiny_gguf, monkeypatch):
         """Nothing is loaded without one."""
         monkeypatch.setattr(llama_model, "gpu_devices", tuple)
         with pytest.raises(ConfigError, match="--require-gpu: there is no GPU"):
@@ -98,9 +98,7 @@ class TestGpu:
         ],
     )
     @pytest.mark.fault("E7.82")
-    def test_it_may_come(
-        self, monkeypatch: pytest.MonkeyPatch, seen: object, error: type[Exception] | None
-    ) -> None:
+    def test_it_may_come(self, monkeypatch, seen, error):
         """Where the build is for one and the driver is not ready yet; else it never does."""
 
         def ask(_: object) -> object:
@@ -117,21 +115,19 @@ class TestGpu:
             llama_library.check_gpu()
         assert type(raised.value) is error
 
-    def test_a_child_sees_what_this_process_sees(self) -> None:
+    def test_a_child_sees_what_this_process_sees(self):
         seen = llama_library.answer({})
         assert seen == {"gpus": list(llama_library.gpu_devices()), "backends": []}
 
 
 class TestEngine:
     @pytest.mark.fault("E7.81")
-    def test_refused(self, tiny_gguf: Path) -> None:
+    def test_refused(self, tiny_gguf):
         with pytest.raises(ConfigError, match="fewer sequences"):
             LlamaVerifier(settings(tiny_gguf, max_sessions=257))
 
     @pytest.mark.parametrize(("trained", "warned"), [(0, 0), (64, 0), (32, 1)])
-    def test_a_context_beyond_training(
-        self, make_gguf: Callable[..., Path], trained: int, warned: int
-    ) -> None:
+    def test_a_context_beyond_training(self, make_gguf, trained, warned):
         """It is warned of where the file says what it was trained with."""
         path = make_gguf(f"trained-{trained}", n_ctx=trained)
         with capture_logs() as told:
@@ -140,14 +136,12 @@ class TestEngine:
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
-    def test_no_memory_for_the_context(
-        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int
-    ) -> None:
+    def test_no_memory_for_the_context(self, tiny_gguf, monkeypatch, n_ctx):
         monkeypatch.setattr(llama_library.library(), "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
             LlamaVerifier(settings(tiny_gguf, ctx=n_ctx))
 
-    def test_rows_with_logits_are_bounded(self, tiny_gguf: Path) -> None:
+    def test_rows_with_logits_are_bounded(self, tiny_gguf):
         engine = LlamaVerifier(settings(tiny_gguf), max_draft=3)
         engine.decode([Span(0, 0, tuple(range(8)), logits=True)])
         with pytest.raises(Exception, match="9 with logits"):
@@ -160,12 +154,12 @@ class TestEngine:
     @pytest.mark.parametrize("arch", ["llama", "mamba"])
     def test_failed_step(
         self,
-        make_gguf: Callable[..., Path],
-        monkeypatch: pytest.MonkeyPatch,
-        arch: str,
-        code: int,
-        named: str,
-    ) -> None:
+        make_gguf,
+        monkeypatch,
+        arch,
+        code,
+        named,
+    ):
         """The sequences of a failed step are empty, and the others unchanged."""
         engine = LlamaVerifier(settings(make_gguf(f"tiny-{arch}", arch=arch)))
         ids = tuple(range(40, 52))
@@ -194,41 +188,39 @@ class TestVocabulary:
         "piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "]
     )
     @pytest.mark.parametrize("length", [0, 1, 20, MEGABYTE])
-    def test_encode(self, verifier: LlamaVerifier, piece: str, length: int) -> None:
+    def test_encode(self, verifier, piece, length):
         text = (piece * length)[:length]
         pieces = verifier.vocabulary.pieces
         assert b"".join(pieces[token] for token in verifier.tokenizer.encode(text)).decode() == text
 
     @pytest.mark.fault("E7.83")
-    def test_lone_surrogates(self, verifier: LlamaVerifier) -> None:
+    def test_lone_surrogates(self, verifier):
         with pytest.raises(RequestError, match="not valid Unicode"):
             verifier.tokenizer.encode("\udc80")
 
     @pytest.mark.fault("E7.83")
-    def test_a_text_that_would_end_the_daemon(self, make_gguf: Callable[..., Path]) -> None:
+    def test_a_text_that_would_end_the_daemon(self, make_gguf):
         """With some vocabularies each letter of a run takes stack; a thread has too little."""
         engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
         assert len(engine.tokenizer.encode("x" * MEGABYTE)) == MEGABYTE
         engine.close()
 
     @given(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \u2581\n<|im_>"))))
-    def test_no_text_has_fewer_ids_than_said(self, text: str) -> None:
+    def test_no_text_has_fewer_ids_than_said(self, text):
         """Whatever is in it: control characters, blanks, marks of special tokens."""
         for encoder in bundled_encoders():
             assert encoder.least_ids(text) <= len(encoder.encode(text, special=False))
 
-    def test_bytes_that_no_id_stands_for_count_for_nothing(self) -> None:
+    def test_bytes_that_no_id_stands_for_count_for_nothing(self):
         """A vocabulary without them drops them, as SmolLM2's some control characters."""
         assert TextCoverage(4, b"\x04").least_ids("\x04" * 100 + "abcde") == 2
         assert TextCoverage(0, b"").least_ids("abcde") == 0
 
-    def test_a_long_text_has_many_ids(self) -> None:
+    def test_a_long_text_has_many_ids(self):
         for encoder in bundled_encoders():
             assert encoder.least_ids("word " * 20_000) > 1000
 
-    def test_texts_are_tokenized_side_by_side(
-        self, verifier: LlamaVerifier, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_texts_are_tokenized_side_by_side(self, verifier, monkeypatch):
         """A short one does not wait for a long one, and a model is freed after both."""
         model, long = verifier.tokenizer.encoder, threading.Event()
         may_end = threading.Event()
@@ -247,9 +239,7 @@ class TestVocabulary:
             may_end.set()
             assert b"".join(map(model.vocabulary.pieces.__getitem__, ids.result())) == b"x" * 10_000
 
-    def test_a_model_is_freed_after_the_last_text(
-        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_model_is_freed_after_the_last_text(self, tiny_gguf, monkeypatch):
         engine = LlamaVerifier(settings(tiny_gguf))
         model, order = engine.tokenizer.encoder, list[str]()
         begun, closing = threading.Event(), threading.Event()
@@ -287,9 +277,7 @@ def bundled_encoders() -> tuple[LlamaEncoder, ...]:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_what_is_offloaded_has_no_cells(
-    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool
-) -> None:
+def test_what_is_offloaded_has_no_cells(tiny_gguf, monkeypatch, gpu):
     """Each step goes through all that there are. On a GPU, where a copy takes long, others must have stepped for a
     while, and each use of it begins that anew."""
     monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
@@ -320,7 +308,7 @@ def test_what_is_offloaded_has_no_cells(
     engine.close()
 
 
-def test_calls_after_the_end(tiny_gguf: Path) -> None:
+def test_calls_after_the_end(tiny_gguf):
     """A late call never reaches llama.cpp, which would end the process."""
     verifier, drafter = LlamaVerifier(settings(tiny_gguf)), LlamaDrafter(settings(tiny_gguf))
     for engine in (verifier, drafter):
@@ -335,14 +323,14 @@ def test_calls_after_the_end(tiny_gguf: Path) -> None:
         verifier.tokenizer.encode("x")
 
 
-def test_pin_is_the_packages() -> None:
+def test_pin_is_the_packages():
     assert (
         f"llama-cpp-python=={llama_library.PINNED}"
         in (Path(__file__).parents[3] / "pyproject.toml").read_text()
     )
 
 
-def test_nothing_on_stderr(tiny_gguf: Path) -> None:
+def test_nothing_on_stderr(tiny_gguf):
     program = (
         "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama.engine import *;"
         "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
@@ -371,7 +359,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.fault("E7.76")
-def test_cut_off_anywhere(tiny_gguf: Path, tmp_path: Path):
+def test_cut_off_anywhere(tiny_gguf, tmp_path):
     raw, path = tiny_gguf.read_bytes(), tmp_path / "model.gguf"
     for length in (*range(200), len(raw) // 2, len(raw) - 64):
         path.write_bytes(raw[:length])
@@ -380,7 +368,7 @@ def test_cut_off_anywhere(tiny_gguf: Path, tmp_path: Path):
 
 @pytest.mark.fault("E7.75")
 @pytest.mark.fault("E7.77")
-def test_no_file(tiny_gguf: Path, tmp_path: Path):
+def test_no_file(tiny_gguf, tmp_path):
     for part in (1, 3):
         (tmp_path / f"m-0000{part}-of-00003.gguf").write_bytes(tiny_gguf.read_bytes())
     assert "m-00002-of-00003.gguf is missing" in refused(tmp_path / "m-00001-of-00003.gguf")
@@ -416,14 +404,12 @@ def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
 
 class TestRestore:
     @pytest.mark.fault("E7.79")
-    def test_a_wrong_state_shows_in_the_logits(
-        self, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_wrong_state_shows_in_the_logits(self, make_gguf, monkeypatch):
         monkeypatch.setattr(Restore, "load", lambda *_: None)
         with pytest.raises(ConfigError, match="cannot verify"):
             LlamaVerifier(restoring(make_gguf, "lfm2"), max_draft=8)
 
-    def test_a_wide_step_taken_back(self, make_gguf: Callable[..., Path]) -> None:
+    def test_a_wide_step_taken_back(self, make_gguf):
         """More ids to decode again than a step has rows are decoded in pieces."""
         engine = LlamaVerifier(restoring(make_gguf, "lfm2"), n_batch=12, max_draft=11)
         engine.decode([Span(1, 0, IDS[:12], logits=False)])
@@ -444,9 +430,7 @@ class TestRestore:
         engine.close()
 
     @pytest.mark.parametrize("arch", RESTORING)
-    def test_a_state_that_does_not_come_back(
-        self, make_gguf: Callable[..., Path], arch: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_state_that_does_not_come_back(self, make_gguf, arch, monkeypatch):
         engine = LlamaVerifier(restoring(make_gguf, arch), max_draft=8)
         for seq in (0, 1):
             engine.decode([Span(seq, 0, IDS[:8], logits=False)])
@@ -461,7 +445,7 @@ class TestRestore:
         engine.close()
 
     @pytest.mark.parametrize("arch", RESTORING)
-    def test_a_long_chain_is_wrong(self, make_gguf: Callable[..., Path], arch: str) -> None:
+    def test_a_long_chain_is_wrong(self, make_gguf, arch):
         """A state that was saved within it is not gone back to."""
         engine, straight = (
             LlamaDrafter(restoring(make_gguf, arch)),
@@ -554,7 +538,7 @@ def test_the_whole_context(target, ids):
         target.decode([Span(0, N_CTX, (5,), logits=True)])
 
 
-def test_models_that_cannot(make_gguf: Callable[..., Path]):
+def test_models_that_cannot(make_gguf):
     """Rows that fill a step up must be removed again, which a recurrent state does not allow."""
     with pytest.raises(ConfigError, match="leave --reproducible out"):
         LlamaVerifier(settings(make_gguf("tiny-mamba", arch="mamba"), reproducible=True))

@@ -34,7 +34,7 @@ def opened(make_gguf: Callable[..., Path], template: str) -> AbstractContextMana
     )
 
 
-def test_own_template(make_gguf: Callable[..., Path]):
+def test_own_template(make_gguf):
     """Special tokens at a text's ends are left out on demand, one written in it is read; /props
     tells `texts`."""
     with opened(make_gguf, PLAIN) as engine:
@@ -48,7 +48,7 @@ def test_own_template(make_gguf: Callable[..., Path]):
 
 
 @pytest.mark.parametrize("template", ["{% for", "{{ x | nosuchfilter }}", "{% if %}"])
-def test_own_template_that_cannot_be_read(make_gguf: Callable[..., Path], template: str):
+def test_own_template_that_cannot_be_read(make_gguf, template):
     """A chat is refused with what is wrong with it, a model without one in other words."""
     with opened(make_gguf, template) as engine:
         with pytest.raises(RequestError, match=r"cannot be used: .+--chat-template") as refused:
@@ -64,7 +64,7 @@ def test_own_template_that_cannot_be_read(make_gguf: Callable[..., Path], templa
 @pytest.mark.parametrize(
     "template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"]
 )
-def test_template_that_refuses(make_gguf: Callable[..., Path], template: str):
+def test_template_that_refuses(make_gguf, template):
     with (
         opened(make_gguf, template) as engine,
         pytest.raises(RequestError, match="template refuses"),
@@ -110,7 +110,7 @@ def rendered(
         ),
     ],
 )
-def test_the_last_message_goes_on(template: str, text: str):
+def test_the_last_message_goes_on(template, text):
     assert rendered(template, BEGUN, continued=True) == {"text": text}
     assert rendered(template, BEGUN) != {"text": text}
 
@@ -142,7 +142,7 @@ def test_variables_of_a_chat():
         "{% import 'os' as os %}",
     ],
 )
-def test_template_is_in_a_sandbox(template: str):
+def test_template_is_in_a_sandbox(template):
     assert rendered(template, None) == {"text": ""}
     assert [*rendered(template)] == ["refused"]
 
@@ -180,7 +180,7 @@ def test_template_is_in_a_sandbox(template: str):
         ("{{ messages | map(attribute='content') | tojson }}", '["be", "hello"]'),
     ],
 )
-def test_what_templates_of_models_use(template: str, text: str):
+def test_what_templates_of_models_use(template, text):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for
     HTML."""
     assert rendered(template) == {"text": text}
@@ -234,7 +234,7 @@ def shown(template: str, said: Sequence[ChatMessage]) -> str:
     ],
     ids=["wants an object", "takes a text"],
 )
-def test_arguments_that_are_no_object(loop: str, as_text: bool, arguments: str):
+def test_arguments_that_are_no_object(loop, as_text, arguments):
     """Nothing where nothing was written; else the text as it is, or none where the template wants
     an object."""
     called = f"{{% if m.tool_calls %}}{{{{ m.tool_calls[0].function.name }}}} {loop}{{% endif %}}"
@@ -252,7 +252,7 @@ def test_arguments_that_are_no_object(loop: str, as_text: bool, arguments: str):
         ("{% if 'x' not in m.content %}", False),
     ],
 )
-def test_content_beside_calls_is_as_the_template_can_take_it(begin: str, wants_none: bool):
+def test_content_beside_calls_is_as_the_template_can_take_it(begin, wants_none):
     template = f"{{% for m in messages %}}{begin}{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
     said = (LOOP[0], LOOP[1], LOOP[2])
     if "not in" in begin:
@@ -273,7 +273,7 @@ def test_content_beside_calls_is_as_the_template_can_take_it(begin: str, wants_n
         ),
     ],
 )
-def test_a_thought_comes_where_the_template_finds_it(template: str, field: str):
+def test_a_thought_comes_where_the_template_finds_it(template, field):
     content = "{% if m.content is string %}{{ m.content }}{% endif %}"
     whole = f"{{% for m in messages %}}[{template}{content}]{{% endfor %}}"
     said = (LOOP[0], ChatMessage("assistant", "Yes.", reasoning="Hm."), ChatMessage("user", "So?"))
@@ -299,7 +299,7 @@ def test_an_empty_list_of_tools_for_a_template_that_counts_them():
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
     ],
 )
-def test_a_message_that_a_template_drops_is_refused(template: str):
+def test_a_message_that_a_template_drops_is_refused(template):
     assert shown(template, SAID) == "it does not show messages[0], of the role system"
 
 

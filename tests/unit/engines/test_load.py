@@ -94,7 +94,7 @@ def test_a_slow_target_is_not_measured_for_long():
     ],
     ids=["batch", "context", "logits"],
 )
-def test_narrow_targets(settings: SimSettings, info: dict[str, object], most: int):
+def test_narrow_targets(settings, info, most):
     """No measured step exceeds the target's batch, context or rows of logits."""
     assert widths(settings, **info) == {*range(1, most + 1)}
 
@@ -202,7 +202,7 @@ def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scr
     ],
     ids=["greedy", "sampled", "top-k", "top-p"],
 )
-def test_choices_are_those_of_an_identical_model(params: SamplingParams):
+def test_choices_are_those_of_an_identical_model(params):
     """With a permuted vocabulary the sampler chooses as in the verifier's order, everywhere."""
     draft, order = shuffled(VERIFIER)
     engine, inner = wrapped(draft)
@@ -217,7 +217,7 @@ def test_choices_are_those_of_an_identical_model(params: SamplingParams):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_best_token_without_counterpart_is_no_guess(temperature: float):
+def test_best_token_without_counterpart_is_no_guess(temperature):
     """Where the model would say a foreign token there is no guess, not a second-best one."""
     draft = Vocabulary((*WORDS[:39], b"foreign", b""), frozenset({40}))
     engine, inner = wrapped(draft)
@@ -254,7 +254,7 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=12)), max_size=12)
 )
-def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
+def test_equals_a_full_search_after_any_history(moves):
     drafter = NgramDrafter(512, 1)
     ids: list[int] = []
     for length, more in moves:

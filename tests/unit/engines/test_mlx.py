@@ -1,6 +1,5 @@
 """MLX as drafter: vocabularies, compared with llama.cpp's, unusable models, errors."""
 
-from collections.abc import Callable
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -35,7 +34,7 @@ def opened(folder: Path) -> MlxDrafter:
 
 
 @pytest.mark.fault("E7.82")
-def test_the_cpu_instead_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+def test_the_cpu_instead_of_a_gpu(monkeypatch):
     """It is warned of where one was asked for, and refused where one is required."""
     mx = model._library("mlx.core")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
@@ -54,7 +53,7 @@ def test_the_cpu_instead_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.fault("E7.78")
 @pytest.mark.parametrize("kind", ["tiny", "bundled"])
-def test_same_vocabulary(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], kind: str):
+def test_same_vocabulary(make_gguf, make_hf, kind):
     """One model as GGUF in llama.cpp and as Hugging Face directory in MLX."""
     path, folder = MODELS / "drafter.gguf", MODELS / "drafter-hf"
     if kind == "tiny":
@@ -82,9 +81,7 @@ def refused(folder: Path, says: str) -> None:
         ("tokenizer.json", lambda _: b"[]"),
     ],
 )
-def test_unusable_models(
-    make_hf: Callable[..., Path], name: str, damaged: Callable[[bytes], bytes]
-):
+def test_unusable_models(make_hf, name, damaged):
     """A damaged file, and then none."""
     folder = make_hf(f"bad-{name}", "llama")
     path = folder / name
@@ -99,9 +96,7 @@ def test_unusable_models(
     "trouble", [RuntimeError("no memory\nleft"), KeyError("gate"), IndexError()], ids=repr
 )
 @pytest.mark.parametrize("step", ["feed", "trim"])
-def test_whatever_mlx_raises(
-    make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, step: str, trouble: Exception
-):
+def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
     """It is an EngineError of one line; the sequence is empty then, and can be used again."""
 
     def fail(*_: object) -> None:
@@ -122,7 +117,7 @@ def test_whatever_mlx_raises(
         assert drafter.trim(0, 9) == 2
 
 
-def test_a_library_that_is_broken(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+def test_a_library_that_is_broken(make_hf, monkeypatch):
     """Whatever it raises as it is loaded."""
 
     def fail(_: str) -> None:
@@ -185,6 +180,6 @@ def test_added_tokens():
         BYTE_LEVEL | {"added_tokens": [3]},
     ],
 )
-def test_files_that_are_none(tokenizer: dict[str, Any]):
+def test_files_that_are_none(tokenizer):
     with pytest.raises(ConfigError, match="is not one"):
         token_bytes(tokenizer, 6, ())

@@ -171,9 +171,7 @@ slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_
 
 @slow
 @given(SCHEMAS, st.data())
-def test_a_document_is_taken_that_fits_and_whose_names_are_declared(
-    schema: Any, data: st.DataObject
-):
+def test_a_document_is_taken_that_fits_and_whose_names_are_declared(schema, data):
     """And none that does not fit; of the others those where some place takes all names."""
     matcher = grammar(schema)
     assume(matcher is not None)
@@ -187,5 +185,5 @@ def test_a_document_is_taken_that_fits_and_whose_names_are_declared(
 
 @slow
 @given(SCHEMAS)
-def test_nothing_is_refused_for_being_closed(schema: Any):
+def test_nothing_is_refused_for_being_closed(schema):
     assert grammar(schema) is not None or not plain(schema)

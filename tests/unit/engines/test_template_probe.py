@@ -99,14 +99,12 @@ DEVELOPERS = f"{EACH}{{% if m.role in ['developer', 'user'] %}}{SHOW}{{% endif %
         ),
     ],
 )  # fmt: skip
-def test_what_a_template_refuses_or_drops_is_joined(
-    template: str, messages: tuple[ChatMessage, ...], text: str, merged: tuple[str, ...]
-):
+def test_what_a_template_refuses_or_drops_is_joined(template, messages, text, merged):
     assert chat(template, *messages) == RenderedChat(text, merged)
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM, REFUSES_SYSTEM])
-def test_tools_in_words_are_joined_to_the_users_first_message(template: str):
+def test_tools_in_words_are_joined_to_the_users_first_message(template):
     """Also where the client sent no system message."""
     shown = chat(template, USER, tools=True)
     assert shown.text.startswith("[user|You can call these tools")
@@ -152,7 +150,7 @@ def test_a_template_that_shows_tools_but_no_calls():
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "generic"])
-def test_the_form_of_each_family_is_found(name: str):
+def test_the_form_of_each_family_is_found(name):
     """As its template writes a call with two arguments."""
     form = FORMATS[name]
     call = ToolCall("call_1-a", "callname", '{"alpha": "valueword", "beta": 7}')
@@ -195,9 +193,7 @@ NO_RESULTS = HERMES.replace(
     ],
     ids=["one call", "no text", "short ids", "no results", "turns", "first system"],
 )  # fmt: skip
-def test_no_text_and_no_call_of_a_loop_is_lost(
-    template: str, messages: tuple[ChatMessage, ...], words: list[str]
-):
+def test_no_text_and_no_call_of_a_loop_is_lost(template, messages, words):
     shown = chat(template, *messages, tools=True).text
     assert [word for word in words if word not in shown] == []
 
@@ -206,7 +202,7 @@ def test_no_text_and_no_call_of_a_loop_is_lost(
     ("begin", "end", "name"),
     [("<think>", "</think>", "think"), ("<mm:think>", "</mm:think>", "minimax_m3")],
 )
-def test_the_marks_around_thoughts_that_a_template_puts_together(begin: str, end: str, name: str):
+def test_the_marks_around_thoughts_that_a_template_puts_together(begin, end, name):
     """Neither is whole in its source."""
     template = (
         f"{{% set b = '{begin[:3]}' + '{begin[3:]}' %}}{{% set e = '{end[:3]}' + '{end[3:]}' %}}"

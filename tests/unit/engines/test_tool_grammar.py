@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
-from specmesh.core.text.reasoning import STYLES, Thinking
+from specmesh.core.text.reasoning import STYLES
 from specmesh.core.text.tool_calls import ArgumentsPart, CallParser, TextPart
 from specmesh.core.text.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -70,7 +70,7 @@ class Text:
 
 @FORMS
 @pytest.mark.parametrize("choice", ["auto", "required", {"name": "get_weather"}])
-def test_whole_calls_are_allowed(form: ToolFormat, choice: Any):
+def test_whole_calls_are_allowed(form, choice):
     for arguments in ({"city": "Köln \\ <b>", "unit": "C"}, {"city": "", "days": 3, "unit": "F"}):
         text = spelt(form, ("get_weather", arguments))
         assert Text(request(form.name, choice), text).may_end
@@ -90,7 +90,7 @@ def up_to_id(text: str) -> str:
 
 @FORMS
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_what_is_no_call_of_these_tools_is_refused(form: ToolFormat, choice: str):
+def test_what_is_no_call_of_these_tools_is_refused(form, choice):
     def refused(name: str, **arguments: Any) -> str:
         return Text(request(form.name, choice), spelt(form, (name, arguments))).rest
 
@@ -106,7 +106,7 @@ def test_what_is_no_call_of_these_tools_is_refused(form: ToolFormat, choice: str
 
 
 @FORMS
-def test_a_text_is_free_up_to_the_mark(form: ToolFormat):
+def test_a_text_is_free_up_to_the_mark(form):
     grammar, begun = request(form.name), Text(request(form.name), f"Look: {form.trigger}")
     for text in (
         "",
@@ -125,7 +125,7 @@ def test_a_text_is_free_up_to_the_mark(form: ToolFormat):
 
 
 @FORMS
-def test_what_a_name_leaves_open_is_forced(form: ToolFormat):
+def test_what_a_name_leaves_open_is_forced(form):
     text, arguments = spelt(form, TIME), "" if form.parameter or form.syntax else "{}"
     begun = text.partition("get_t")[0] + "get_t"
     rest = up_to_id("ime" + form.after + arguments + form.end)
@@ -135,7 +135,7 @@ def test_what_a_name_leaves_open_is_forced(form: ToolFormat):
 
 
 @FORMS
-def test_the_name_of_a_required_argument_is_forced(form: ToolFormat):
+def test_the_name_of_a_required_argument_is_forced(form):
     opened = '{"city": "'
     if form.parameter:
         opened = f"{form.param_begin}city{form.param_middle}"
@@ -149,7 +149,7 @@ def test_the_name_of_a_required_argument_is_forced(form: ToolFormat):
 
 
 @FORMS
-def test_several_calls_where_they_may_be_parallel(form: ToolFormat):
+def test_several_calls_where_they_may_be_parallel(form):
     text = spelt(form, TIME, TIME, TIME)
     for choice in ("auto", "required"):
         assert Text(request(form.name, choice), text).may_end == (form.between is not None)
@@ -220,9 +220,7 @@ def arguments_read(form: ToolFormat, text: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", TYPED)
 @given(VALUES)
-def test_every_argument_that_a_schema_allows_can_be_written_and_is_read(
-    name: str, arguments: dict[str, Any]
-):
+def test_every_argument_that_a_schema_allows_can_be_written_and_is_read(name, arguments):
     form, ordered = FORMATS[name], in_order(arguments)
     text = spelt(form, ("get", ordered))
     grammar = request(form.name, "required", tools=[{"name": "get", "parameters": RICH}])
@@ -232,7 +230,7 @@ def test_every_argument_that_a_schema_allows_can_be_written_and_is_read(
 
 
 @given(VALUES)
-def test_arguments_between_marks_within_one_another(arguments: dict[str, Any]):
+def test_arguments_between_marks_within_one_another(arguments):
     """MiniMax-M3's, where a list without items is an object or a text unless the schema says it."""
     form = FORMATS["minimax_m3"]
     ordered = in_order(arguments | {"city": "Ulm", "other": "x"})
@@ -246,7 +244,7 @@ def test_arguments_between_marks_within_one_another(arguments: dict[str, Any]):
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_thought_comes_first(style: Thinking, choice: str):
+def test_a_thought_comes_first(style, choice):
     """It may mention calls; after it the text is free again only where it is anyway."""
     inside, maybe = (request("hermes", choice, thinking=style.name + mark) for mark in ("!", ""))
     made = spelt(FORMATS["hermes"], TIME)
@@ -290,7 +288,7 @@ def one(**parameters: Any) -> list[dict[str, Any]]:
 
 
 @FORMS
-def test_a_parameters_name_stays_a_name(form: ToolFormat):
+def test_a_parameters_name_stays_a_name(form):
     text = spelt(form, ("x.y-z_1", {'"}\\| /ü': 1}))
     assert Text(
         request(form.name, tools=one(properties={'"}\\| /ü': {"type": "integer"}})), text
@@ -316,7 +314,7 @@ def test_a_parameters_name_stays_a_name(form: ToolFormat):
         ("{}", "does not describe tools: KeyError: 'format'"),
     ],
 )
-def test_what_cannot_be_called_says_why(grammar: str, why: str):
+def test_what_cannot_be_called_says_why(grammar, why):
     assert why in str(answer({"kind": "tools", "text": grammar}).get("refused"))
 
 
@@ -347,9 +345,7 @@ IN_JSON = ("hermes", "llama3", "generic", "qwen3_coder", "glm47", "deepseek32", 
 
 @pytest.mark.parametrize("form", IN_JSON)
 @pytest.mark.parametrize(("schema", "definitions", "why"), UNKEPT)
-def test_what_cannot_be_kept_to_is_told_and_the_rest_is_kept(
-    form: str, schema: dict[str, Any], definitions: dict[str, Any], why: str
-):
+def test_what_cannot_be_kept_to_is_told_and_the_rest_is_kept(form, schema, definitions, why):
     bad = {"properties": {"m": schema, "n": {"type": "integer"}}, "required": ["n"]}
     tools = [{"name": "bad", "parameters": bad | {"$defs": definitions}}, *TOOLS]
     grammar = request(form, "required", tools=tools)
@@ -370,7 +366,7 @@ ANY_ARGUMENTS: dict[str, Any] = {"x": "y", "z": {"w": [1, None]}}
     ("parameters", "why"),
     [({"type": "string"}, "not object"), ({"type": ["array", "null"]}, "not object")],
 )
-def test_a_schema_of_no_object_is_any_object(form: ToolFormat, parameters: Any, why: str):
+def test_a_schema_of_no_object_is_any_object(form, parameters, why):
     grammar = request(form.name, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
     answered: Any = answer({"kind": "tools", "text": grammar})
     assert why in str(answered["ignored"]["bad"])
@@ -414,7 +410,7 @@ JSON_SCHEMAS = st.recursive(
     st.sampled_from(sorted(FORMATS)),
     st.dictionaries(st.sampled_from(["properties", "required", "anyOf", "$defs"]), JSON_SCHEMAS),
 )
-def test_no_schema_refuses(form: str, parameters: Any):
+def test_no_schema_refuses(form, parameters):
     grammar = request(form, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
     answered = answer({"kind": "tools", "text": grammar})
     assert "lark" in answered, answered
@@ -438,7 +434,7 @@ STRICT = [
 
 
 @pytest.mark.parametrize(("parameters", "why"), STRICT)
-def test_strict_that_cannot_be_kept_is_refused_by_the_tools_name(parameters: Any, why: str):
+def test_strict_that_cannot_be_kept_is_refused_by_the_tools_name(parameters, why):
     tools = [*TOOLS, {"name": "bad", "parameters": parameters}]
     asked = json.loads(request("hermes", tools=tools))
     loose = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["get_time"]})})
@@ -448,7 +444,7 @@ def test_strict_that_cannot_be_kept_is_refused_by_the_tools_name(parameters: Any
 
 
 @pytest.mark.parametrize("form", ["gemma4", "qwen3_coder"])
-def test_strict_is_refused_where_the_form_of_calls_has_no_place_for_it(form: str):
+def test_strict_is_refused_where_the_form_of_calls_has_no_place_for_it(form):
     pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x|(a^)"}}}
     asked = json.loads(request(form, tools=[{"name": "bad", "parameters": pattern}]))
     refused = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["bad"]})})
@@ -470,9 +466,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), TEXTS)
-def test_a_text_between_marks_keeps_to_its_schema(
-    schema: dict[str, Any], good: list[str], bad: list[str]
-):
+def test_a_text_between_marks_keeps_to_its_schema(schema, good, bad):
     known = {"type": "string"} if "anyOf" not in schema else {}
     if known == {}:
         schema = {"anyOf": [{"type": "string"} | one for one in schema["anyOf"]]}
@@ -512,7 +506,7 @@ def with_schema(form: str, choice: Any = "auto", thinking: str = "") -> str:
 
 
 @FORMS
-def test_a_text_is_calls_or_of_the_schema(form: ToolFormat):
+def test_a_text_is_calls_or_of_the_schema(form):
     grammar = with_schema(form.name)
     assert Text(grammar, '{"name": "get_time"}').may_end
     assert Text(grammar, spelt(form, TIME)).may_end
@@ -529,7 +523,7 @@ def test_what_must_call_has_no_other_text():
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_a_thought_comes_before_the_schema_and_before_calls(style: Thinking):
+def test_a_thought_comes_before_the_schema_and_before_calls(style):
     inside, maybe, over = (
         with_schema("hermes", thinking=style.name + mark) for mark in ("!", "", ".")
     )
