@@ -10,6 +10,7 @@ import numpy as np
 import pairs
 import pytest
 from click.testing import CliRunner
+from harness.tables import cases
 
 from specmesh.bench import recommend
 from specmesh.bench.audit import audit, judged, lines
@@ -259,7 +260,14 @@ def errors_of(result):
     return [found for found in result["divergences"] if found["verdict"] == "error"]
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 3.0, "top_k": 6}])
+@cases(
+    "sampling",
+    """
+    {}
+    {"temperature": 0.8}
+    {"temperature": 3.0, "top_k": 6}
+    """,
+)
 def test_audits_of_noisy_kernels(sampling):
     """Texts part, also at their ends, by no more than the noise of the logits."""
     result = audited(NoisyDaemon(noise=0.05), **sampling)
@@ -281,7 +289,13 @@ def test_audits_find_errors(noise):
     assert "error: prompt 0, draft_n auto, token 2: " in "\n".join(lines(result))
 
 
-@pytest.mark.parametrize(("quiet", "errors"), [("", []), ("a", [38, 38])])
+@cases(
+    "quiet, errors",
+    """
+    ["", []]
+    ["a", [38, 38]]
+    """,
+)
 def test_the_noise_of_one_text_excuses_no_other(quiet, errors):
     """A wrong token within the noise of other texts is an error if its own text is quiet."""
     daemon = NoisyDaemon(noise=0.2, wrong=frozenset({39}), second=True, quiet=quiet)
@@ -307,8 +321,13 @@ def test_more_noise_than_kernels_explain_is_an_error():
     assert lines(noisy)[0].startswith("ERROR: log-probabilities")
 
 
-@pytest.mark.parametrize(
-    ("undrafted", "failed"), [(["auto"], []), ([4], [4]), (["auto", 4], ["auto", 4])]
+@cases(
+    "undrafted, failed",
+    """
+    [["auto"], []]
+    [[4], [4]]
+    [["auto", 4], ["auto", 4]]
+    """,
 )
 def test_nothing_was_drafted(undrafted, failed):
     """Without drafts there was no audit, but an adaptive draft_n may find that nothing pays."""
@@ -335,19 +354,19 @@ def family_of(target, metadata):
     return family and family["name"]
 
 
-@pytest.mark.parametrize(
-    ("target", "family"),
-    [
-        ("Qwen/Qwen3-32B-GGUF", "Qwen3"),
-        ("bartowski/Qwen2.5-Coder-32B-Instruct-GGUF", "Qwen2.5"),
-        ("meta-llama/Llama-3.3-70B-Instruct", "Llama 3"),
-        ("Mistral-Small-3.1-24B-Instruct-2503", "Mistral Small 3"),
-        ("google/gemma-3-27b-it", "Gemma 3"),
-        ("Qwen3.6-27B", "Qwen3.5 and later"),
-        ("zai-org/GLM-4.5-Air", "GLM"),
-        ("openai/gpt-oss-120b", "gpt-oss"),
-        ("Qwen3-Next-80B-A3B", None),
-    ],
+@cases(
+    "target, family",
+    """
+    ["Qwen/Qwen3-32B-GGUF", "Qwen3"]
+    ["bartowski/Qwen2.5-Coder-32B-Instruct-GGUF", "Qwen2.5"]
+    ["meta-llama/Llama-3.3-70B-Instruct", "Llama 3"]
+    ["Mistral-Small-3.1-24B-Instruct-2503", "Mistral Small 3"]
+    ["google/gemma-3-27b-it", "Gemma 3"]
+    ["Qwen3.6-27B", "Qwen3.5 and later"]
+    ["zai-org/GLM-4.5-Air", "GLM"]
+    ["openai/gpt-oss-120b", "gpt-oss"]
+    ["Qwen3-Next-80B-A3B", null]
+    """,
 )
 def test_families_of_names(target, family):
     assert family_of(target, {}) == family
@@ -394,9 +413,13 @@ def test_assumed_acceptance(pair, alphas):
     assert recommend.alphas(pair) == alphas
 
 
-@pytest.mark.parametrize(
-    ("chip", "size", "kind"),
-    [("m4", 1.0, "published"), ("m4", 8.0, "estimated"), (None, 0.6, "estimated")],
+@cases(
+    "chip, size, kind",
+    """
+    ["m4", 1.0, "published"]
+    ["m4", 8.0, "estimated"]
+    [null, 0.6, "estimated"]
+    """,
 )
 def test_draft_times_say_how_they_are_known(chip, size, kind):
     """A time is published for a chip and models as large as the one that was timed on it."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from harness.tables import cases
 
 from specmesh.core.fields import Json
 from specmesh.core.requests import Request
@@ -18,13 +19,12 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError
 
-ASKED = {
-    "tools": [{"name": "f", "parameters": {}}],
-    "choice": "auto",
-    "parallel": True,
-    "format": "",
-    "thinking": "",
-}
+ASKED = json.loads("""
+    {
+      "tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": true,
+      "format": "", "thinking": ""
+    }
+    """)
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),)),
@@ -187,15 +187,15 @@ def test_the_form_of_an_answer():
 
 
 @pytest.mark.parametrize("kind", [GrammarKind.JSON_SCHEMA, GrammarKind.GBNF])
-@pytest.mark.parametrize(
-    ("thinking", "tail", "before"),
-    [
-        ("think", "assistant: <think>\n", "think!"),
-        ("think", "assistant: ", "think"),
-        ("think", "assistant: <think>\n\n</think>\n\n", "think."),
-        ("harmony", "<|end|><|start|>assistant", "harmony"),
-        ("", "assistant: <think>", ""),
-    ],
+@cases(
+    "thinking, tail, before",
+    r"""
+    ["think", "assistant: <think>\n", "think!"]
+    ["think", "assistant: ", "think"]
+    ["think", "assistant: <think>\n\n</think>\n\n", "think."]
+    ["harmony", "<|end|><|start|>assistant", "harmony"]
+    ["", "assistant: <think>", ""]
+    """,
 )
 def test_a_grammar_knows_which_thought_may_come_first(kind, thinking, tail, before):
     asked = params(Grammar(kind, "{}"))

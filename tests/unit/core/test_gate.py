@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from harness.tables import cases
 
 from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 
@@ -48,9 +49,15 @@ SESSIONS = pytest.mark.parametrize("sessions", [1, 2, 16])
 
 
 @SESSIONS
-@pytest.mark.parametrize(
-    ("seconds", "least", "most"),
-    [(1.0, 0.99, 1.0), (1.1, 0.9, 1.0), (1.8, 0.8, 1.0), (3.5, 0.0, 0.4), (9.0, 0.0, 0.15)],
+@cases(
+    "seconds, least, most",
+    """
+    [1.0, 0.99, 1.0]
+    [1.1, 0.9, 1.0]
+    [1.8, 0.8, 1.0]
+    [3.5, 0.0, 0.4]
+    [9.0, 0.0, 0.15]
+    """,
 )
 def test_drafting_goes_on_as_far_as_it_pays(sessions, seconds, least, most):
     """Two tokens a step and session pay below twice the seconds."""
@@ -59,7 +66,14 @@ def test_drafting_goes_on_as_far_as_it_pays(sessions, seconds, least, most):
 
 
 @SESSIONS
-@pytest.mark.parametrize(("seconds", "pays"), [(1.0, True), (1.8, True), (3.5, False)])
+@cases(
+    "seconds, pays",
+    """
+    [1.0, true]
+    [1.8, true]
+    [3.5, false]
+    """,
+)
 def test_the_verdict_is_whether_drafting_pays(sessions, seconds, pays):
     gate = SpeculationGate()
     run(gate, seconds, 2.0, 3000, sessions)
@@ -159,18 +173,18 @@ def test_a_measurement_beside_a_drafter_that_goes_on_costs_little():
     assert lost < 700
 
 
-@pytest.mark.parametrize(
-    ("shared_host", "estimate", "most"),
-    [
-        (False, 0.0, 20),
-        (False, 0.1, 270),
-        (False, 0.6, 270),
-        (False, 1.0, 20),
-        (True, 0.0, 20),
-        (True, 0.1, 20),
-        (True, 0.6, 20),
-        (True, 1.0, 20),
-    ],
+@cases(
+    "shared_host, estimate, most",
+    """
+    [false, 0.0, 20]
+    [false, 0.1, 270]
+    [false, 0.6, 270]
+    [false, 1.0, 20]
+    [true, 0.0, 20]
+    [true, 0.1, 20]
+    [true, 0.6, 20]
+    [true, 1.0, 20]
+    """,
 )
 def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, most):
     """Drafting has 0.8 of the rate without, which is more than was expected.

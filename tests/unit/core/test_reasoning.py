@@ -2,6 +2,7 @@
 
 import pytest
 from called import cut_up
+from harness.tables import cases
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -58,18 +59,17 @@ def test_what_cannot_be_a_mark_is_told_at_once():
     assert splitter.feed("swer <") == ("", "swer <")
 
 
-@pytest.mark.parametrize(
-    ("template", "prompt", "named"),
+@cases(
+    "template, prompt, named",
+    r"""
+    ["{{ content.split('</think>')[-1] }}", "<|assistant|>", "think"]
+    ["{{ '<think>\\n' }}", "<|assistant|><think>\n", "think!"]
     [
-        ("{{ content.split('</think>')[-1] }}", "<|assistant|>", "think"),
-        ("{{ '<think>\\n' }}", "<|assistant|><think>\n", "think!"),
-        (
-            "'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'",
-            "<|start|>assistant",
-            "harmony",
-        ),
-        ("{{ messages[0].content }}", "<think>", ""),
-    ],
+      "'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'", "<|start|>assistant",
+      "harmony"
+    ]
+    ["{{ messages[0].content }}", "<think>", ""]
+    """,
 )
 def test_a_template_shows_the_marks_of_its_thoughts(template, prompt, named):
     assert thinking(reasoning.detect(template), prompt) == named

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from harness.tables import cases, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ M64 = 2**64 - 1
 # Chi-square quantiles at 0.9999 by degrees of freedom: a right sampler fails once in 10,000 seeds.
 CHI_SQUARE = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 7: 29.88}
 
-rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(
+small_rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(
     lambda values: np.array(values, np.float32) / 4
 )
 
@@ -78,7 +79,15 @@ def draw(logits, positions, **params):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-310, 1e-307, 1e-45, 9.9e-6])
-@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
+@cases(
+    "filters",
+    """
+    {}
+    {"top_k": 5}
+    {"top_p": 0.9}
+    {"min_p": 0.1}
+    """,
+)
 def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
     """Whatever filters there are, and whoever asks: `Number.MIN_VALUE` is some client's "almost
     0"."""
@@ -98,14 +107,14 @@ def test_the_least_temperature_is_one():
 @pytest.mark.parametrize("draws", [8000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("logits", "params"),
-    [
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0}),
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 0.5}),
-        ([0.3] * 8, {"temperature": 1.0}),
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0, "top_k": 3}),
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 0.8, "top_p": 0.9}),
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.2, "min_p": 0.1}),
-    ],
+    rows("""
+    [[0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0}]
+    [[0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 0.5}]
+    [[0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3], {"temperature": 1.0}]
+    [[0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0, "top_k": 3}]
+    [[0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 0.8, "top_p": 0.9}]
+    [[0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.2, "min_p": 0.1}]
+    """),
     ids=["plain", "cold", "uniform", "top-k", "top-p", "min-p"],
 )
 def test_coupled_sampling_is_exact(logits, params, draws, seed):
@@ -127,7 +136,7 @@ def test_coupled_sampling_is_exact(logits, params, draws, seed):
 
 
 @given(
-    rows | wide_rows,
+    small_rows | wide_rows,
     st.fixed_dictionaries(
         {},
         optional={
@@ -201,7 +210,7 @@ def test_a_bias_forbids_and_forces():
 
 
 @given(
-    rows,
+    small_rows,
     said,
     st.sampled_from([1.0, 1.1, 2.0, 0.5]),
     st.sampled_from([0.0, 0.5, -1.0]),

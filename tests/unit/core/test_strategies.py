@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,20 +175,20 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("sampling", "form", "schedule"),
-    [
-        ("plain", "fine", "blocks of three"),
-        ("plain", "coarse", "one more in hand"),
-        ("plain", "mixed", "many in hand"),
-        ("hot", "certain", "blocks of three"),
-        ("hot", "unlikely", "drafts without rows"),
-        ("top-k", "fine", "one more in hand"),
-        ("top-p", "coarse", "many in hand"),
-        ("min-p", "fine", "blocks of one"),
-        ("penalties", "fine", "many in hand"),
-        ("bias", "coarse", "blocks of three"),
-    ],
+@cases(
+    "sampling, form, schedule",
+    """
+    ["plain", "fine", "blocks of three"]
+    ["plain", "coarse", "one more in hand"]
+    ["plain", "mixed", "many in hand"]
+    ["hot", "certain", "blocks of three"]
+    ["hot", "unlikely", "drafts without rows"]
+    ["top-k", "fine", "one more in hand"]
+    ["top-p", "coarse", "many in hand"]
+    ["min-p", "fine", "blocks of one"]
+    ["penalties", "fine", "many in hand"]
+    ["bias", "coarse", "blocks of three"]
+    """,
 )
 def test_probabilistic_texts_have_the_targets_distribution(sampling, form, schedule):
     """Whatever the drafter samples from, however many drafts a step verifies or finds beyond them: each text is exactly

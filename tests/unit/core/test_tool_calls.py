@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from called import Call, cut_up, spelt
+from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,30 +23,37 @@ from specmesh.core.text.tool_formats import (
     write_calls,
 )
 
-PLACE = {
-    "type": "object",
-    "properties": {
-        "x": {"type": "number"},
-        "names": {"type": "array", "items": {"type": "string"}},
-    },
-}
-GET = {
-    "city": {"type": "string"},
-    "days": {"type": "integer"},
-    "tags": {"type": "array", "items": {"type": "string"}},
-    "place": PLACE,
-    "flag": {"type": "boolean"},
-    "other": {"type": ["string", "null"]},
-}
-TOOLS = [{"name": "get", "parameters": {"properties": GET}}, {"name": "get_time"}]
-GIVEN: dict[str, Any] = {
-    "city": "Köln \"}{[<b>\\ it's\n",
-    "days": 3,
-    "tags": ["a,b", "]", ""],
-    "place": {"x": -1.5, "names": []},
-    "flag": True,
-    "other": None,
-}
+PLACE = json.loads("""
+    {
+      "type": "object",
+      "properties": {
+        "x": {"type": "number"}, "names": {"type": "array", "items": {"type": "string"}}
+      }
+    }
+    """)
+(GET,) = rows(
+    """
+    {
+      "city": {"type": "string"}, "days": {"type": "integer"},
+      "tags": {"type": "array", "items": {"type": "string"}}, "place": $PLACE,
+      "flag": {"type": "boolean"}, "other": {"type": ["string", "null"]}
+    }
+    """,
+    PLACE=PLACE,
+)
+TOOLS = rows(
+    """
+    {"name": "get", "parameters": {"properties": $GET}}
+    {"name": "get_time"}
+    """,
+    GET=GET,
+)
+GIVEN = json.loads(r"""
+    {
+      "city": "Köln \"}{[<b>\\ it's\n", "days": 3, "tags": ["a,b", "]", ""],
+      "place": {"x": -1.5, "names": []}, "flag": true, "other": null
+    }
+    """)
 NO_CALLS = ["", "none", "{", '{"name": "Bob"}', "[TOOL_CALLS]"]
 NO_CALLS += ["<tool_call>", "<tool_call>\n{", "<|channel|>commentary"]
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
@@ -172,30 +180,27 @@ def test_an_early_end_leaves_what_came():
     assert read(FORMATS["qwen3_coder"], text[: text.index("days") - 3], []) == ("", [("get", came)])
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "arguments"),
+@cases(
+    "name, text, arguments",
+    r"""
+    ["gemma4", "call:get{city:<|\"|>a<|\"|>,days:2}", {"city": "a", "days": 2}]
     [
-        ("gemma4", 'call:get{city:<|"|>a<|"|>,days:2}', {"city": "a", "days": 2}),
-        (
-            "gemma4",
-            'call:get{ days : 2 , place: {x: 1, names: [<|"|>b<|"|>]} }',
-            {"days": 2, "place": {"x": 1, "names": ["b"]}},
-        ),
-        ("gemma4", "call:get{other:None,flag:false}", {"other": None, "flag": False}),
-        ("gemma4", "call:get{city:Ulm}", {"city": "Ulm"}),
-        (
-            "lfm2",
-            'get(city="it\'s", flag=True, other=None)',
-            {"city": "it's", "flag": True, "other": None},
-        ),
-        ("lfm2", "get(city='a\\'b\\n\\u00e9\\q')", {"city": "a'b\né\\q"}),
-        (
-            "lfm2",
-            "get(place={'x': 1e2, \"names\": []}, tags=['a', \"b\"])",
-            {"place": {"x": 100.0, "names": []}, "tags": ["a", "b"]},
-        ),
-        ("lfm2", "get(flag=true, other=null)", {"flag": True, "other": None}),
-    ],
+      "gemma4", "call:get{ days : 2 , place: {x: 1, names: [<|\"|>b<|\"|>]} }",
+      {"days": 2, "place": {"x": 1, "names": ["b"]}}
+    ]
+    ["gemma4", "call:get{other:None,flag:false}", {"other": null, "flag": false}]
+    ["gemma4", "call:get{city:Ulm}", {"city": "Ulm"}]
+    [
+      "lfm2", "get(city=\"it's\", flag=True, other=None)",
+      {"city": "it's", "flag": true, "other": null}
+    ]
+    ["lfm2", "get(city='a\\'b\\n\\u00e9\\q')", {"city": "a'b\né\\q"}]
+    [
+      "lfm2", "get(place={'x': 1e2, \"names\": []}, tags=['a', \"b\"])",
+      {"place": {"x": 100.0, "names": []}, "tags": ["a", "b"]}
+    ]
+    ["lfm2", "get(flag=true, other=null)", {"flag": true, "other": null}]
+    """,
 )
 def test_values_in_a_syntax_of_their_own(name, text, arguments):
     form = FORMATS[name]
@@ -216,7 +221,9 @@ def test_values_within_one_another_without_end_stop_a_call(name):
     )
 
 
-ROOT = {"$defs": {"Colour": {"enum": ["red", "1"]}, "Loop": {"$ref": "#/$defs/Loop"}}}
+ROOT = json.loads("""
+    {"$defs": {"Colour": {"enum": ["red", "1"]}, "Loop": {"$ref": "#/$defs/Loop"}}}
+    """)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +246,14 @@ def test_an_argument_between_marks_becomes_json_as_its_schema_says(text, schema,
     assert tool_calls.as_json(text, schema, ROOT) == written
 
 
-JSON_ENDS = {
-    "properties": {
-        "a": {"type": "object"},
-        "b": {"type": "array"},
-        "c": {"type": "string"},
-        "n": {"type": "number"},
+JSON_ENDS = json.loads("""
+    {
+      "properties": {
+        "a": {"type": "object"}, "b": {"type": "array"}, "c": {"type": "string"},
+        "n": {"type": "number"}
+      }
     }
-}
+    """)
 
 
 @pytest.mark.parametrize("name", ["glm47", "kimi_k3", "deepseek32"])
@@ -263,8 +270,15 @@ def test_json_between_marks_may_have_the_mark_in_a_string(name):
     assert parser.whole
 
 
-@pytest.mark.parametrize(
-    "schema", [{"type": 5}, {"anyOf": 3}, {"type": [1]}, {"enum": 1}, {"$ref": 1}]
+@cases(
+    "schema",
+    """
+    {"type": 5}
+    {"anyOf": 3}
+    {"type": [1]}
+    {"enum": 1}
+    {"$ref": 1}
+    """,
 )
 def test_types_of_what_is_no_schema(schema):
     assert tool_calls.types_of(schema, {}) == set()

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from harness.tables import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
@@ -100,13 +101,14 @@ def test_masks_are_those_of_brute_force(grammars, texts, data):
 
 
 LONG = '"abcébbbbaaa"'
-OBJECT = {
-    "properties": {
-        "tr": {"enum": [True, "abca", "abcab", "bé"]},
-        "ab": {"type": "string"},
-        "c": {"const": "bbbb"},
+OBJECT = json.loads("""
+    {
+      "properties": {
+        "tr": {"enum": [true, "abca", "abcab", "bé"]}, "ab": {"type": "string"},
+        "c": {"const": "bbbb"}
+      }
     }
-}
+    """)
 
 
 @settings(max_examples=settings().max_examples // 20)
@@ -217,21 +219,35 @@ def test_what_no_token_goes_on_with_does_not_end(grammars, rest):
 NUMBER = {"properties": {"a": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize(
-    ("schema", "begun", "more"),
+@cases(
+    "schema, begun, more",
+    r"""
+    [$NUMBER, "{\"a\": 1", false]
+    [{"properties": {"a": {"type": "integer"}}, "additionalProperties": true}, "{\"a\": 1", true]
     [
-        (NUMBER, '{"a": 1', False),
-        (NUMBER | {"additionalProperties": True}, '{"a": 1', True),
-        (NUMBER | {"additionalProperties": {"type": "integer"}}, '{"a": 1', True),
-        (NUMBER | {"patternProperties": {"^z": {"type": "integer"}}}, '{"a": 1', True),
-        ({"allOf": [NUMBER, {"properties": {"z": {"type": "integer"}}}]}, '{"a": 1', True),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"} | NUMBER}}, '{"a": 1', False),
-        (
-            {"properties": {"const": {"type": "object"} | NUMBER}},
-            '{"const": {"a": 1',
-            False,
-        ),  # a keyword's name
-    ],
+      {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "integer"}},
+      "{\"a\": 1", true
+    ]
+    [
+      {
+        "properties": {"a": {"type": "integer"}}, "patternProperties": {"^z": {"type": "integer"}}
+      },
+      "{\"a\": 1", true
+    ]
+    [{"allOf": [$NUMBER, {"properties": {"z": {"type": "integer"}}}]}, "{\"a\": 1", true]
+    [
+      {
+        "$ref": "#/$defs/x",
+        "$defs": {"x": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+      },
+      "{\"a\": 1", false
+    ]
+    [
+      {"properties": {"const": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+      "{\"const\": {\"a\": 1", false
+    ]
+    """,
+    NUMBER=NUMBER,
 )
 def test_an_object_has_what_its_schema_names(grammars, schema, begun, more):
     constraint = grammars.compile(Grammar(SCHEMA, json.dumps({"type": "object"} | schema)))
@@ -355,7 +371,52 @@ def test_a_rule_that_nobody_uses_changes_nothing():
 # --- what takes long
 
 
-SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} for n in range(40)]}
+SLOW = json.loads("""
+    {
+      "allOf": [
+        {"type": "string", "pattern": "^.*a0.{0,0}b.*$"},
+        {"type": "string", "pattern": "^.*a1.{0,3}b.*$"},
+        {"type": "string", "pattern": "^.*a2.{0,6}b.*$"},
+        {"type": "string", "pattern": "^.*a3.{0,9}b.*$"},
+        {"type": "string", "pattern": "^.*a4.{0,12}b.*$"},
+        {"type": "string", "pattern": "^.*a5.{0,15}b.*$"},
+        {"type": "string", "pattern": "^.*a6.{0,18}b.*$"},
+        {"type": "string", "pattern": "^.*a7.{0,21}b.*$"},
+        {"type": "string", "pattern": "^.*a8.{0,24}b.*$"},
+        {"type": "string", "pattern": "^.*a9.{0,27}b.*$"},
+        {"type": "string", "pattern": "^.*a10.{0,30}b.*$"},
+        {"type": "string", "pattern": "^.*a11.{0,33}b.*$"},
+        {"type": "string", "pattern": "^.*a12.{0,36}b.*$"},
+        {"type": "string", "pattern": "^.*a13.{0,39}b.*$"},
+        {"type": "string", "pattern": "^.*a14.{0,42}b.*$"},
+        {"type": "string", "pattern": "^.*a15.{0,45}b.*$"},
+        {"type": "string", "pattern": "^.*a16.{0,48}b.*$"},
+        {"type": "string", "pattern": "^.*a17.{0,51}b.*$"},
+        {"type": "string", "pattern": "^.*a18.{0,54}b.*$"},
+        {"type": "string", "pattern": "^.*a19.{0,57}b.*$"},
+        {"type": "string", "pattern": "^.*a20.{0,60}b.*$"},
+        {"type": "string", "pattern": "^.*a21.{0,63}b.*$"},
+        {"type": "string", "pattern": "^.*a22.{0,66}b.*$"},
+        {"type": "string", "pattern": "^.*a23.{0,69}b.*$"},
+        {"type": "string", "pattern": "^.*a24.{0,72}b.*$"},
+        {"type": "string", "pattern": "^.*a25.{0,75}b.*$"},
+        {"type": "string", "pattern": "^.*a26.{0,78}b.*$"},
+        {"type": "string", "pattern": "^.*a27.{0,81}b.*$"},
+        {"type": "string", "pattern": "^.*a28.{0,84}b.*$"},
+        {"type": "string", "pattern": "^.*a29.{0,87}b.*$"},
+        {"type": "string", "pattern": "^.*a30.{0,90}b.*$"},
+        {"type": "string", "pattern": "^.*a31.{0,93}b.*$"},
+        {"type": "string", "pattern": "^.*a32.{0,96}b.*$"},
+        {"type": "string", "pattern": "^.*a33.{0,99}b.*$"},
+        {"type": "string", "pattern": "^.*a34.{0,102}b.*$"},
+        {"type": "string", "pattern": "^.*a35.{0,105}b.*$"},
+        {"type": "string", "pattern": "^.*a36.{0,108}b.*$"},
+        {"type": "string", "pattern": "^.*a37.{0,111}b.*$"},
+        {"type": "string", "pattern": "^.*a38.{0,114}b.*$"},
+        {"type": "string", "pattern": "^.*a39.{0,117}b.*$"}
+      ]
+    }
+    """)
 
 
 class Asked:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
@@ -18,7 +19,6 @@ from specmesh.engines.schema_faults import strict
 from specmesh.engines.schema_keywords import SchemaFault
 
 BYTES = LLTokenizer("byte")
-INTEGER, STRING = {"type": "integer"}, {"type": "string"}
 
 
 def matcher(schema: Any, kind: str = "json_schema", thinking: str = "") -> LLMatcher:
@@ -34,153 +34,197 @@ def takes(grammar: LLMatcher, text: str) -> bool:
     return grammar.try_consume_tokens(data) == len(data) and grammar.is_accepting()
 
 
-def written(schema: Any, *documents: Any) -> list[bool]:
-    """Which of these documents the grammar of a schema has."""
+def accepted(schema: Any, documents: Any) -> list[Any]:
+    """Return those documents that the grammar of a schema allows."""
     grammar = matcher(schema)
-    return [takes(grammar, json.dumps(one, ensure_ascii=False)) for one in documents]
+    found = []
+    for document in documents:
+        if takes(grammar, json.dumps(document, ensure_ascii=False)):
+            found.append(document)
+    return found
 
 
-# --- objects are closed to names that nobody declares
+# --- schemas, documents that they allow, and documents that they do not allow
 
-A: dict[str, Any] = {"type": "object", "properties": {"a": INTEGER}}
-B: dict[str, Any] = {"type": "object", "properties": {"b": INTEGER}}
-KIND = {"properties": {"kind": STRING, "v": INTEGER}, "required": ["kind"], "type": "object"}
-CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "meows": INTEGER}}
-DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": INTEGER}}
-PETS = {"$defs": {"Cat": CAT | {"required": ["kind"]}, "Dog": DOG | {"required": ["kind"]}}}
-TREE = {"type": "object", "properties": {"n": INTEGER, "next": {"$ref": "#"}}}
-X_A, X_B = {"properties": {"x": A}}, {"properties": {"x": B}}
+A = json.loads('{"type": "object", "properties": {"a": {"type": "integer"}}}')
+B = json.loads('{"type": "object", "properties": {"b": {"type": "integer"}}}')
+CAT, DOG = rows("""
+    {"type": "object", "required": ["kind"],
+     "properties": {"kind": {"const": "cat"}, "meows": {"type": "integer"}}}
+    {"type": "object", "required": ["kind"],
+     "properties": {"kind": {"const": "dog"}, "barks": {"type": "integer"}}}
+    """)
 
-CLOSED: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    (A, [{"a": 1}, {}], [{"a": 1, "z": 1}, {"z": 1}]),
-    (A | {"required": ["a", "q"]}, [{"a": 1, "q": "any"}, {"a": 1, "q": 1, "z": 1}], [{"a": 1}]),
-    (
-        KIND | {"anyOf": [{"properties": {"a": INTEGER}}, {"properties": {"b": INTEGER}}]},
-        [{"kind": "x", "v": 1, "a": 1}, {"kind": "x", "b": 1}, {"kind": "x", "a": 1, "b": 2}],
-        [{"kind": "x", "z": 1}, {"a": 1}, {"kind": "x", "a": "no", "b": "no"}],
-    ),
-    (
-        KIND | {"oneOf": [{"properties": {"kind": {"const": one}}} for one in ("a", "b")]},
-        [{"kind": "a", "v": 1}, {"kind": "b"}],
-        [{"kind": "c"}, {"kind": "a", "z": 1}],
-    ),
-    (
-        {"$ref": "#/$defs/A", "properties": {"y": INTEGER}, "required": ["y"], "$defs": {"A": A}},
-        [{"a": 1, "y": 2}, {"y": 1}],
-        [{"a": 1}, {"y": 1, "z": 1}],
-    ),
-    ({"allOf": [A, B]}, [{"a": 1, "b": 2}, {"a": 1}, {"b": 1}], [{"z": 1}, {"a": "x"}]),
-    (
-        PETS | {"anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]},
-        [{"kind": "cat", "meows": 1}, {"kind": "dog", "barks": 1}, {"kind": "cat", "barks": "x"}],
-        [{"kind": "cat", "meows": "x"}, {"kind": "cat", "z": 1}],
-    ),
-    (
-        {"type": "object", "properties": {"p": A}, "if": {}, "$defs": {}},
-        [{"p": {"a": 1}}],
-        [{"p": {"b": 1}}],
-    ),
-    (TREE, [{"n": 1, "next": {"n": 2, "next": {}}}], [{"next": {"z": 1}}, {"next": 1}]),
-    (
-        {"anyOf": [X_A, X_B], "type": "object"},
-        [{"x": {"a": 1, "b": 2}}, {"x": {"b": 1}}, {"x": {"a": 1, "b": "x"}}],
-        [{"x": {"z": 1}}, {"z": 1}],
-    ),
-    ({"allOf": [X_A, X_B], "type": "object"}, [{"x": {"a": 1, "b": 2}}], [{"x": {"b": "x"}}]),
-    ({"type": "array", "items": A}, [[], [{"a": 1}]], [[{"z": 1}]]),
-    ({"type": "array", "prefixItems": [A, B]}, [[{"a": 1}, {"b": 1}]], [[{"b": 1}]]),
-    (A | {"additionalProperties": True}, [{"a": 1, "z": "x"}], [{"a": "x"}]),
-    (A | {"additionalProperties": STRING}, [{"a": 1, "z": "x"}], [{"a": 1, "z": 1}]),
-    (A | {"patternProperties": {"^z": INTEGER}}, [{"a": 1, "z": 1}, {"y": 1}], [{"z": "x"}]),
-    ({"anyOf": [A | {"additionalProperties": False}, B]}, [{"a": 1}, {"b": 1}], [{"z": 1}]),
-    ({"type": "object", "properties": {}}, [{}], [{"a": 1}]),
-    ({"type": "object"}, [{}, {"a": 1}], [1]),
-    ({"type": "object", "minProperties": 1} | A, [{"a": 1}], [{}]),
-]
+# Names that no subschema declares are refused.
+CLOSED = """
+    [$A, [{"a": 1}, {}], [{"a": 1, "z": 1}, {"z": 1}]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a", "q"]},
+     [{"a": 1, "q": "any"}, {"a": 1, "q": 1, "z": 1}],
+     [{"a": 1}]]
+    [{"type": "object", "properties": {"kind": {"type": "string"}, "v": {"type": "integer"}},
+      "required": ["kind"], "anyOf": [$A, $B]},
+     [{"kind": "x", "v": 1, "a": 1}, {"kind": "x", "b": 1}, {"kind": "x", "a": 1, "b": 2}],
+     [{"kind": "x", "z": 1}, {"a": 1}, {"kind": "x", "a": "no", "b": "no"}]]
+    [{"type": "object", "properties": {"kind": {"type": "string"}, "v": {"type": "integer"}},
+      "required": ["kind"],
+      "oneOf": [{"properties": {"kind": {"const": "a"}}},
+                {"properties": {"kind": {"const": "b"}}}]},
+     [{"kind": "a", "v": 1}, {"kind": "b"}],
+     [{"kind": "c"}, {"kind": "a", "z": 1}]]
+    [{"$ref": "#/$defs/A", "properties": {"y": {"type": "integer"}}, "required": ["y"],
+      "$defs": {"A": $A}},
+     [{"a": 1, "y": 2}, {"y": 1}],
+     [{"a": 1}, {"y": 1, "z": 1}]]
+    [{"allOf": [$A, $B]}, [{"a": 1, "b": 2}, {"a": 1}, {"b": 1}], [{"z": 1}, {"a": "x"}]]
+    [{"anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+      "$defs": {"Cat": $CAT, "Dog": $DOG}},
+     [{"kind": "cat", "meows": 1}, {"kind": "dog", "barks": 1}, {"kind": "cat", "barks": "x"}],
+     [{"kind": "cat", "meows": "x"}, {"kind": "cat", "z": 1}]]
+    [{"type": "object", "properties": {"p": $A}, "if": {}, "$defs": {}},
+     [{"p": {"a": 1}}], [{"p": {"b": 1}}]]
+    [{"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}}},
+     [{"n": 1, "next": {"n": 2, "next": {}}}],
+     [{"next": {"z": 1}}, {"next": 1}]]
+    [{"anyOf": [{"properties": {"x": $A}}, {"properties": {"x": $B}}], "type": "object"},
+     [{"x": {"a": 1, "b": 2}}, {"x": {"b": 1}}, {"x": {"a": 1, "b": "x"}}],
+     [{"x": {"z": 1}}, {"z": 1}]]
+    [{"allOf": [{"properties": {"x": $A}}, {"properties": {"x": $B}}], "type": "object"},
+     [{"x": {"a": 1, "b": 2}}], [{"x": {"b": "x"}}]]
+    [{"type": "array", "items": $A}, [[], [{"a": 1}]], [[{"z": 1}]]]
+    [{"type": "array", "prefixItems": [$A, $B]}, [[{"a": 1}, {"b": 1}]], [[{"b": 1}]]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": true},
+     [{"a": 1, "z": "x"}], [{"a": "x"}]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}},
+      "additionalProperties": {"type": "string"}},
+     [{"a": 1, "z": "x"}], [{"a": 1, "z": 1}]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}},
+      "patternProperties": {"^z": {"type": "integer"}}},
+     [{"a": 1, "z": 1}, {"y": 1}], [{"z": "x"}]]
+    [{"anyOf": [{"type": "object", "properties": {"a": {"type": "integer"}},
+                 "additionalProperties": false}, $B]},
+     [{"a": 1}, {"b": 1}], [{"z": 1}]]
+    [{"type": "object", "properties": {}}, [{}], [{"a": 1}]]
+    [{"type": "object"}, [{}, {"a": 1}], [1]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}}, "minProperties": 1},
+     [{"a": 1}], [{}]]
+"""
+
+# The branches of a oneOf exclude each other.
+ONE_OF = """
+    [{"oneOf": [{"type": "string"}, {"type": "integer"}]}, ["x", 1], [null]]
+    [{"oneOf": [{"const": 1}, {"enum": [2, 3.0]}]}, [1, 2, 3], [4]]
+    [{"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+      "$defs": {"Cat": $CAT, "Dog": $DOG}},
+     [{"kind": "dog"}], [{"kind": "x"}]]
+    [{"type": "object", "properties": {"a": {"type": "integer"}},
+      "oneOf": [{"required": ["a"]}, {"properties": {"a": false}}]},
+     [{"a": 1}, {}], [{"a": "x"}]]
+    [{"oneOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                {"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"]}]},
+     [{"a": 1}, {"b": 1}], [{}]]
+    [{"anyOf": [{}, false],
+      "oneOf": [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "array"}]},
+     ["x", null, []], [1]]
+"""
+
+# Bounds beside 2^53, and numbers that no double holds.
+NUMBERS = """
+    [{"minimum": 9007199254740993, "type": "integer"},
+     [9007199255789568], [9007199254740992, 9007199254740991]]
+    [{"maximum": 1152921504606846977, "type": "integer"},
+     [1152921503533105152], [1152921504606846978]]
+    [{"minimum": 0.12345678901234567, "type": "number"}, [0.13], [0.1234567890123456]]
+    [{"maximum": 9007199254740991, "type": "integer"}, [9007199254740991], [9007199254740992]]
+    [{"const": 9007199254740992}, [9007199254740992], [9007199254740991]]
+    [{"enum": [0.1, -7]}, [0.1, -7], [0.2]]
+    [{"minLength": 2.0, "type": "string"}, ["ab"], ["a"]]
+"""
+
+# Keywords that llguidance does not know, in words that it knows.
+REWRITTEN = r"""
+    [{"type": "array", "uniqueItems": false}, [[1, 1]], []]
+    [{"type": "object", "propertyNames": {"type": "string"}}, [{"a": 1}], []]
+    [{"propertyNames": {"enum": ["x", "y"]}, "additionalProperties": {"type": "integer"},
+      "type": "object"},
+     [{"x": 1, "y": 2}, {"y": 1}, {}], [{"z": 1}, {"x": "a"}]]
+    [{"propertyNames": {"pattern": "^x"}, "additionalProperties": {"type": "integer"},
+      "type": "object"},
+     [{"xa": 1}, {}], [{"a": 1}, {"xa": "b"}]]
+    [{"type": "object", "properties": {"a": {"not": {}}, "b": {"type": "integer"}}},
+     [{"b": 1}], [{"a": 1}]]
+    [{"not": false, "type": "integer"}, [1], ["x"]]
+    [{"then": {"type": "string"}, "minContains": 2, "dependencies": {}, "type": "integer"},
+     [1], ["x"]]
+    [{"type": "string", "pattern": "^[^[]+$"}, ["a]"], ["["]]
+    [{"type": "string", "pattern": "^[a[b]]$"}, ["[]", "b]"], ["b", "c]"]]
+    [{"type": "string", "pattern": "^[a-z&&b]$"}, ["q", "&"], ["A"]]
+    [{"type": "string", "pattern": "^[+--]$"}, [",", "+"], ["a"]]
+    [{"type": "string", "pattern": "^{a}$"}, ["{a}"], ["a"]]
+    [{"type": "string", "pattern": "^[]a]{2}$"}, ["]a"], ["a"]]
+    [{"type": "string", "pattern": "^[\\w-]+\\/\\d$"}, ["a-b/1"], ["a-b/x"]]
+    [{"$ref": "#/definitions/x~1y%20z", "definitions": {"x/y z": {"type": "integer"}}},
+     [1], ["x"]]
+    [{"$ref": "#it", "$defs": {"q": {"$anchor": "it", "type": "integer"}}}, [1], ["x"]]
+    [{"$id": "https://e.org/s", "$ref": "s#/$defs/q", "$defs": {"q": {"type": "integer"}}},
+     [1], ["x"]]
+"""
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), CLOSED)
-def test_an_object_has_the_names_that_some_subschema_declares(schema, good, bad):
-    assert [one for one, taken in zip(good, written(schema, *good), strict=True) if not taken] == []
-    assert [one for one, taken in zip(bad, written(schema, *bad), strict=True) if taken] == []
+@cases("schema, good, bad", CLOSED + ONE_OF + NUMBERS + REWRITTEN, A=A, B=B, CAT=CAT, DOG=DOG)
+def test_the_documents_of_a_schema(schema, good, bad):
+    assert accepted(schema, good + bad) == good
 
 
-ONE_OF: list[tuple[list[Any], dict[str, Any], list[Any], list[Any]]] = [
-    ([STRING, INTEGER], {}, ["x", 1], [None]),
-    ([{"const": 1}, {"enum": [2, 3.0]}], {}, [1, 2, 3], [4]),
-    ([{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}], PETS, [{"kind": "dog"}], [{"kind": "x"}]),
-    (
-        [{"required": ["a"]}, {"properties": {"a": False}}],
-        A,
-        [{"a": 1}, {}],
-        [{"a": "x"}],
-    ),
-    ([A | {"required": ["a"]}, B | {"required": ["b"]}], {}, [{"a": 1}, {"b": 1}], [{}]),
-    (
-        [{"anyOf": [STRING, {"type": "null"}]}, {"type": "array"}],
-        {"anyOf": [{}, False]},
-        ["x", None, []],
-        [1],
-    ),
-]
+@pytest.mark.parametrize("again", ['"a"', '"\\u0061"', '"\\u0061" '])
+def test_a_name_comes_once_however_it_is_spelt(again):
+    grammar = matcher(A | {"additionalProperties": True})
+    assert not takes(grammar, f'{{"a": 1, {again}: 2}}')
 
 
-@pytest.mark.parametrize(("branches", "more", "good", "bad"), ONE_OF)
-def test_a_one_of_whose_branches_exclude_each_other(branches, more, good, bad):
-    schema = more | {"oneOf": branches}
-    assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
-
-
-# --- what the library reads in another way, or not at all
-
-
-def test_a_name_comes_once_in_whatever_spelling():
+def test_names_that_differ_may_follow_each_other():
     grammar = matcher(A | {"additionalProperties": True})
     assert takes(grammar, '{"a": 1, "ab": 2, "\\u0007": 3}')
-    for again in ('"a"', '"\\u0061"', '"\\u0061" '):
-        assert not takes(grammar, f'{{"a": 1, {again}: 2}}')
 
 
-@pytest.mark.parametrize("form", ["date", "date-time", "time"])
-@given(data=st.data())
-def test_days_and_times_are_those_of_the_calendar(form, data):
-    numbers = [data.draw(st.integers(0, most)) for most in (9999, 13, 32, 24, 60, 60)]
-    year, month, day, hour, minute, second = numbers
-    date, time = f"{year:04}-{month:02}-{day:02}", f"{hour:02}:{minute:02}:{second:02}Z"
-    text = {"date": date, "time": time, "date-time": f"{date}T{time}"}[form]
-    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    expected = checker.conforms(date, "date") or form == "time"
-    expected = expected and (form == "date" or (hour < 24 and minute < 60 and second < 60))
-    assert written({"type": "string", "format": form}, text) == [expected]
+def conforms(text: str, form: str) -> bool:
+    return jsonschema.Draft202012Validator.FORMAT_CHECKER.conforms(text, form)
+
+
+dates = st.builds("{:04}-{:02}-{:02}".format, *map(st.integers, [0] * 3, [9999, 13, 32]))
+times = st.builds("{:02}:{:02}:{:02}Z".format, *map(st.integers, [0] * 3, [24, 60, 60]))
+
+
+def is_time(text: str) -> bool:
+    """Return True for a time of a day; leap seconds are refused."""
+    hour, minute, second = text.rstrip("Z").split(":")
+    return hour < "24" and minute < "60" and second < "60"
+
+
+@given(dates)
+def test_dates_are_those_of_the_calendar(date):
+    assert bool(accepted({"type": "string", "format": "date"}, [date])) == conforms(date, "date")
+
+
+@given(times)
+def test_times_are_those_of_the_clock(time):
+    assert bool(accepted({"type": "string", "format": "time"}, [time])) == is_time(time)
+
+
+@given(dates, times)
+def test_a_date_and_a_time(date, time):
+    expected = conforms(date, "date") and is_time(time)
+    found = accepted({"type": "string", "format": "date-time"}, [f"{date}T{time}"])
+    assert bool(found) == expected
 
 
 def test_the_29th_of_february():
-    years = {2024: True, 2023: False, 2000: True, 1900: False, 400: True, 2100: False, 0: False}
-    days = [f"{year:04}-02-29" for year in years]
-    assert written({"format": "date", "pattern": "^[0-9]", "type": "string"}, *days) == [
-        *years.values()
-    ]
-
-
-NUMBERS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    ({"minimum": 2**53 + 1, "type": "integer"}, [2**53 + 2**20], [2**53, 2**53 + 1 - 2]),
-    ({"maximum": 2**60 + 1, "type": "integer"}, [2**60 - 2**30], [2**60 + 2]),
-    ({"minimum": 0.12345678901234567, "type": "number"}, [0.13], [0.1234567890123456]),
-    ({"maximum": 2**53 - 1, "type": "integer"}, [2**53 - 1], [2**53]),
-    ({"const": 2**53}, [2**53], [2**53 - 1]),
-    ({"enum": [0.1, -7]}, [0.1, -7], [0.2]),
-    ({"minLength": 2.0, "type": "string"}, ["ab"], ["a"]),
-]
-
-
-@pytest.mark.parametrize(("schema", "good", "bad"), NUMBERS)
-def test_bounds_that_no_double_holds(schema, good, bad):
-    assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
+    schema = {"format": "date", "pattern": "^[0-9]", "type": "string"}
+    days = [f"{year}-02-29" for year in ("2024", "2023", "2000", "1900", "0400", "2100", "0000")]
+    assert accepted(schema, days) == ["2024-02-29", "2000-02-29", "0400-02-29"]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**20), 10**20))
 def test_a_constant_number_is_itself_or_refused(number):
-    """What can be written for it is equal to it."""
     try:
         rule = strict({"const": number})
     except SchemaFault:
@@ -189,99 +233,54 @@ def test_a_constant_number_is_itself_or_refused(number):
     assert json.loads(forced) == number
 
 
-REWRITTEN: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    ({"type": "array", "uniqueItems": False}, [[1, 1]], []),
-    ({"type": "object", "propertyNames": STRING}, [{"a": 1}], []),
-    (
-        {"propertyNames": {"enum": ["x", "y"]}, "additionalProperties": INTEGER, "type": "object"},
-        [{"x": 1, "y": 2}, {"y": 1}, {}],
-        [{"z": 1}, {"x": "a"}],
-    ),
-    (
-        {"propertyNames": {"pattern": "^x"}, "additionalProperties": INTEGER, "type": "object"},
-        [{"xa": 1}, {}],
-        [{"a": 1}, {"xa": "b"}],
-    ),
-    ({"type": "object", "properties": {"a": {"not": {}}, "b": INTEGER}}, [{"b": 1}], [{"a": 1}]),
-    ({"not": False, **INTEGER}, [1], ["x"]),
-    ({"then": STRING, "minContains": 2, "dependencies": {}, **INTEGER}, [1], ["x"]),
-    ({"type": "string", "pattern": "^[^[]+$"}, ["a]"], ["["]),
-    ({"type": "string", "pattern": "^[a[b]]$"}, ["[]", "b]"], ["b", "c]"]),
-    ({"type": "string", "pattern": "^[a-z&&b]$"}, ["q", "&"], ["A"]),
-    ({"type": "string", "pattern": "^[+--]$"}, [",", "+"], ["a"]),
-    ({"type": "string", "pattern": "^{a}$"}, ["{a}"], ["a"]),
-    ({"type": "string", "pattern": "^[]a]{2}$"}, ["]a"], ["a"]),
-    ({"type": "string", "pattern": r"^[\w-]+\/\d$"}, ["a-b/1"], ["a-b/x"]),
-    ({"$ref": "#/definitions/x~1y%20z", "definitions": {"x/y z": INTEGER}}, [1], ["x"]),
-    ({"$ref": "#it", "$defs": {"q": {"$anchor": "it", **INTEGER}}}, [1], ["x"]),
-    ({"$id": "https://e.org/s", "$ref": "s#/$defs/q", "$defs": {"q": INTEGER}}, [1], ["x"]),
-]
-
-
-@pytest.mark.parametrize(("schema", "good", "bad"), REWRITTEN)
-def test_what_can_be_put_in_other_words_is_kept_to(schema, good, bad):
-    assert written(schema, *good, *bad) == [True] * len(good) + [False] * len(bad)
-
-
 # --- faults
 
-M = {"M": {"type": "object", "properties": {"q": {"type": "array", "uniqueItems": True}}}}
-ONE_OF_FAULT = "a oneOf can be kept to if a type or a required const distinguishes its branches"
-FAULTS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"properties": {"a": {"items": {"format": "foo"}}}},
-        "properties.a.items: Unknown format: foo",
-    ),
-    (
-        {"properties": {"m": {"$ref": "#/$defs/M"}}, "$defs": M},
-        '$defs.M.properties.q: Unimplemented keys: ["uniqueItems"]',
-    ),
-    (
-        {"properties": {"a": {"anyOf": [INTEGER, {"pattern": "("}]}}},
-        "properties.a.anyOf[1]: regex parse error: unclosed group: (",
-    ),
-    (
-        {"type": "object", "properties": {"a": {"oneOf": [INTEGER, {"type": "number"}]}}},
-        f"properties.a: {ONE_OF_FAULT}",
-    ),
-    (
-        {"type": "object", "properties": {"b": {"type": "string", "const": 1}}, "required": ["b"]},
-        "properties.b: Unsatisfiable schema: incompatible types",
-    ),
-    ({"additionalProperties": {"type": "int"}}, "additionalProperties: Invalid type: int"),
-    (
-        {"items": [{"const": 2**60 + 1}]},
-        "items[0]: 1152921504606846977 has more digits than a double",
-    ),
-    (
-        {"properties": {"a": {"$ref": "x.json"}}},
-        "properties.a: json-schema:///x.json is not in this schema",
-    ),
-    ({"not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
-]
+FAULTS = r"""
+    [{"properties": {"a": {"items": {"format": "foo"}}}},
+     "properties.a.items: Unknown format: foo"]
+    [{"properties": {"m": {"$ref": "#/$defs/M"}},
+      "$defs": {"M": {"type": "object",
+                      "properties": {"q": {"type": "array", "uniqueItems": true}}}}},
+     "$defs.M.properties.q: Unimplemented keys: [\"uniqueItems\"]"]
+    [{"properties": {"a": {"anyOf": [{"type": "integer"}, {"pattern": "("}]}}},
+     "properties.a.anyOf[1]: regex parse error: unclosed group: ("]
+    [{"type": "object",
+      "properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}},
+     $REASON]
+    [{"type": "object", "properties": {"b": {"type": "string", "const": 1}}, "required": ["b"]},
+     "properties.b: Unsatisfiable schema: incompatible types"]
+    [{"additionalProperties": {"type": "int"}}, "additionalProperties: Invalid type: int"]
+    [{"items": [{"const": 1152921504606846977}]},
+     "items[0]: 1152921504606846977 has more digits than a double"]
+    [{"properties": {"a": {"$ref": "x.json"}}},
+     "properties.a: json-schema:///x.json is not in this schema"]
+    [{"not": {"type": "string"}}, "Unimplemented keys: [\"not\"]"]
+"""
+REASON = (
+    "properties.a: a oneOf can be kept to if a type or a required const distinguishes its branches"
+)
 
 
-@pytest.mark.parametrize(("schema", "told"), FAULTS)
-def test_a_fault_is_told_with_its_place(schema, told):
-    refused = answer({"kind": "json_schema", "text": json.dumps(schema)})
-    assert refused == {"refused": told}
+def refusal(schema: Any) -> str:
+    return str(answer({"kind": "json_schema", "text": json.dumps(schema)})["refused"])
 
 
-def test_a_large_schemas_fault_is_found():
-    many = {f"p{number}": {"type": "string", "maxLength": number} for number in range(400)}
-    schema = {
-        "type": "object",
-        "properties": many | {"bad": {"type": "array", "items": {"not": STRING}}},
-    }
-    refused = answer({"kind": "json_schema", "text": json.dumps(schema)})
-    assert str(refused["refused"]).startswith("properties.bad.items: ")
+@cases("schema, fault", FAULTS, REASON=REASON)
+def test_a_fault_is_reported_with_its_place(schema, fault):
+    assert refusal(schema) == fault
+
+
+def test_the_fault_of_a_large_schema_is_found():
+    properties = {f"p{number}": {"type": "string", "maxLength": number} for number in range(400)}
+    properties["bad"] = {"type": "array", "items": {"not": {"type": "string"}}}
+    fault = refusal({"type": "object", "properties": properties})
+    assert fault.startswith("properties.bad.items: ")
 
 
 # --- a thought comes first
 
-
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-@pytest.mark.parametrize(
+STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+ANSWERS = pytest.mark.parametrize(
     ("kind", "text", "good"),
     [
         ("json_schema", json.dumps(A), '{"a": 1}'),
@@ -289,61 +288,90 @@ def test_a_large_schemas_fault_is_found():
         ("gbnf", 'root ::= "<" root ">" | [a-z]', "<<b>>"),
     ],
 )
-def test_a_thought_comes_before_the_answer(style, kind, text, good):
-    """It is free; the answer behind it is not."""
-    inside, maybe, over = (matcher(text, kind, style.name + mark) for mark in ("!", "", "."))
+
+
+@STYLE
+@ANSWERS
+def test_an_answer_comes_after_the_thought_that_began(style, kind, text, good):
+    grammar = matcher(text, kind, f"{style.name}!")
+    assert takes(grammar, f"so {good}{style.end}{good}")
+    assert takes(grammar, f"{style.end}\n\n{good}")
+    assert not takes(grammar, f"so {good}")
+    assert not takes(grammar, f"so{style.end}so")
+
+
+@STYLE
+@ANSWERS
+def test_a_thought_may_come_before_the_answer(style, kind, text, good):
+    grammar = matcher(text, kind, style.name)
     thought = f"{style.begin}I think {good}{style.end}"
-    assert takes(inside, f"so {good}{style.end}{good}")
-    assert takes(inside, f"{style.end}\n\n{good}")
-    assert takes(maybe, thought + good)
-    assert takes(maybe, good)
-    assert takes(over, good)
-    assert not takes(inside, f"so {good}")
-    assert not takes(inside, f"so{style.end}so")
-    assert not takes(maybe, thought)
-    assert not takes(over, thought + good)
+    assert takes(grammar, thought + good)
+    assert takes(grammar, good)
+    assert not takes(grammar, thought)
 
 
-def test_gpt_oss_answers_in_its_channel():
+@STYLE
+@ANSWERS
+def test_no_thought_comes_after_one_that_ended(style, kind, text, good):
+    grammar = matcher(text, kind, f"{style.name}.")
+    thought = f"{style.begin}I think {good}{style.end}"
+    assert takes(grammar, good)
+    assert not takes(grammar, thought + good)
+
+
+HARMONY_THOUGHT = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize("mark", ["final", "final <|constrain|>json"])
+def test_gpt_oss_answers_in_its_channel(mark):
     grammar = matcher(A, thinking="harmony")
-    thought = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
-    for mark in ("final", "final <|constrain|>json"):
-        assert takes(grammar, f'{thought}{thought}<|channel|>{mark}<|message|>{{"a": 1}}')
-    assert not takes(grammar, f"{thought}<|channel|>final<|message|>Well")
+    text = f'{HARMONY_THOUGHT}{HARMONY_THOUGHT}<|channel|>{mark}<|message|>{{"a": 1}}'
+    assert takes(grammar, text)
+
+
+def test_gpt_oss_answers_by_the_schema():
+    grammar = matcher(A, thinking="harmony")
+    assert not takes(grammar, f"{HARMONY_THOUGHT}<|channel|>final<|message|>Well")
 
 
 # --- the same everywhere
 
+PROGRAM = """
+import json, sys
+from specmesh.engines.grammar_source import answer
+print(json.dumps([answer(source) for source in json.loads(sys.argv[1])]))
+"""
 
-def test_another_process_makes_the_same_grammar():
+
+def test_every_process_makes_the_same_grammar():
     """Another verifier may resume a text, and a drafter drafts by a grammar of its own."""
-    schema = {
-        "anyOf": [X_A, X_B, CAT, DOG, KIND, {"properties": dict.fromkeys("qwertz", STRING)}],
-        "properties": dict.fromkeys("yxcvb", A),
-        "additionalProperties": False,
-    }
-    letters = {name: {"type": "object", "properties": {name: STRING}} for name in "qwertzuiop"}
-    rest = {"additionalProperties": {"type": "object", "properties": {"y": STRING}}}
-    others = {"allOf": [{"type": "object", "properties": letters}, rest]}
-    tools = [{"name": name, "parameters": schema | {"required": ["n", "m"]}} for name in "ab"]
-    described = {"tools": tools, "choice": "auto", "parallel": True, "thinking": "think"}
-    asked = [
+    letters = {name: {"type": "object", "properties": {name: {}}} for name in "qwertzuiop"}
+    schema, others, tools = rows(
+        """
+        {"anyOf": [{"properties": {"x": $A}}, {"properties": {"x": $B}}, $CAT, $DOG,
+                   {"properties": {"q": {"type": "string"}, "w": {"type": "string"}}}],
+         "properties": $LETTERS, "required": ["n", "m"], "additionalProperties": false}
+        {"allOf": [{"type": "object", "properties": $LETTERS},
+                   {"additionalProperties": {"type": "object", "properties": {"y": {}}}}]}
+        {"choice": "auto", "parallel": true, "thinking": "think"}
+        """,
+        A=A,
+        B=B,
+        CAT=CAT,
+        DOG=DOG,
+        LETTERS=letters,
+    )
+    tools["tools"] = [{"name": name, "parameters": schema} for name in "ab"]
+    sources = [
         {"kind": "json_schema", "text": json.dumps(schema)},
         {"kind": "json_schema", "text": json.dumps(others)},
-        *(
-            {"kind": "tools", "text": json.dumps(described | {"format": form})}
-            for form in ("hermes", "qwen3_coder", "gemma4")
-        ),
     ]
-    program = (
-        "import json, sys; from specmesh.engines.grammar_source import answer;"
-        "print(json.dumps([answer(one) for one in json.loads(sys.argv[1])]))"
-    )
-    answers = set[str]()
+    for form in ("hermes", "qwen3_coder", "gemma4"):
+        sources.append({"kind": "tools", "text": json.dumps(tools | {"format": form})})
+    answers = set[bytes]()
     for seed in ("1", "2", "3"):
-        command = [sys.executable, "-c", program, json.dumps(asked)]
+        command = [sys.executable, "-c", PROGRAM, json.dumps(sources)]
         environment = os.environ | {"PYTHONHASHSEED": seed}
-        answers.add(
-            subprocess.run(command, env=environment, capture_output=True, check=True).stdout
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, check=True)
+        answers.add(done.stdout)
     assert len(answers) == 1

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from harness import PATIENCE
 from harness.engine_contract import GREEDY, predict
+from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -126,7 +127,14 @@ class TestEngine:
         with pytest.raises(ConfigError, match="fewer sequences"):
             LlamaVerifier(settings(tiny_gguf, max_sessions=257))
 
-    @pytest.mark.parametrize(("trained", "warned"), [(0, 0), (64, 0), (32, 1)])
+    @cases(
+        "trained, warned",
+        """
+    [0, 0]
+    [64, 0]
+    [32, 1]
+    """,
+    )
     def test_a_context_beyond_training(self, make_gguf, trained, warned):
         """It is warned of where the file says what it was trained with."""
         path = make_gguf(f"trained-{trained}", n_ctx=trained)
@@ -148,8 +156,14 @@ class TestEngine:
             engine.decode([Span(0, 8, tuple(range(9)), logits=True)])
         engine.close()
 
-    @pytest.mark.parametrize(
-        ("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")]
+    @cases(
+        "code, named",
+        """
+    [1, "no room"]
+    [2, "code 2"]
+    [-1, "code -1"]
+    [-3, "code -3"]
+    """,
     )
     @pytest.mark.parametrize("arch", ["llama", "mamba"])
     def test_failed_step(

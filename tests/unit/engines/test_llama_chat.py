@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.tables import cases
 
 from specmesh.config import ModelSettings
 from specmesh.core.fields import Json, object_at
@@ -129,18 +130,18 @@ def test_variables_of_a_chat():
 
 
 @pytest.mark.fault("E6.71")
-@pytest.mark.parametrize(
+@cases(
     "template",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.__iadd__([1]) }}",
-        "{{ messages.__class__.__base__ ~ '' }}{{ ''|attr('__class__')|attr('mro') }}",
-        "{{ cycler.__init__.__globals__.os.system('true') }}",
-        "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__['json'] }}",
-        "{{ '{0.__class__.__mro__}'.format(1) }}{{ ('{0.__class__}'.format)(1).x.y }}",
-        "{% include '/etc/passwd' %}",
-        "{% import 'os' as os %}",
-    ],
+    """
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    "{{ messages.__iadd__([1]) }}"
+    "{{ messages.__class__.__base__ ~ '' }}{{ ''|attr('__class__')|attr('mro') }}"
+    "{{ cycler.__init__.__globals__.os.system('true') }}"
+    "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__['json'] }}"
+    "{{ '{0.__class__.__mro__}'.format(1) }}{{ ('{0.__class__}'.format)(1).x.y }}"
+    "{% include '/etc/passwd' %}"
+    "{% import 'os' as os %}"
+    """,
 )
 def test_template_is_in_a_sandbox(template):
     assert rendered(template, None) == {"text": ""}
@@ -244,13 +245,13 @@ def test_arguments_that_are_no_object(loop, as_text, arguments):
     assert shown(template, said) == f"[Hi][f {kept}][3]"
 
 
-@pytest.mark.parametrize(
-    ("begin", "wants_none"),
-    [
-        ("{% if m.content is none %}", True),
-        ("{% if m.content == '' %}", False),
-        ("{% if 'x' not in m.content %}", False),
-    ],
+@cases(
+    "begin, wants_none",
+    """
+    ["{% if m.content is none %}", true]
+    ["{% if m.content == '' %}", false]
+    ["{% if 'x' not in m.content %}", false]
+    """,
 )
 def test_content_beside_calls_is_as_the_template_can_take_it(begin, wants_none):
     template = f"{{% for m in messages %}}{begin}{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"

@@ -1,5 +1,6 @@
 """MLX as drafter: vocabularies, compared with llama.cpp's, unusable models, errors."""
 
+import json
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from harness.tables import cases
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
@@ -131,17 +133,17 @@ def test_a_library_that_is_broken(make_hf, monkeypatch):
 
 # --- the vocabulary, as bytes
 
-BYTE_LEVEL: dict[str, Any] = {
-    "pre_tokenizer": {
-        "type": "Sequence",
-        "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}],
-    },
-    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
-}
-SENTENCEPIECE: dict[str, Any] = {
-    "type": "Sequence",
-    "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}],
-}
+BYTE_LEVEL = json.loads("""
+    {
+      "pre_tokenizer": {
+        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
+      },
+      "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    }
+    """)
+SENTENCEPIECE = json.loads("""
+    {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]}
+    """)
 
 
 def test_sentencepiece_bytes_and_the_unknown():
@@ -170,15 +172,26 @@ def test_added_tokens():
     assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ")
 
 
-@pytest.mark.parametrize(
+@cases(
     "tokenizer",
-    [
-        {},
-        {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}},
-        BYTE_LEVEL | {"model": {"vocab": 3}},
-        {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "decoder": SENTENCEPIECE},
-        BYTE_LEVEL | {"added_tokens": [3]},
-    ],
+    """
+    {}
+    {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}
+    {
+      "pre_tokenizer": {
+        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
+      },
+      "model": {"vocab": 3}
+    }
+    {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "decoder": $SENTENCEPIECE}
+    {
+      "pre_tokenizer": {
+        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
+      },
+      "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [3]
+    }
+    """,
+    SENTENCEPIECE=SENTENCEPIECE,
 )
 def test_files_that_are_none(tokenizer):
     with pytest.raises(ConfigError, match="is not one"):

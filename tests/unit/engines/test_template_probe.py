@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from harness.tables import cases, rows
 from rendered import TemplateTokenizer
 
 from specmesh.core.requests import Request
@@ -16,8 +17,15 @@ from specmesh.core.text.tool_formats import FORMATS, ToolCall, write_calls
 
 pytest.importorskip("jinja2")
 
-TOOL = {"name": "get_time", "description": "Tells it.", "parameters": {"type": "object"}}
-ASKED = {"tools": [TOOL], "choice": "auto", "parallel": True, "format": "", "thinking": ""}
+TOOL = json.loads("""
+    {"name": "get_time", "description": "Tells it.", "parameters": {"type": "object"}}
+    """)
+(ASKED,) = rows(
+    """
+    {"tools": [$TOOL], "choice": "auto", "parallel": true, "format": "", "thinking": ""}
+    """,
+    TOOL=TOOL,
+)
 TOOLED = Grammar(GrammarKind.TOOLS, json.dumps(ASKED))
 
 SYSTEM, OTHER = ChatMessage("system", "Be brief."), ChatMessage("system", "In French.")
@@ -198,9 +206,12 @@ def test_no_text_and_no_call_of_a_loop_is_lost(template, messages, words):
     assert [word for word in words if word not in shown] == []
 
 
-@pytest.mark.parametrize(
-    ("begin", "end", "name"),
-    [("<think>", "</think>", "think"), ("<mm:think>", "</mm:think>", "minimax_m3")],
+@cases(
+    "begin, end, name",
+    """
+    ["<think>", "</think>", "think"]
+    ["<mm:think>", "</mm:think>", "minimax_m3"]
+    """,
 )
 def test_the_marks_around_thoughts_that_a_template_puts_together(begin, end, name):
     """Neither is whole in its source."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from called import Call, spelt
+from harness.tables import cases, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
@@ -21,44 +22,50 @@ from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer
 
 BYTES = LLTokenizer("byte")
-DAYS = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
-WEATHER = {
-    "properties": {"city": {"type": "string"}, "days": DAYS, "unit": {"$ref": "#/$defs/Unit"}},
-    "required": ["city", "unit"],
-    "$defs": {"Unit": {"type": "string", "enum": ["C", "F"]}},
-}
-TOOLS = [
-    {"name": "get_weather", "parameters": WEATHER},
-    {"name": "get_time", "description": "No arguments."},
-]
+TOOLS = rows("""
+    {"name": "get_weather", "parameters": {
+      "properties": {
+        "city": {"type": "string"},
+        "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "unit": {"$ref": "#/$defs/Unit"}
+      },
+      "required": ["city", "unit"],
+      "$defs": {"Unit": {"type": "string", "enum": ["C", "F"]}}
+    }}
+    {"name": "get_time", "description": "No arguments."}
+    """)
 TIME: Call = ("get_time", {})
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+HERMES = FORMATS["hermes"]
 
 
-def request(
-    form: str, choice: Any = "auto", *, tools: Any = TOOLS, parallel: Any = True, thinking: str = ""
-) -> str:
-    return json.dumps(
-        {
-            "tools": tools,
-            "choice": choice,
-            "parallel": parallel,
-            "format": form,
-            "thinking": thinking,
-        }
-    )
+def request(form: str, choice: Any = "auto", *, thinking: str = "", **changes: Any) -> str:
+    described = {"tools": TOOLS, "choice": choice, "parallel": True}
+    return json.dumps(described | {"format": form, "thinking": thinking} | changes)
+
+
+def tool(name: str, parameters: Any) -> dict[str, Any]:
+    return {"name": name, "parameters": parameters}
+
+
+def compiled(grammar: str) -> Any:
+    return answer({"kind": "tools", "text": grammar})
 
 
 @cache
 def begun(grammar: str) -> LLMatcher:
-    answered = answer({"kind": "tools", "text": grammar})
+    answered = compiled(grammar)
     assert "lark" in answered, answered
     return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
 
 
 class Text:
-    """How a text keeps to a grammar: what of it does not, whether it may end there, and what is
-    forced then."""
+    """How a text keeps to a grammar.
+
+    rest: the end of the text, from the first byte that the grammar does not allow.
+    may_end: the text is allowed and may end here.
+    forced: the only text with which it can go on.
+    """
 
     def __init__(self, grammar: str, text: str) -> None:
         matcher = begun(grammar).deep_copy()
@@ -70,66 +77,98 @@ class Text:
 
 @FORMS
 @pytest.mark.parametrize("choice", ["auto", "required", {"name": "get_weather"}])
-def test_whole_calls_are_allowed(form, choice):
-    for arguments in ({"city": "Köln \\ <b>", "unit": "C"}, {"city": "", "days": 3, "unit": "F"}):
-        text = spelt(form, ("get_weather", arguments))
-        assert Text(request(form.name, choice), text).may_end
-        if form.bare:
-            assert Text(request(form.name, choice), text.removeprefix(form.opening)).may_end
+@cases(
+    "arguments",
+    r"""
+    {"city": "Köln \\ <b>", "unit": "C"}
+    {"city": "", "days": 3, "unit": "F"}
+    """,
+)
+def test_whole_calls_are_allowed(form, choice, arguments):
+    text = spelt(form, ("get_weather", arguments))
+    assert Text(request(form.name, choice), text).may_end
+    if form.bare:
+        assert Text(request(form.name, choice), text.removeprefix(form.opening)).may_end
 
 
-def says_types(form: ToolFormat) -> bool:
-    """Whether a value's text differs from that of a text with the same letters."""
+def marks_types(form: ToolFormat) -> bool:
+    """Return True if a number is written differently from a string of the same letters."""
     return not form.parameter or STRING in form.parameter or TYPE in form.parameter
 
 
 def up_to_id(text: str) -> str:
-    """What of a form's text is always the same."""
+    """Return the beginning of a text that is the same for each call."""
     return text.partition(ID)[0]
+
+
+WRONG_CALLS = rows("""
+    ["get_wine", {}, "ine"]
+    ["get_time", {"city": "Ulm"}, ""]
+    ["get_weather", {"city": "Ulm"}, ""]
+    ["get_weather", {"unit": "C"}, ""]
+    ["get_weather", {"city": "Ulm", "unit": "K"}, "K"]
+    ["get_weather", {"city": "Ulm", "days": 1.5, "unit": "C"}, ".5"]
+    ["get_weather", {"city": "Ulm", "unit": "C", "other": 1}, ""]
+    """)
 
 
 @FORMS
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_what_is_no_call_of_these_tools_is_refused(form, choice):
-    def refused(name: str, **arguments: Any) -> str:
-        return Text(request(form.name, choice), spelt(form, (name, arguments))).rest
+def test_wrong_calls_are_refused(form, choice):
+    grammar = request(form.name, choice)
+    for name, arguments, beginning in WRONG_CALLS:
+        rest = Text(grammar, spelt(form, (name, arguments))).rest
+        assert rest, arguments
+        assert rest.startswith(beginning)
 
-    assert refused("get_wine").startswith("ine")
-    assert refused("get_time", city="Ulm")
-    assert refused("get_weather", city="Ulm")
-    assert refused("get_weather", unit="C")
-    assert refused("get_weather", city="Ulm", unit="K").startswith("K")
-    assert "some" in refused("get_weather", city="Ulm", days="some", unit="C")
-    assert refused("get_weather", city="Ulm", days=1.5, unit="C").startswith(".5")
-    assert refused("get_weather", city="Ulm", unit="C", other=1)
-    assert bool(refused("get_weather", city=1, unit="C")) == says_types(form)
+
+@FORMS
+def test_a_wrong_type_is_refused(form):
+    call = ("get_weather", {"city": "Ulm", "days": "some", "unit": "C"})
+    assert "some" in Text(request(form.name), spelt(form, call)).rest
+
+
+@FORMS
+def test_a_number_for_a_string_is_refused_if_it_looks_different(form):
+    call = ("get_weather", {"city": 1, "unit": "C"})
+    assert bool(Text(request(form.name), spelt(form, call)).rest) == marks_types(form)
 
 
 @FORMS
 def test_a_text_is_free_up_to_the_mark(form):
-    grammar, begun = request(form.name), Text(request(form.name), f"Look: {form.trigger}")
-    for text in (
-        "",
-        "No.",
-        '{"answer": 1}',
-        f"Not {form.trigger[:-1]}",
-        "<think>ü</think>\n",
-        '{ "name": "get"',
-    ):
-        assert Text(grammar, text).may_end
-    assert not begun.may_end
-    assert begun.forced.startswith(up_to_id(form.start.removeprefix(form.trigger) + "get_"))
-    assert Text(grammar, f"{form.trigger} so").rest.startswith(" so")
-    assert Text(grammar, spelt(form, TIME, before="Look: ")).may_end
-    assert Text(grammar, f"{spelt(form, TIME)} and").rest == " and"
+    texts = ["", "No.", '{"answer": 1}', "<think>ü</think>\n", '{ "name": "get"']
+    for text in [*texts, f"Not {form.trigger[:-1]}"]:
+        assert Text(request(form.name), text).may_end
 
 
 @FORMS
-def test_what_a_name_leaves_open_is_forced(form):
-    text, arguments = spelt(form, TIME), "" if form.parameter or form.syntax else "{}"
-    begun = text.partition("get_t")[0] + "get_t"
+def test_a_call_is_forced_after_the_mark(form):
+    begun = Text(request(form.name), f"Look: {form.trigger}")
+    assert not begun.may_end
+    assert begun.forced.startswith(up_to_id(form.start.removeprefix(form.trigger) + "get_"))
+
+
+@FORMS
+def test_other_text_is_refused_after_the_mark(form):
+    assert Text(request(form.name), f"{form.trigger} so").rest.startswith(" so")
+
+
+@FORMS
+def test_calls_are_at_the_end_of_a_text(form):
+    assert Text(request(form.name), spelt(form, TIME, before="Look: ")).may_end
+    assert Text(request(form.name), f"{spelt(form, TIME)} and").rest == " and"
+
+
+@FORMS
+def test_the_rest_of_a_call_is_forced_after_its_name(form):
+    begun = spelt(form, TIME).partition("get_t")[0] + "get_t"
+    arguments = "" if form.parameter or form.syntax else "{}"
     rest = up_to_id("ime" + form.after + arguments + form.end)
     assert Text(request(form.name), begun).forced.startswith(rest)
+
+
+@FORMS
+def test_the_beginning_of_a_required_call_is_forced(form):
     forced = "" if form.bare else up_to_id(f"{form.start}get_")
     assert Text(request(form.name, "required"), "").forced == forced
 
@@ -149,34 +188,40 @@ def test_the_name_of_a_required_argument_is_forced(form):
 
 
 @FORMS
-def test_several_calls_where_they_may_be_parallel(form):
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_several_calls_may_be_parallel(form, choice):
     text = spelt(form, TIME, TIME, TIME)
-    for choice in ("auto", "required"):
-        assert Text(request(form.name, choice), text).may_end == (form.between is not None)
-        assert Text(request(form.name, choice, parallel=False), text).rest
-    assert Text(request(form.name, {"name": "get_time"}), text).rest
+    assert Text(request(form.name, choice), text).may_end == (form.between is not None)
+    assert Text(request(form.name, choice, parallel=False), text).rest
 
 
-RICH: dict[str, Any] = {
-    "properties": {
+@FORMS
+def test_a_named_tool_is_called_once(form):
+    assert Text(request(form.name, {"name": "get_time"}), spelt(form, TIME, TIME)).rest
+
+
+RICH = json.loads("""
+    {
+      "properties": {
         "city": {"type": "string"},
         "days": {"type": "integer", "minimum": -5, "maximum": 5000},
         "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
         "place": {
-            "type": "object",
-            "properties": {"x": {"type": "number"}, "inner": {"$ref": "#/$defs/Inner"}},
-            "required": ["x"],
+          "type": "object",
+          "properties": {"x": {"type": "number"}, "inner": {"$ref": "#/$defs/Inner"}},
+          "required": ["x"]
         },
         "flag": {"type": "boolean"},
         "unit": {"enum": ["C", "it's"]},
         "other": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
         "grid": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
         "free": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "é name": {"type": "null"},
-    },
-    "required": ["city"],
-    "$defs": {"Inner": {"type": "object", "properties": {"deep": {"$ref": "#/$defs/Inner"}}}},
-}
+        "é name": {"type": "null"}
+      },
+      "required": ["city"],
+      "$defs": {"Inner": {"type": "object", "properties": {"deep": {"$ref": "#/$defs/Inner"}}}}
+    }
+    """)
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.just("\n"), max_size=9)
 INNER: Any = st.recursive(
     st.just({}), lambda one: st.fixed_dictionaries({}, optional={"deep": one}), max_leaves=3
@@ -198,65 +243,78 @@ VALUES: Any = st.fixed_dictionaries(
     },
 )
 TYPED = ["gemma4", "lfm2", "deepseek32", "kimi_k3", "mistral_array", "hermes"]
-"""Forms that tell texts from other values, one of each kind."""
+"""One form of each kind of those that distinguish strings from other values."""
 
 
 def in_order(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as the schema has them, one after the other."""
+    """Return arguments in the schema's order."""
     ordered = {name: arguments[name] for name in RICH["properties"] if name in arguments}
-    if "place" in ordered:
-        place = ordered["place"]
-        ordered["place"] = {name: place[name] for name in ("x", "inner") if name in place}
+    place = ordered.get("place", {})
+    if "inner" in place:
+        ordered["place"] = {"x": place["x"], "inner": place["inner"]}
     return ordered
 
 
-def arguments_read(form: ToolFormat, text: str) -> list[Any]:
-    parser = CallParser(form, [{"name": "get", "parameters": RICH}])
-    events = [*parser.feed(text), *parser.feed("", over=True)]
-    parts = [one.text for one in events if isinstance(one, ArgumentsPart)]
-    assert not any(isinstance(one, TextPart) for one in events)
-    return [json.loads("".join(parts))]
+def check_arguments(form: ToolFormat, arguments: dict[str, Any]) -> None:
+    """Check that the grammar allows a call with these arguments and that the parser reads them."""
+    get = tool("get", RICH)
+    text = spelt(form, ("get", arguments))
+    written = Text(request(form.name, "required", tools=[get]), text)
+    assert (written.rest, written.may_end) == ("", True)
+    parser = CallParser(form, [get])
+    read = ""
+    for event in [*parser.feed(text), *parser.feed("", over=True)]:
+        assert not isinstance(event, TextPart)
+        if isinstance(event, ArgumentsPart):
+            read += event.text
+    assert json.loads(read) == arguments
 
 
 @pytest.mark.parametrize("name", TYPED)
 @given(VALUES)
-def test_every_argument_that_a_schema_allows_can_be_written_and_is_read(name, arguments):
-    form, ordered = FORMATS[name], in_order(arguments)
-    text = spelt(form, ("get", ordered))
-    grammar = request(form.name, "required", tools=[{"name": "get", "parameters": RICH}])
-    written = Text(grammar, text)
-    assert (written.rest, written.may_end) == ("", True)
-    assert arguments_read(form, text) == [ordered]
+def test_all_arguments_of_a_schema_are_written_and_read(name, arguments):
+    check_arguments(FORMATS[name], in_order(arguments))
 
 
 @given(VALUES)
-def test_arguments_between_marks_within_one_another(arguments):
-    """MiniMax-M3's, where a list without items is an object or a text unless the schema says it."""
-    form = FORMATS["minimax_m3"]
+def test_arguments_between_nested_marks(arguments):
+    """MiniMax-M3's empty list could be an object or a string too, so there is none here."""
     ordered = in_order(arguments | {"city": "Ulm", "other": "x"})
     ordered.pop("tags", None)
-    text = spelt(form, ("get", ordered))
-    grammar = request(form.name, "required", tools=[{"name": "get", "parameters": RICH}])
-    written = Text(grammar, text)
-    assert (written.rest, written.may_end) == ("", True)
-    assert arguments_read(form, text) == [ordered]
+    check_arguments(FORMATS["minimax_m3"], ordered)
 
 
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-@pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_thought_comes_first(style, choice):
-    """It may mention calls; after it the text is free again only where it is anyway."""
-    inside, maybe = (request("hermes", choice, thinking=style.name + mark) for mark in ("!", ""))
-    made = spelt(FORMATS["hermes"], TIME)
-    thought = f"I could {made}, or <tool_call> or not{style.end}"
-    assert Text(inside, f"{thought}\n\n{made}").may_end
-    assert Text(inside, thought[:-1]).may_end == (choice == "auto")
-    assert Text(maybe, style.begin + thought + made).may_end
-    assert Text(maybe, made).may_end
-    assert not Text(maybe, style.begin + thought[:-1]).rest
-    assert Text(maybe, f"{style.begin}a{style.end}\n\nThen").rest == (
-        "" if choice == "auto" else "Then"
-    )
+STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+CHOICE = pytest.mark.parametrize("choice", ["auto", "required"])
+
+
+@STYLE
+@CHOICE
+def test_calls_come_after_the_thought_that_began(style, choice):
+    """The thought may mention calls."""
+    grammar = request("hermes", choice, thinking=f"{style.name}!")
+    call = spelt(HERMES, TIME)
+    thought = f"I could {call}, or <tool_call> or not{style.end}"
+    assert Text(grammar, f"{thought}\n\n{call}").may_end
+    assert Text(grammar, thought[:-1]).may_end == (choice == "auto")
+
+
+@STYLE
+@CHOICE
+def test_a_thought_may_come_before_calls(style, choice):
+    grammar = request("hermes", choice, thinking=style.name)
+    call = spelt(HERMES, TIME)
+    thought = f"{style.begin}I could {call}, or <tool_call> or not{style.end}"
+    assert Text(grammar, thought + call).may_end
+    assert Text(grammar, call).may_end
+    assert not Text(grammar, thought[:-1]).rest
+
+
+@STYLE
+@pytest.mark.parametrize(("choice", "rest"), [("auto", ""), ("required", "Then")])
+def test_text_after_a_thought(style, choice, rest):
+    grammar = request("hermes", choice, thinking=style.name)
+    assert Text(grammar, f"{style.begin}a{style.end}\n\nThen").rest == rest
 
 
 def test_an_empty_answer_may_come_between_a_thought_and_calls_that_are_required():
@@ -268,138 +326,128 @@ def test_an_empty_answer_may_come_between_a_thought_and_calls_that_are_required(
     assert Text(grammar, f"Hm<|close|>think<|sep|>{call}").may_end
 
 
-def test_gpt_oss_names_a_recipient_in_one_place():
-    """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may
-    have the words."""
-    whole, thought = (
-        request("harmony", thinking="harmony"),
-        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant",
-    )
-    again = f"{thought}<|channel|>commentary<|message|>I look{thought[-25:]}"
-    for before in ("", thought, "<|channel|>analysis", again):
-        assert Text(whole, f"{before} to=functions.get_time").rest == "o=functions.get_time", before
-        assert not Text(whole, f"{before} t").rest
-    assert Text(whole, spelt(FORMATS["harmony"], TIME, before=thought)).may_end
-    assert Text(whole, f"{thought}<|channel|>final<|message|>Go to=there, to Ulm").may_end
+HARMONY_THOUGHT = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
 
 
-def one(**parameters: Any) -> list[dict[str, Any]]:
-    return [{"name": "x.y-z_1", "parameters": parameters}]
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        HARMONY_THOUGHT,
+        "<|channel|>analysis",
+        f"{HARMONY_THOUGHT}<|channel|>commentary<|message|>I look<|end|><|start|>assistant",
+    ],
+)
+def test_gpt_oss_names_a_recipient_in_one_place(before):
+    """The parser reads calls only there, so the grammar allows them only there."""
+    grammar = request("harmony", thinking="harmony")
+    assert Text(grammar, f"{before} to=functions.get_time").rest == "o=functions.get_time"
+    assert not Text(grammar, f"{before} t").rest
+
+
+def test_gpt_oss_calls_after_a_thought():
+    grammar = request("harmony", thinking="harmony")
+    assert Text(grammar, spelt(FORMATS["harmony"], TIME, before=HARMONY_THOUGHT)).may_end
+
+
+def test_gpt_oss_may_write_the_words_of_a_recipient():
+    grammar = request("harmony", thinking="harmony")
+    text = f"{HARMONY_THOUGHT}<|channel|>final<|message|>Go to=there, to Ulm"
+    assert Text(grammar, text).may_end
 
 
 @FORMS
 def test_a_parameters_name_stays_a_name(form):
-    text = spelt(form, ("x.y-z_1", {'"}\\| /ü': 1}))
-    assert Text(
-        request(form.name, tools=one(properties={'"}\\| /ü': {"type": "integer"}})), text
-    ).may_end
+    name = '"}\\| /ü'
+    tools = [tool("x.y-z_1", {"properties": {name: {"type": "integer"}}})]
+    assert Text(request(form.name, tools=tools), spelt(form, ("x.y-z_1", {name: 1}))).may_end
 
 
-@pytest.mark.parametrize(
-    ("grammar", "why"),
-    [
-        (
-            request("hermes", tools=[{"name": 'x": 1}, {"name": "y'}]),
-            "a tool's name has at most 64 letters",
-        ),
-        (request("hermes", tools=[{"name": "x" * 65}]), "a tool's name has at most 64 letters"),
-        (request("hermes", tools=[{"name": "x"}, {"name": "x"}]), "two tools have the same name"),
-        (request("hermes", tools=[]), "there are no tools"),
-        (request("hermes", {"name": "get"}), "no tool is named 'get'"),
-        (request("hermes", "any"), "choice must be auto, required or a name"),
-        (request("none"), "does not describe tools: KeyError: 'none'"),
-        (request("hermes", thinking="much"), "does not describe tools: KeyError: 'much'"),
-        (request("hermes", tools={"name": "x"}), "does not describe tools"),
-        (request("hermes", tools=[{"name": "x", "parameters": [1]}]), "does not describe tools"),
-        ("{}", "does not describe tools: KeyError: 'format'"),
-    ],
+LONG = "x" * 65
+
+
+@cases(
+    "changes, why",
+    r"""
+    [{"tools": [{"name": "x\": 1}, {\"name\": \"y"}]}, "a tool's name has at most 64 letters"]
+    [{"tools": [{"name": $LONG}]}, "a tool's name has at most 64 letters"]
+    [{"tools": [{"name": "x"}, {"name": "x"}]}, "two tools have the same name"]
+    [{"tools": []}, "there are no tools"]
+    [{"choice": {"name": "get"}}, "no tool is named 'get'"]
+    [{"choice": "any"}, "choice must be auto, required or a name"]
+    [{"format": "none"}, "does not describe tools: KeyError: 'none'"]
+    [{"thinking": "much"}, "does not describe tools: KeyError: 'much'"]
+    [{"tools": {"name": "x"}}, "does not describe tools"]
+    [{"tools": [{"name": "x", "parameters": [1]}]}, "does not describe tools"]
+    """,
+    LONG=LONG,
 )
-def test_what_cannot_be_called_says_why(grammar, why):
-    assert why in str(answer({"kind": "tools", "text": grammar}).get("refused"))
+def test_tools_that_cannot_be_called(changes, why):
+    assert why in compiled(request("hermes", **changes))["refused"]
+
+
+def test_no_description_of_tools():
+    assert compiled("{}")["refused"].endswith("does not describe tools: KeyError: 'format'")
 
 
 # --- a schema never refuses a request
 
-UNKEPT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"propertyNames": {"minLength": 2, "pattern": "x"}}, {}, "propertyNames"),
-    ({"not": {"type": "integer"}}, {}, "not"),
-    ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, {}, "uniqueItems"),
-    ({"dependencies": {"a": ["b"]}}, {}, "dependencies"),
-    ({"type": "integer", "if": {"minimum": 1}, "then": {"maximum": 9}}, {}, "if"),
-    ({"type": "object", "properties": {"a": {"format": "iri", "type": "string"}}}, {}, "iri"),
-    ({"type": "array", "items": {"pattern": "^(?!x)", "type": "string"}}, {}, "look-around"),
-    ({"type": "array", "items": {"pattern": r"^(a)\1$", "type": "string"}}, {}, "backreferences"),
-    ({"type": "int"}, {}, "int"),
-    ({"type": "array", "items": 3}, {}, "object or boolean"),
-    ({"type": "array", "items": {"enum": [1, 2**53 + 1]}}, {}, "digits"),
-    ({"$ref": "#/$defs/none"}, {}, "none"),
-    ({"$ref": "https://example.com/x.json"}, {}, "example.com"),
-    ({"type": "object", "properties": {"q": {"$ref": "#/$defs/p"}}}, {"p": {"type": 5}}, "type"),
-    ({"oneOf": [{"type": "integer"}, {"minimum": 3}]}, {}, "oneOf"),
-    ({"type": "integer", "multipleOf": 10**12}, {}, "multipleOf"),
-]
-"""Of a parameter: a schema that cannot be kept to, its definitions, and what is told of it."""
+UNKEPT = rows(r"""
+    [{"propertyNames": {"minLength": 2, "pattern": "x"}}, "propertyNames"]
+    [{"not": {"type": "integer"}}, "not"]
+    [{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}, "uniqueItems"]
+    [{"dependencies": {"a": ["b"]}}, "dependencies"]
+    [{"type": "integer", "if": {"minimum": 1}, "then": {"maximum": 9}}, "if"]
+    [{"type": "object", "properties": {"a": {"format": "iri", "type": "string"}}}, "iri"]
+    [{"type": "array", "items": {"pattern": "^(?!x)", "type": "string"}}, "look-around"]
+    [{"type": "array", "items": {"pattern": "^(a)\\1$", "type": "string"}}, "backreferences"]
+    [{"type": "int"}, "int"]
+    [{"type": "array", "items": 3}, "object or boolean"]
+    [{"type": "array", "items": {"enum": [1, 9007199254740993]}}, "digits"]
+    [{"$ref": "#/$defs/none"}, "none"]
+    [{"$ref": "https://example.com/x.json"}, "example.com"]
+    [{"type": "object", "properties": {"q": {"$ref": "#/$defs/bad"}}}, "type"]
+    [{"oneOf": [{"type": "integer"}, {"minimum": 3}]}, "oneOf"]
+    [{"type": "integer", "multipleOf": 1000000000000}, "multipleOf"]
+    """)
+"""Schemas of a parameter that a grammar cannot keep to, and a word of the reason."""
 
 IN_JSON = ("hermes", "llama3", "generic", "qwen3_coder", "glm47", "deepseek32", "kimi_k3")
 
 
 @pytest.mark.parametrize("form", IN_JSON)
-@pytest.mark.parametrize(("schema", "definitions", "why"), UNKEPT)
-def test_what_cannot_be_kept_to_is_told_and_the_rest_is_kept(form, schema, definitions, why):
-    bad = {"properties": {"m": schema, "n": {"type": "integer"}}, "required": ["n"]}
-    tools = [{"name": "bad", "parameters": bad | {"$defs": definitions}}, *TOOLS]
-    grammar = request(form, "required", tools=tools)
-    answered: Any = answer({"kind": "tools", "text": grammar})
-    assert list(answered["ignored"]) == ["bad"]
-    told = str(answered["ignored"])
-    assert why in told or "its type is not known" in told
+@pytest.mark.parametrize(("schema", "why"), UNKEPT)
+def test_an_ignored_schema_is_reported_and_the_rest_is_kept(form, schema, why):
+    properties = {"m": schema, "n": {"type": "integer"}}
+    parameters = {"properties": properties, "required": ["n"], "$defs": {"bad": {"type": 5}}}
+    grammar = request(form, "required", tools=[tool("bad", parameters), *TOOLS])
+    [(name, reason)] = compiled(grammar)["ignored"].items()
+    assert name == "bad"
+    assert why in str(reason) or "its type is not known" in str(reason)
     assert Text(grammar, spelt(FORMATS[form], ("bad", {"n": 1}))).may_end
     assert Text(grammar, spelt(FORMATS[form], ("bad", {"n": "x"}))).rest
     assert Text(grammar, spelt(FORMATS[form], ("get_weather", {"city": "Ulm"}))).rest
 
 
-ANY_ARGUMENTS: dict[str, Any] = {"x": "y", "z": {"w": [1, None]}}
-
-
 @FORMS
-@pytest.mark.parametrize(
-    ("parameters", "why"),
-    [({"type": "string"}, "not object"), ({"type": ["array", "null"]}, "not object")],
-)
-def test_a_schema_of_no_object_is_any_object(form, parameters, why):
-    grammar = request(form.name, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
-    answered: Any = answer({"kind": "tools", "text": grammar})
-    assert why in str(answered["ignored"]["bad"])
-    assert Text(grammar, spelt(form, ("bad", ANY_ARGUMENTS))).may_end
+@cases("parameters", '{"type": "string"} {"type": ["array", "null"]}')
+def test_parameters_that_are_no_object_may_be_any_object(form, parameters):
+    grammar = request(form.name, tools=[tool("bad", parameters), *TOOLS])
+    assert "not object" in str(compiled(grammar)["ignored"]["bad"])
+    assert Text(grammar, spelt(form, ("bad", {"x": "y", "z": {"w": [1, None]}}))).may_end
     assert Text(grammar, spelt(form, ("get_weather", {"city": "Ulm"}))).rest
 
 
-KEYWORDS = [
-    *(
-        "type",
-        "properties",
-        "required",
-        "items",
-        "enum",
-        "const",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "$ref",
-    ),
-    *("pattern", "format", "minLength", "maxLength", "minItems", "minimum", "not", "if", "then"),
-    *("additionalProperties", "propertyNames", "patternProperties", "minProperties", "$defs"),
-    *("dependencies", "x", "a<b>", "a\nb"),
-]
+KEYWORDS = rows(r"""
+    "type" "properties" "required" "items" "enum" "const" "anyOf" "oneOf" "allOf" "$ref"
+    "pattern" "format" "minLength" "maxLength" "minItems" "minimum" "not" "if" "then"
+    "additionalProperties" "propertyNames" "patternProperties" "minProperties" "$defs"
+    "dependencies" "x" "a<b>" "a\nb"
+    """)
 JSON_SCHEMAS = st.recursive(
     st.sampled_from([None, True, 0, -1, 1.5, "x", "object", "a<b>", "^(", [], {}]),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(
-            st.sampled_from(KEYWORDS),
-            inner,
-            max_size=3,
-        ),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=3)
     ),
     max_leaves=12,
 )
@@ -411,89 +459,94 @@ JSON_SCHEMAS = st.recursive(
     st.dictionaries(st.sampled_from(["properties", "required", "anyOf", "$defs"]), JSON_SCHEMAS),
 )
 def test_no_schema_refuses(form, parameters):
-    grammar = request(form, tools=[{"name": "bad", "parameters": parameters}, *TOOLS])
-    answered = answer({"kind": "tools", "text": grammar})
-    assert "lark" in answered, answered
+    grammar = request(form, tools=[tool("bad", parameters), *TOOLS])
     assert Text(grammar, spelt(FORMATS[form], TIME)).may_end
 
 
-def test_a_name_that_the_marks_cannot_hold_is_left_out():
-    """Only the mark that would end it: a bracket alone is no trouble."""
+def test_a_parameter_whose_name_would_end_the_mark_is_left_out():
     names = {"a</arg_key><arg_value>b": {"type": "integer"}, "c<d>": {"type": "integer"}}
-    grammar = request("glm47", tools=one(properties=names))
-    answered: Any = answer({"kind": "tools", "text": grammar})
-    assert "has no place" in str(answered["ignored"]["x.y-z_1"])
-    assert Text(grammar, spelt(FORMATS["glm47"], ("x.y-z_1", {"c<d>": 1}))).may_end
+    grammar = request("glm47", tools=[tool("f", {"properties": names})])
+    assert "has no place" in str(compiled(grammar)["ignored"]["f"])
+    assert Text(grammar, spelt(FORMATS["glm47"], ("f", {"c<d>": 1}))).may_end
 
 
-STRICT = [
-    ({"type": "object", "properties": {"a": {"pattern": "^(?!x)"}}}, "properties.a: regex parse"),
-    ({"type": "object", "properties": {"a": {"not": {"const": 1}}}}, 'properties.a: .*"not"'),
-    ({"type": "string"}, "its parameters are of type string, not object"),
-]
+STRICT = rows(r"""
+    [{"type": "object", "properties": {"a": {"pattern": "^(?!x)"}}}, "properties.a: regex parse"]
+    [{"type": "object", "properties": {"a": {"not": {"const": 1}}}}, "properties.a: .*\"not\""]
+    [{"type": "string"}, "its parameters are of type string, not object"]
+    """)
 
 
 @pytest.mark.parametrize(("parameters", "why"), STRICT)
-def test_strict_that_cannot_be_kept_is_refused_by_the_tools_name(parameters, why):
-    tools = [*TOOLS, {"name": "bad", "parameters": parameters}]
-    asked = json.loads(request("hermes", tools=tools))
-    loose = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["get_time"]})})
-    refused = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["bad"]})})
-    assert "lark" in loose
-    assert re.search(f"bad has strict, which cannot be kept: {why}", str(refused["refused"]))
+def test_strict_that_cannot_be_kept_is_refused(parameters, why):
+    refused = compiled(request("hermes", tools=[tool("bad", parameters)], strict=["bad"]))
+    assert re.search(f"bad has strict, which cannot be kept: {why}", refused["refused"])
+
+
+@pytest.mark.parametrize(("parameters", "why"), STRICT)
+def test_strict_of_another_tool_refuses_nothing(parameters, why):
+    tools = [*TOOLS, tool("bad", parameters)]
+    assert "lark" in compiled(request("hermes", tools=tools, strict=["get_time"]))
 
 
 @pytest.mark.parametrize("form", ["gemma4", "qwen3_coder"])
-def test_strict_is_refused_where_the_form_of_calls_has_no_place_for_it(form):
+def test_strict_is_refused_if_the_form_of_calls_has_no_place_for_it(form):
     pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x|(a^)"}}}
-    asked = json.loads(request(form, tools=[{"name": "bad", "parameters": pattern}]))
-    refused = answer({"kind": "tools", "text": json.dumps(asked | {"strict": ["bad"]})})
-    assert "bad has strict" in str(refused.get("refused"))
+    refused = compiled(request(form, tools=[tool("bad", pattern)], strict=["bad"]))
+    assert "bad has strict" in refused["refused"]
 
 
-TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
-    ({"maxLength": 3}, ["", "abc", "ü\n"], ["abcd"]),
-    ({"minLength": 1}, ["a", "<p>", "x" * 300], ["", "\n</parameter>"]),
-    ({"pattern": "^[a-z]+$"}, ["abc"], ["", "A", "a\n</parameter>\n"]),
-    ({"pattern": "b$"}, ["ab"], ["a", "a\n</parameter>\nb"]),
-    ({"pattern": "b|^c"}, ["abc", "cde", "\nb"], ["", "ac"]),
-    ({"format": "date"}, ["2024-02-29"], ["2023-02-29", "today"]),
-    ({"format": "uuid", "minLength": 3}, ["12345678-1234-1234-1234-123456789abc"], ["1234"]),
-    ({"enum": ["a", "b</parameter>"]}, ["a", "b</parameter>"], ["c"]),
-    ({"anyOf": [{"const": "x"}, {"maxLength": 1}, {"type": "null"}]}, ["x", "y", "null"], ["yy"]),
-    ({"anyOf": [{"enum": ["on", "off"]}, {"type": "integer"}]}, ["on", "17"], ["so", "1.5"]),
-]
+LONG_TEXT = "x" * 300
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), TEXTS)
-def test_a_text_between_marks_keeps_to_its_schema(schema, good, bad):
-    known = {"type": "string"} if "anyOf" not in schema else {}
-    if known == {}:
-        schema = {"anyOf": [{"type": "string"} | one for one in schema["anyOf"]]}
-    tools = one(properties={"a": known | schema}, required=["a"])
-    grammar = request("qwen3_coder", tools=tools)
-    form = FORMATS["qwen3_coder"]
-    taken = [
-        text for text in good + bad if Text(grammar, spelt(form, ("x.y-z_1", {"a": text}))).may_end
-    ]
-    assert taken == good
+@cases(
+    "schema, good, bad",
+    r"""
+    [{"maxLength": 3}, ["", "abc", "ü\n"], ["abcd"]]
+    [{"minLength": 1}, ["a", "<p>", $LONG], ["", "\n</parameter>"]]
+    [{"pattern": "^[a-z]+$"}, ["abc"], ["", "A", "a\n</parameter>\n"]]
+    [{"pattern": "b$"}, ["ab"], ["a", "a\n</parameter>\nb"]]
+    [{"pattern": "b|^c"}, ["abc", "cde", "\nb"], ["", "ac"]]
+    [{"format": "date"}, ["2024-02-29"], ["2023-02-29", "today"]]
+    [{"format": "uuid", "minLength": 3}, ["12345678-1234-1234-1234-123456789abc"], ["1234"]]
+    [{"enum": ["a", "b</parameter>"]}, ["a", "b</parameter>"], ["c"]]
+    """,
+    LONG=LONG_TEXT,
+)
+def test_a_string_between_marks_keeps_to_its_schema(schema, good, bad):
+    assert allowed_values({"type": "string"} | schema, good + bad) == good
 
 
-def test_tools_that_are_too_many_keep_to_as_many_schemas_as_fit():
-    """The smallest ones; the others' arguments are any object."""
-    small, large = (
-        {f"{name}{n}": {"type": "integer"} for n in range(size)}
-        for name, size in (("s", 5), ("l", 4000))
-    )
-    tools = [
-        *({"name": f"large{n}", "parameters": {"properties": large}} for n in range(3)),
-        {"name": "small", "parameters": {"properties": small}},
-    ]
-    grammar = request("hermes", tools=tools)
-    answered: Any = answer({"kind": "tools", "text": grammar})
-    assert list(answered["ignored"]) == ["large2"]
-    assert Text(grammar, spelt(FORMATS["hermes"], ("small", {"s1": "x"}))).rest
-    assert Text(grammar, spelt(FORMATS["hermes"], ("large2", {"x": "x"}))).may_end
+@cases(
+    "branches, good, bad",
+    """
+    [[{"type": "string", "const": "x"}, {"type": "string", "maxLength": 1}, {"type": "null"}],
+     ["x", "y", "null"], ["yy"]]
+    [[{"type": "string", "enum": ["on", "off"]}, {"type": "integer"}], ["on", "17"], ["so", "1.5"]]
+    """,
+)
+def test_a_value_between_marks_keeps_to_a_branch(branches, good, bad):
+    assert allowed_values({"anyOf": branches}, good + bad) == good
+
+
+def allowed_values(schema: Any, texts: list[str]) -> list[str]:
+    parameters = {"properties": {"a": schema}, "required": ["a"]}
+    grammar = request("qwen3_coder", tools=[tool("f", parameters)])
+    found = []
+    for text in texts:
+        if Text(grammar, spelt(FORMATS["qwen3_coder"], ("f", {"a": text}))).may_end:
+            found.append(text)
+    return found
+
+
+def test_of_too_many_tools_the_smallest_schemas_are_kept():
+    small = {"properties": {f"s{n}": {"type": "integer"} for n in range(5)}}
+    large = {"properties": {f"l{n}": {"type": "integer"} for n in range(4000)}}
+    tools = [tool(f"large{n}", large) for n in range(3)]
+    grammar = request("hermes", tools=[*tools, tool("small", small)])
+    assert list(compiled(grammar)["ignored"]) == ["large2"]
+    assert Text(grammar, spelt(HERMES, ("small", {"s1": "x"}))).rest
+    assert Text(grammar, spelt(HERMES, ("large2", {"x": "x"}))).may_end
 
 
 # --- a schema for the text that calls none
@@ -501,54 +554,68 @@ def test_tools_that_are_too_many_keep_to_as_many_schemas_as_fit():
 ANSWER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-def with_schema(form: str, choice: Any = "auto", thinking: str = "") -> str:
-    return json.dumps(json.loads(request(form, choice, thinking=thinking)) | {"schema": ANSWER})
-
-
 @FORMS
-def test_a_text_is_calls_or_of_the_schema(form):
-    grammar = with_schema(form.name)
+def test_a_text_is_calls_or_keeps_to_the_schema(form):
+    grammar = request(form.name, schema=ANSWER)
     assert Text(grammar, '{"name": "get_time"}').may_end
     assert Text(grammar, spelt(form, TIME)).may_end
-    assert Text(grammar, "Well").rest
-    assert Text(grammar, '{"name": 1}').rest
-    assert Text(grammar, spelt(form, ("get_weather", {"city": "Ulm"}))).rest
     if form.bare:
         assert Text(grammar, spelt(form, TIME).removeprefix(form.opening)).may_end
 
 
-def test_what_must_call_has_no_other_text():
-    assert Text(with_schema("hermes", "required"), '{"name": "x"}').rest
-    assert Text(with_schema("hermes", {"name": "get_time"}), '{"name": "x"}').rest
+@FORMS
+def test_other_texts_than_calls_and_the_schemas_are_refused(form):
+    grammar = request(form.name, schema=ANSWER)
+    for text in ("Well", '{"name": 1}', spelt(form, ("get_weather", {"city": "Ulm"}))):
+        assert Text(grammar, text).rest
 
 
-@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-def test_a_thought_comes_before_the_schema_and_before_calls(style):
-    inside, maybe, over = (
-        with_schema("hermes", thinking=style.name + mark) for mark in ("!", "", ".")
-    )
-    called, said = spelt(FORMATS["hermes"], TIME), '{"name": "x"}'
-    for text in (called, said):
-        assert Text(inside, f"Hm{style.end}{text}").may_end
-        assert Text(maybe, f"{style.begin}Hm{style.end}\n\n{text}").may_end
-        assert Text(maybe, text).may_end
-        assert Text(over, text).may_end
-        assert not Text(inside, f"{text}").may_end
-    assert not Text(inside, f"Hm{style.end}").may_end
-    assert Text(inside, f"Hm{style.end}Then").rest.startswith("Then")
-    assert Text(over, f"{style.begin}Hm").rest
+@cases("choice", '"required" {"name": "get_time"}')
+def test_a_required_call_leaves_no_other_text(choice):
+    assert Text(request("hermes", choice, schema=ANSWER), '{"name": "x"}').rest
 
 
-def test_a_constraint_forces_a_call():
-    """Of a vocabulary where marks are tokens."""
-    marks = [b"<tool_call>", b"</tool_call>", b'{"name": "', b'", "arguments": ']
-    vocabulary = Vocabulary(
-        (*(bytes([byte]) for byte in range(256)), *marks, b""), frozenset({260})
-    )
+RESULT = pytest.mark.parametrize("text", [spelt(HERMES, TIME), '{"name": "x"}'])
+
+
+@STYLE
+@RESULT
+def test_a_thought_that_began_comes_before_the_schema_and_calls(style, text):
+    grammar = request("hermes", thinking=f"{style.name}!", schema=ANSWER)
+    assert Text(grammar, f"Hm{style.end}{text}").may_end
+    assert not Text(grammar, text).may_end
+    assert not Text(grammar, f"Hm{style.end}").may_end
+    assert Text(grammar, f"Hm{style.end}Then").rest.startswith("Then")
+
+
+@STYLE
+@RESULT
+def test_a_thought_may_come_before_the_schema_and_calls(style, text):
+    grammar = request("hermes", thinking=style.name, schema=ANSWER)
+    assert Text(grammar, f"{style.begin}Hm{style.end}\n\n{text}").may_end
+    assert Text(grammar, text).may_end
+
+
+@STYLE
+@RESULT
+def test_no_thought_comes_before_the_schema_and_calls_after_one_that_ended(style, text):
+    grammar = request("hermes", thinking=f"{style.name}.", schema=ANSWER)
+    assert Text(grammar, text).may_end
+    assert Text(grammar, f"{style.begin}Hm").rest
+
+
+@pytest.fixture
+def vocabulary() -> Vocabulary:
+    """Return a vocabulary of bytes, with tokens for marks."""
+    pieces = [bytes([byte]) for byte in range(256)]
+    marks = [b"<tool_call>", b"</tool_call>", b'{"name": "', b'", "arguments": ', b""]
+    return Vocabulary((*pieces, *marks), frozenset({260}))
+
+
+def test_a_constraint_forces_a_call(vocabulary):
+    grammar = check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:])))
     with closing(Grammars(vocabulary)) as grammars:
-        constraint = grammars.compile(
-            check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:])))
-        )
+        constraint = grammars.compile(grammar)
         assert constraint.allows(260)
         assert constraint.forced() == ()
         constraint.accept(256)

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from harness import PATIENCE
+from harness.tables import cases
 from hub_server import HubServer, Models, Repo
 
 from specmesh.errors import ConfigError, NotThereYet
@@ -200,15 +201,15 @@ class TestRefused:
         assert "checksum" in error
         assert files(root) == set()
 
-    @pytest.mark.parametrize(
-        ("status", "code", "exit_code", "named"),
-        [
-            (401, "RepoNotFound", 78, "HF_TOKEN"),
-            (401, "", 78, "HF_TOKEN"),
-            (403, "GatedRepo", 78, "accept the model's terms"),
-            (404, "RepoNotFound", 2, "(404)"),
-            (500, "", 69, "answered 500"),
-        ],
+    @cases(
+        "status, code, exit_code, named",
+        """
+    [401, "RepoNotFound", 78, "HF_TOKEN"]
+    [401, "", 78, "HF_TOKEN"]
+    [403, "GatedRepo", 78, "accept the model's terms"]
+    [404, "RepoNotFound", 2, "(404)"]
+    [500, "", 69, "answered 500"]
+    """,
     )
     @pytest.mark.fault("E7.85")
     def test_status(self, tiny, refuse, status, code, exit_code, named):
@@ -335,15 +336,15 @@ class TestResolve:
         monkeypatch.setenv("SPECMESH_MODELS_DIR", "~/models")
         assert models_dir() == here / "models"
 
-    @pytest.mark.parametrize(
-        ("name", "comes"),
-        [
-            ("/nowhere/at/all/model.gguf", True),
-            ("{here}/empty/model.gguf", True),
-            ("{here}/dangling.gguf", True),
-            ("{here}/tiny-F33.gguf", False),
-            ("tiny-F33.gguf", False),
-        ],
+    @cases(
+        "name, comes",
+        """
+    ["/nowhere/at/all/model.gguf", true]
+    ["{here}/empty/model.gguf", true]
+    ["{here}/dangling.gguf", true]
+    ["{here}/tiny-F33.gguf", false]
+    ["tiny-F33.gguf", false]
+    """,
     )
     def test_a_disk_that_may_come(self, filled, here, name, comes):
         """A path may lie on a disk that is not mounted; a name among models is wrong."""
