@@ -2,12 +2,10 @@
 them."""
 
 import itertools
-from collections.abc import Sequence
 from unittest.mock import Mock
 
 import pytest
 
-from specmesh.core.fair_queue import Tenant
 from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
@@ -22,9 +20,7 @@ PROMPT = (1, 2, 3)
 FULL = "all places are taken"
 
 
-def opening(
-    number: int, tenant: Tenant, max_tokens: int = 500, ids: Sequence[int] = PROMPT
-) -> vev.Opening:
+def opening(number, tenant, max_tokens=500, ids=PROMPT):
     params = SessionParams(SamplingParams(), max_tokens)
     request = Request(None, tuple(ids), params)
     return vev.Opening(
@@ -35,18 +31,18 @@ def opening(
 class Verifier:
     """Sessions that run, and requests that wait for one."""
 
-    def __init__(self, max_sessions: int, guests: int = 0) -> None:
+    def __init__(self, max_sessions, guests=0):
         self.waiting = WaitingRequests(max_sessions, guests)
-        self.running: list[SessionContext] = []
+        self.running = []
         self._numbers = itertools.count(1)
 
-    def ask(self, tenant: Tenant, count: int = 1, **how: int) -> None:
+    def ask(self, tenant, count=1, **how):
         for _ in range(count):
             self.waiting.openings.append(opening(next(self._numbers), tenant, **how))
 
-    def admit(self) -> list[Tenant]:
+    def admit(self):
         """Begin what can begin; return whose sessions these are, in order."""
-        begun = list[Tenant]()
+        begun = []
         while (found := self.waiting.next(self.running)) is not None:
             admitted, guest = found
             context = SessionContext(
@@ -60,7 +56,7 @@ class Verifier:
             begun.append(admitted.tenant)
         return begun
 
-    def end(self, tenant: Tenant) -> None:
+    def end(self, tenant):
         self.running.remove(next(live for live in self.running if live.tenant == tenant))
 
 
@@ -100,7 +96,7 @@ def test_the_tenant_with_the_fewest_sessions_is_next():
 
 
 def test_where_there_is_one_session_tenants_take_turns():
-    verifier, order = Verifier(1), list[Tenant]()
+    verifier, order = Verifier(1), []
     verifier.ask(ALICE, 4)
     verifier.ask(BOB, 2)
     for _ in range(6):
@@ -117,7 +113,7 @@ def test_a_key_with_many_connections_is_one_tenant():
 
 
 def test_connections_of_a_key_take_turns():
-    verifier, order = Verifier(1), list[Tenant]()
+    verifier, order = Verifier(1), []
     verifier.ask(("key", 1), 3)
     verifier.ask(("key", 2), 1)
     for _ in range(4):
@@ -180,7 +176,7 @@ def test_a_tenants_share_has_no_guests_beside():
 # --- who may wait
 
 
-def filled(*counts: tuple[Tenant, int], size: int = 1) -> WaitingRoom:
+def filled(*counts, size=1):
     room = WaitingRoom()
     for tenant, count in counts:
         for _ in range(count):

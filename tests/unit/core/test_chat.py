@@ -1,13 +1,11 @@
 """Chats: in which ways a template is given one, and its answer's form."""
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from harness.tables import cases
 
-from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
@@ -36,14 +34,14 @@ HERMES = TemplateTraits(
 )
 
 
-def params(grammar: Grammar | None = None) -> SessionParams:
+def params(grammar=None):
     return SessionParams(SamplingParams(), 9, grammar=grammar)
 
 
 TOOLED = params(Grammar(GrammarKind.TOOLS, json.dumps(ASKED)))
 
 
-def first(traits: TemplateTraits, asked: SessionParams = TOOLED) -> tuple[list[ChatMessage], Json]:
+def first(traits, asked=TOOLED):
     """The messages and the variables of the first way."""
     rendition = next(renditions(Request(None, None, asked, messages=LOOP), traits))
     return list(rendition.messages), rendition.variables
@@ -109,15 +107,13 @@ class Target:
     texts = {"chat_template": "<think>"}  # noqa: RUF012
     traits = TemplateTraits(thinking="think")
 
-    def __init__(self, refuses: Callable[[list[str]], bool] = lambda _: False) -> None:
+    def __init__(self, refuses=lambda _: False):
         self._refuses = refuses
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def encode(self, text, *, special=True):
         return list(text.encode()) if special else []
 
-    def chat_text(
-        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
-    ) -> str:
+    def chat_text(self, messages, variables, *, continued=False):
         if self._refuses([one.role for one in messages]):
             raise RequestError(f"refused {len(messages)}", "messages")
         return f"{messages[0].content} {variables} {continued}<think>"
@@ -126,7 +122,7 @@ class Target:
 SYSTEM, USER, ANSWER = (ChatMessage(role, f"{role}.") for role in ("system", "user", "assistant"))
 
 
-def alternates(roles: list[str]) -> bool:
+def alternates(roles):
     """Whether roles are not the user's and the assistant's in turn, as Gemma's and Mistral's want
     it."""
     return roles != (["user", "assistant"] * len(roles))[: len(roles)]
@@ -159,9 +155,9 @@ def test_an_assistant_that_begins_is_answered_after_an_empty_turn():
 @pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
 def test_a_long_chat_is_tried_in_two_ways(count, most):
     """As it is, and with everything joined."""
-    tries = list[int]()
+    tries = []
 
-    def refuses(roles: list[str]) -> bool:
+    def refuses(roles):
         tries.append(len(roles))
         return len(roles) > 2
 

@@ -19,7 +19,7 @@ OUT_OF_TURN = pytest.mark.parametrize(
 )
 
 
-def welcome(vocabulary: Vocabulary) -> m.Welcome:
+def welcome(vocabulary):
     return m.Welcome(
         verifier="v",
         model="m",
@@ -31,7 +31,7 @@ def welcome(vocabulary: Vocabulary) -> m.Welcome:
     )
 
 
-def exchange(state: VocabularyState) -> VocabularyExchange:
+def exchange(state):
     """An exchange about THEIRS in a state."""
     made = VocabularyExchange(OWN)
     if state is not VocabularyState.NEW:
@@ -167,7 +167,7 @@ UNFIT = pytest.mark.parametrize(
 )
 
 
-def unusable(pieces) -> VocabularyExchange:
+def unusable(pieces):
     """An exchange after parts that do not fit the welcome."""
     made = exchange(VocabularyState.FETCHING)
     assert made.answered(m.Vocab(0, pieces), 0.0) is None

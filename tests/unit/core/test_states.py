@@ -1,7 +1,5 @@
 """The tables of states: a change that a table lacks is refused, and changes nothing."""
 
-from collections.abc import Callable, Mapping
-from enum import Enum
 from itertools import product
 
 import pytest
@@ -48,7 +46,7 @@ def dealer():
     return Dealer.__new__(Dealer)  # without a socket
 
 
-MACHINES: Mapping[type[Enum], tuple[str, Callable[[], object]]] = {
+MACHINES = {
     SessionState: ("session", verifier_session),
     ContextState: ("context", context),
     RequestState: ("request", request),

@@ -4,10 +4,9 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
-from called import Call, cut_up, spelt
+from called import cut_up, spelt
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,6 @@ from specmesh.core.text.tool_formats import (
     GENERIC,
     TOOL_MARKS,
     ToolCall,
-    ToolFormat,
     write_calls,
 )
 
@@ -60,12 +58,10 @@ FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(
-    form: ToolFormat, text: str, cuts: list[int], *, at_once: bool = False, cut: bool = False
-) -> Read:
+def read(form, text, cuts, *, at_once=False, cut=False):
     """The text, and the name and arguments of each call."""
-    parser, said, calls = CallParser(form, TOOLS), "", list[tuple[str, str]]()
-    events = list[Any]()
+    parser, said, calls = CallParser(form, TOOLS), "", []
+    events = []
     for piece in cut_up(text, cuts):
         events += parser.feed(piece, over=at_once, cut=cut and at_once)
     events += parser.feed("", over=True, cut=cut)
@@ -83,7 +79,7 @@ def read(
 @FORMS
 @pytest.mark.parametrize("before", ["", "I'll look.\n"])
 def test_calls_are_read(form, before):
-    asked: list[Call] = [("get", GIVEN), ("get_time", {}), ("get", {})][
+    asked = [("get", GIVEN), ("get_time", {}), ("get", {})][
         : None if form.between is not None else 1
     ]
     said, calls = read(form, spelt(form, *asked, before=before), [])
@@ -115,7 +111,7 @@ def test_what_is_no_call_is_text(form):
         assert read(form, text, []) == (text, [])
 
 
-def before_arguments(form: ToolFormat) -> int:
+def before_arguments(form):
     """The letters of a call up to its name."""
     text = spelt(form, ("get_time", {}))
     return text.index("get_time") + len("get_time")

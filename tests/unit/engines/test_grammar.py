@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar
@@ -34,22 +32,22 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
 
 
 @pytest.fixture(scope="module")
-def grammars() -> Iterator[Grammars]:
+def grammars():
     made = Grammars(VOCABULARY)
     yield made
     made.close()
 
 
-def ids(text: str) -> list[int]:
+def ids(text):
     return [259 if byte == 3 else byte for byte in text.encode()]
 
 
-def named(mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> set[int]:
+def named(mask):
     assert mask.shape == (len(PIECES),)
     return set(np.flatnonzero(mask).tolist())
 
 
-def common(texts: list[bytes]) -> bytes:
+def common(texts):
     first, last = min(texts), max(texts)
     return first[: next((n for n, byte in enumerate(first) if last[n] != byte), len(first))]
 
@@ -119,7 +117,7 @@ OBJECT = json.loads("""
 def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars, text, data):
     """The ids that may follow depend on the text only, wherever it is resumed or taken back."""
     grammar = Grammar(GBNF if text.startswith("root") else SCHEMA, text)
-    constraint, said = grammars.compile(grammar), list[int]()
+    constraint, said = grammars.compile(grammar), []
     while not constraint.complete and len(said) < 40:
         allowed = sorted(named(constraint.allowed()) - ENDS)
         if not allowed:
@@ -319,7 +317,7 @@ CASES = {
 }
 
 
-def accepts(grammar: str, text: str) -> bool:
+def accepts(grammar, text):
     matcher = LLMatcher(BYTES, str(answer({"kind": "gbnf", "text": grammar})["lark"]), log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = list(text.encode())
@@ -422,10 +420,10 @@ SLOW = json.loads("""
 class Asked:
     """A compiler that answers as told, and counts how often it was asked."""
 
-    def __init__(self, *answers: Json | ChildFailed) -> None:
+    def __init__(self, *answers):
         self.answers, self.count = list(answers), 0
 
-    def ask(self, _: Json) -> Json:
+    def ask(self, _):
         self.count += 1
         answer = self.answers.pop(0)
         if isinstance(answer, ChildFailed):
@@ -433,9 +431,7 @@ class Asked:
         return answer
 
 
-def made_of(
-    monkeypatch: pytest.MonkeyPatch, quick: Asked, patient: Asked | None = None
-) -> Grammars:
+def made_of(monkeypatch, quick, patient=None):
     """Grammars whose compilers answer so."""
     grammars = Grammars(VOCABULARY)
     monkeypatch.setattr(grammars, "_quick", quick)
@@ -444,7 +440,7 @@ def made_of(
 
 
 LATE = ChildLate("it took more than 0.05 s")
-LARK: Json = {"lark": 'start: "a"'}
+LARK = {"lark": 'start: "a"'}
 
 
 def test_what_takes_long_is_not_waited_for(grammars):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,20 +20,20 @@ from specmesh.engines.schema_keywords import SchemaFault
 BYTES = LLTokenizer("byte")
 
 
-def matcher(schema: Any, kind: str = "json_schema", thinking: str = "") -> LLMatcher:
+def matcher(schema, kind="json_schema", thinking=""):
     text = schema if isinstance(schema, str) else json.dumps(schema)
     answered = answer({"kind": kind, "text": text, "thinking": thinking})
     assert "lark" in answered, answered
     return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
 
 
-def takes(grammar: LLMatcher, text: str) -> bool:
+def takes(grammar, text):
     grammar.reset()
     data = list(text.encode())
     return grammar.try_consume_tokens(data) == len(data) and grammar.is_accepting()
 
 
-def accepted(schema: Any, documents: Any) -> list[Any]:
+def accepted(schema, documents):
     """Return those documents that the grammar of a schema allows."""
     grammar = matcher(schema)
     found = []
@@ -186,7 +185,7 @@ def test_names_that_differ_may_follow_each_other():
     assert takes(grammar, '{"a": 1, "ab": 2, "\\u0007": 3}')
 
 
-def conforms(text: str, form: str) -> bool:
+def conforms(text, form):
     return jsonschema.Draft202012Validator.FORMAT_CHECKER.conforms(text, form)
 
 
@@ -194,7 +193,7 @@ dates = st.builds("{:04}-{:02}-{:02}".format, *map(st.integers, [0] * 3, [9999, 
 times = st.builds("{:02}:{:02}:{:02}Z".format, *map(st.integers, [0] * 3, [24, 60, 60]))
 
 
-def is_time(text: str) -> bool:
+def is_time(text):
     """Return True for a time of a day; leap seconds are refused."""
     hour, minute, second = text.rstrip("Z").split(":")
     return hour < "24" and minute < "60" and second < "60"
@@ -261,7 +260,7 @@ REASON = (
 )
 
 
-def refusal(schema: Any) -> str:
+def refusal(schema):
     return str(answer({"kind": "json_schema", "text": json.dumps(schema)})["refused"])
 
 
@@ -368,7 +367,7 @@ def test_every_process_makes_the_same_grammar():
     ]
     for form in ("hermes", "qwen3_coder", "gemma4"):
         sources.append({"kind": "tools", "text": json.dumps(tools | {"format": form})})
-    answers = set[bytes]()
+    answers = set()
     for seed in ("1", "2", "3"):
         command = [sys.executable, "-c", PROGRAM, json.dumps(sources)]
         environment = os.environ | {"PYTHONHASHSEED": seed}

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +17,13 @@ from harness.engine_contract import GREEDY, predict
 from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
-from specmesh.engines.llama.encoder import LlamaEncoder, TextCoverage
+from specmesh.engines.llama.encoder import TextCoverage
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore
@@ -45,14 +43,14 @@ pytestmark = pytest.mark.models
 MEGABYTE = 10**6
 
 
-def settings(path: Path, **changes: object) -> ModelSettings:
+def settings(path, **changes):
     return ModelSettings(
         engine="llama", model=str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes}
     )
 
 
 @pytest.fixture(scope="module")
-def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
+def verifier(tiny_gguf):
     engine = LlamaVerifier(settings(tiny_gguf))
     yield engine
     engine.close()
@@ -102,7 +100,7 @@ class TestGpu:
     def test_it_may_come(self, monkeypatch, seen, error):
         """Where the build is for one and the driver is not ready yet; else it never does."""
 
-        def ask(_: object) -> object:
+        def ask(_):
             if isinstance(seen, Exception):
                 raise seen
             return seen
@@ -240,7 +238,7 @@ class TestVocabulary:
         may_end = threading.Event()
         real = model._tokenize_deeply
 
-        def deeply(raw: bytes, special: bool) -> list[int]:
+        def deeply(raw, special):
             long.set()
             assert may_end.wait(PATIENCE)
             return real(raw, special)
@@ -255,11 +253,11 @@ class TestVocabulary:
 
     def test_a_model_is_freed_after_the_last_text(self, tiny_gguf, monkeypatch):
         engine = LlamaVerifier(settings(tiny_gguf))
-        model, order = engine.tokenizer.encoder, list[str]()
+        model, order = engine.tokenizer.encoder, []
         begun, closing = threading.Event(), threading.Event()
         real = model._tokenize_deeply
 
-        def deeply(raw: bytes, special: bool) -> list[int]:
+        def deeply(raw, special):
             begun.set()
             assert closing.wait(PATIENCE)
             order.append("read")
@@ -268,7 +266,7 @@ class TestVocabulary:
         monkeypatch.setattr(model, "_tokenize_deeply", deeply)
         wait_for = model._used.wait_for
 
-        def waits(predicate: Callable[[], bool]) -> bool:
+        def waits(predicate):
             closing.set()
             return wait_for(predicate)
 
@@ -285,7 +283,7 @@ class TestVocabulary:
 
 
 @functools.cache
-def bundled_encoders() -> tuple[LlamaEncoder, ...]:
+def bundled_encoders():
     paths = [bundled(name) for name in ("target.gguf", "drafter.gguf")]
     return tuple(LlamaModel(ModelSettings(engine="llama", model=path)).encoder for path in paths)
 
@@ -295,14 +293,14 @@ def test_what_is_offloaded_has_no_cells(tiny_gguf, monkeypatch, gpu):
     """Each step goes through all that there are. On a GPU, where a copy takes long, others must have stepped for a
     while, and each use of it begins that anew."""
     monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
-    lib, made = llama_library.library(), list[object]()
+    lib, made = llama_library.library(), []
     memory_of = lib.llama_get_memory
     monkeypatch.setattr(
         lib, "llama_get_memory", lambda context: made.append(memory_of(context)) or made[-1]
     )
     engine = LlamaVerifier(settings(tiny_gguf, gpu_layers=-gpu))
 
-    def idles(position: int, most: int = 10_000) -> int:
+    def idles(position, most=10_000):
         """Steps of another one from a use of it until it has no cells, at most so many."""
         engine.decode([Span(0, position, (40,), logits=False)])
         assert (lib.llama_memory_seq_pos_max(made[-1], 0), engine.offloaded_bytes) == (position, 0)
@@ -364,7 +362,7 @@ def test_nothing_on_stderr(tiny_gguf):
 # --- files that are missing, damaged or no files: a line that names the file and what is wrong
 
 
-def refused(path: Path) -> str:
+def refused(path):
     with pytest.raises(ConfigError) as caught:
         LlamaModel(ModelSettings(engine="llama", model=str(path)))
     assert str(path) in str(caught.value)
@@ -402,17 +400,17 @@ IDS = tuple(range(40, 100))
 RESTORING = ["mamba", "lfm2"]
 
 
-def restoring(make_gguf: Callable[..., Path], arch: str) -> ModelSettings:
+def restoring(make_gguf, arch):
     return settings(make_gguf(f"rewind-{arch}", arch=arch), ctx=256)
 
 
-def last_row(engine: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
+def last_row(engine, *spans):
     rows = engine.decode(spans)[-1]
     assert rows is not None
     return rows[-1].copy()
 
 
-def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
+def close_to(left, right):
     return float(np.abs(left - right).max()) < 0.02
 
 
@@ -480,7 +478,7 @@ WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[LlamaVerifier]:
+def target():
     engine = LlamaVerifier(
         settings(Path(bundled("target.gguf")), ctx=N_CTX, max_sessions=3, reproducible=True)
     )
@@ -489,23 +487,23 @@ def target() -> Iterator[LlamaVerifier]:
 
 
 @pytest.fixture(autouse=True)
-def _empty(target: LlamaVerifier) -> None:
+def _empty(target):
     for seq in range(3):
         target.trim(seq, 0)
 
 
 @pytest.fixture(scope="module")
-def ids(target: LlamaVerifier) -> tuple[int, ...]:
+def ids(target):
     return tuple(np.random.default_rng(3).integers(300, len(target.vocabulary) - 1, 600).tolist())
 
 
-def rows(target: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
+def rows(target, *spans):
     found = target.decode(spans)[0]
     assert found is not None
     return found.copy()
 
 
-def plain(target: LlamaVerifier, ids: tuple[int, ...]) -> list[NDArray[np.float32]]:
+def plain(target, ids):
     """The row after each id from PROMPT on, one id per step."""
     target.decode([Span(0, 0, ids[:PROMPT], logits=False)])
     return [

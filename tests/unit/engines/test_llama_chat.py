@@ -1,15 +1,13 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from harness.tables import cases
 
 from specmesh.config import ModelSettings
-from specmesh.core.fields import Json, object_at
+from specmesh.core.fields import object_at
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.engines.chat_template import answer
@@ -28,7 +26,7 @@ BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", name="bot"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 
-def opened(make_gguf: Callable[..., Path], template: str) -> AbstractContextManager[LlamaVerifier]:
+def opened(make_gguf, template):
     path = str(make_gguf("chat", chat=template))
     return closing(
         LlamaVerifier(ModelSettings(engine="llama", model=path, ctx=64, max_sessions=1, threads=1))
@@ -74,16 +72,16 @@ def test_template_that_refuses(make_gguf, template):
 
 
 def rendered(
-    template: str,
-    said: Sequence[ChatMessage] | None = SAID,
+    template,
+    said=SAID,
     *,
-    continued: bool = False,
-    **more: object,
-) -> Json:
+    continued=False,
+    **more,
+):
     """What the child process answers, without a model; whether the template compiles where nothing
     was `said`."""
     messages = said and [message.fields() for message in said]
-    request: Json = {
+    request = {
         "template": template,
         "bos": "<s>",
         "eos": "</s>",
@@ -211,12 +209,12 @@ LOOP = (
 )
 
 
-def traits_of(template: str) -> Json:
+def traits_of(template):
     """What a template takes, as it is tried when it is loaded."""
     return object_at(rendered(template, None, probe=True), "traits")
 
 
-def shown(template: str, said: Sequence[ChatMessage]) -> str:
+def shown(template, said):
     """What a template makes of messages once it was tried; or why it refuses them."""
     traits = traits_of(template)
     told = rendered(template, said, traits=traits)

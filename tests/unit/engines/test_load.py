@@ -5,7 +5,6 @@ Steps are timed in virtual time, on a target that sleeps.
 
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +13,14 @@ import pytest
 from harness.engine_contract import GREEDY, predict, shuffled
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import load, sim, steps
-from specmesh.engines.base import Ask, Capabilities, EngineInfo, Unthreaded
+from specmesh.engines.base import Capabilities, EngineInfo, Unthreaded
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.remapped import RemappedDrafter
 from specmesh.engines.sim import SimSettings, SimVerifier
@@ -36,17 +33,17 @@ class Clock:
 
     now = 0.0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
     perf_counter = monotonic
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += max(seconds, 1e-6)
 
 
 @pytest.fixture(autouse=True)
-def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _virtual_time(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(sim, "time", clock)
     monkeypatch.setattr(steps, "time", clock)
@@ -55,18 +52,18 @@ def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
 class Target(SimVerifier):
     """A simulated target with another info."""
 
-    def __init__(self, settings: SimSettings, **info: object) -> None:
+    def __init__(self, settings, **info):
         super().__init__(settings)
         self.info = replace(self.info, **info)
 
 
-def measured(engine: SimVerifier) -> StepCosts:
+def measured(engine):
     costs = StepCosts()
     calibrate(engine, costs)
     return costs
 
 
-def widths(settings: SimSettings, **info: object) -> set[int]:
+def widths(settings, **info):
     return set(measured(Target(settings, **info)).tables()[0])
 
 
@@ -103,10 +100,10 @@ def test_a_target_that_saves_has_something_to_save():
     """Saving the state before a step takes time too, and an empty sequence has none."""
     capabilities = Capabilities(trimming="restore")
     engine = Target(SimSettings(n_ctx=3), capabilities=capabilities)
-    held = set[int]()
+    held = set()
     decode = engine.decode
 
-    def noting(spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+    def noting(spans):
         held.update(span.position for span in spans if span.logits)
         return decode(spans)
 
@@ -162,7 +159,7 @@ VERIFIER = Vocabulary((*WORDS, b""), frozenset({40}))
 class Scripted(Unthreaded):
     """A draft model whose logits the test gives; it keeps what it was fed."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary):
         self.info = EngineInfo(
             model="scripted",
             n_ctx=64,
@@ -172,20 +169,20 @@ class Scripted(Unthreaded):
             capabilities=Capabilities(),
         )
         self.vocabulary = vocabulary
-        self.logits: NDArray[np.float32] = np.zeros(len(vocabulary), np.float32)
-        self.fed: list[int] = []
+        self.logits = np.zeros(len(vocabulary), np.float32)
+        self.fed = []
 
-    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks):
         [ask] = asks
         self.fed += ask.ids
         return [None if ask.sampler is None else ask.sampler.choose(self.logits, len(self.fed))]
 
-    def trim(self, seq: int, length: int) -> int:
+    def trim(self, seq, length):
         del self.fed[length:]
         return len(self.fed)
 
 
-def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scripted]:
+def wrapped(draft, least=0.5):
     remap = compare(draft, VERIFIER, least).remap
     assert remap is not None
     inner = Scripted(draft)
@@ -235,14 +232,14 @@ def test_ids_outside_the_vocabulary():
     with pytest.raises(LocalProtocolError, match="outside"):
         predict(engine, 0, (1, 41), None)
     assert inner.fed == []
-    inner.predict = lambda asks: [-1]  # type: ignore[method-assign]
+    inner.predict = lambda asks: [-1]
     assert predict(engine, 0, (1,), Sampler(SamplingParams())) is None
 
 
 # --- prompt lookup: what it guesses, and that its index follows every cut
 
 
-def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
+def searched(ids, longest=4, shortest=2):
     """The same guess by looking through everything."""
     for size in range(longest, shortest - 1, -1):
         for end in range(len(ids) - 1, size - 1, -1):
@@ -256,7 +253,7 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
 )
 def test_equals_a_full_search_after_any_history(moves):
     drafter = NgramDrafter(512, 1)
-    ids: list[int] = []
+    ids = []
     for length, more in moves:
         held = drafter.trim(0, length)
         del ids[length:]

@@ -4,7 +4,6 @@ import json
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.models
 MODELS = Path(str(files("specmesh") / "models"))
 
 
-def opened(folder: Path) -> MlxDrafter:
+def opened(folder):
     return MlxDrafter(
         ModelSettings(engine="mlx", model=str(folder), ctx=256, max_sessions=1, gpu_layers=-1)
     )
@@ -68,7 +67,7 @@ def test_same_vocabulary(make_gguf, make_hf, kind):
         assert drafter.vocabulary == target.vocabulary
 
 
-def refused(folder: Path, says: str) -> None:
+def refused(folder, says):
     with pytest.raises(ConfigError, match=says) as caught:
         opened(folder)
     assert folder.name in caught.value.what
@@ -101,7 +100,7 @@ def test_unusable_models(make_hf, name, damaged):
 def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
     """It is an EngineError of one line; the sequence is empty then, and can be used again."""
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise trouble
 
     with closing(opened(make_hf("breaks"))) as drafter:
@@ -122,7 +121,7 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
 def test_a_library_that_is_broken(make_hf, monkeypatch):
     """Whatever it raises as it is loaded."""
 
-    def fail(_: str) -> None:
+    def fail(_):
         raise OSError("libmlx.so: no such file")
 
     folder = make_hf("fine")
@@ -148,7 +147,7 @@ SENTENCEPIECE = json.loads("""
 
 def test_sentencepiece_bytes_and_the_unknown():
     texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
-    model: dict[str, Any] = {
+    model = {
         "type": "BPE",
         "unk_token": "<unk>",
         "vocab": {text: n for n, text in enumerate(texts)},

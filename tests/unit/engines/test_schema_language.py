@@ -2,8 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import jsonschema
 from hypothesis import HealthCheck, assume, given, reject, settings
@@ -18,7 +16,7 @@ NAMES = st.sampled_from("abcd")
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 
-def grammar(schema: Any) -> LLMatcher | None:
+def grammar(schema):
     """The grammar of a schema; None where it is refused."""
     answered = answer({"kind": "json_schema", "text": json.dumps(schema)})
     if "lark" not in answered:
@@ -26,19 +24,19 @@ def grammar(schema: Any) -> LLMatcher | None:
     return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
 
 
-def plain(schema: Any) -> bool:
+def plain(schema):
     """Whether the library alone takes a schema."""
     rule = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
     return not matcher_of(rule).is_error()
 
 
-def accepts(matcher: LLMatcher, text: str) -> bool:
+def accepts(matcher, text):
     matcher.reset()
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
 
-def orders(value: Any) -> Iterator[Any]:
+def orders(value):
     """The same document with the names of its objects in all orders."""
     if isinstance(value, dict):
         for names in itertools.permutations(value):
@@ -50,7 +48,7 @@ def orders(value: Any) -> Iterator[Any]:
         yield value
 
 
-def valid(schema: Any, document: Any) -> bool:
+def valid(schema, document):
     try:
         return jsonschema.Draft202012Validator(schema, format_checker=FORMATS).is_valid(document)
     except RecursionError:  # a subschema that refers to itself for the same place
@@ -60,9 +58,9 @@ def valid(schema: Any, document: Any) -> bool:
 # --- what subschemas there are for a place, found anew: by their definition, without haste
 
 
-def here(root: Any, nodes: list[Any]) -> list[dict[str, Any]]:
+def here(root, nodes):
     """All subschemas that hold where these do, or are compared there."""
-    found = list[dict[str, Any]]()
+    found = []
     for node in nodes:
         if not isinstance(node, dict) or any(node is one for one in found):
             continue
@@ -75,7 +73,7 @@ def here(root: Any, nodes: list[Any]) -> list[dict[str, Any]]:
     return found
 
 
-def declared(root: Any, nodes: list[Any], document: Any) -> bool:
+def declared(root, nodes, document):
     """Whether some subschema at each place declares each name there."""
     found = here(root, list(nodes))
     if isinstance(document, list):
@@ -114,9 +112,9 @@ SCALARS = st.sampled_from(
 
 
 @st.composite
-def objects(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
+def objects(draw, inner):
     """A schema of an object, also one whose parts contradict or repeat each other."""
-    schema: dict[str, Any] = {}
+    schema = {}
     if draw(st.booleans()):
         schema["type"] = "object"
     if draw(st.integers(0, 4)):
@@ -144,7 +142,7 @@ LEAVES = st.sampled_from([0, 1, 2, -3, "", "x", None, True, 0.5, {}, []])
 
 
 @st.composite
-def documents(draw: st.DrawFn, root: Any, nodes: list[Any], depth: int = 0) -> Any:
+def documents(draw, root, nodes, depth=0):
     """Make a document that may fit: most names are declared, most required ones are present."""
     found = here(root, list(nodes))
     names = sorted({name for one in found for name in one.get("properties", {})})
@@ -159,7 +157,7 @@ def documents(draw: st.DrawFn, root: Any, nodes: list[Any], depth: int = 0) -> A
         chosen |= dict.fromkeys(required)
     if draw(st.integers(0, 9)) == 0:
         chosen["e"] = None
-    document = dict[str, Any]()
+    document = {}
     for name in chosen:
         own = [one["properties"][name] for one in found if name in one.get("properties", {})]
         document[name] = draw(documents(root, own, depth + 1))

@@ -2,7 +2,6 @@
 the prompts of chats that they refuse or drop something of."""
 
 import json
-from typing import Any
 
 import pytest
 from harness.tables import cases, rows
@@ -34,7 +33,7 @@ USER, AGAIN = ChatMessage("user", "Hi"), ChatMessage("user", "And?")
 ANSWER = ChatMessage("assistant", "Yes.")
 
 
-def calling(call: ToolCall, *more: ToolCall, content: str = "") -> ChatMessage:
+def calling(call, *more, content=""):
     return ChatMessage("assistant", content, tool_calls=(call, *more))
 
 
@@ -42,12 +41,12 @@ CALL = ToolCall("toolu_01-A", "get_time", '{"zone": "CET"}')
 NOON = ChatMessage("tool", "noon", tool_call_id="toolu_01-A")
 
 
-def chat(template: str, *messages: ChatMessage, tools: bool = False) -> RenderedChat:
+def chat(template, *messages, tools=False):
     params = SessionParams(SamplingParams(), 9, grammar=TOOLED if tools else None)
     return render(Request(None, None, params, messages=messages), TemplateTokenizer(template))
 
 
-def traits(template: str) -> dict[str, Any]:
+def traits(template):
     return TemplateTokenizer(template).traits.as_json()
 
 

@@ -4,10 +4,9 @@ import json
 import re
 from contextlib import closing
 from functools import cache
-from typing import Any
 
 import pytest
-from called import Call, spelt
+from called import spelt
 from harness.tables import cases, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
 from specmesh.core.text.reasoning import STYLES
 from specmesh.core.text.tool_calls import ArgumentsPart, CallParser, TextPart
-from specmesh.core.text.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
+from specmesh.core.text.tool_formats import FORMATS, ID, STRING, TYPE
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer
@@ -34,26 +33,26 @@ TOOLS = rows("""
     }}
     {"name": "get_time", "description": "No arguments."}
     """)
-TIME: Call = ("get_time", {})
+TIME = ("get_time", {})
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 HERMES = FORMATS["hermes"]
 
 
-def request(form: str, choice: Any = "auto", *, thinking: str = "", **changes: Any) -> str:
+def request(form, choice="auto", *, thinking="", **changes):
     described = {"tools": TOOLS, "choice": choice, "parallel": True}
     return json.dumps(described | {"format": form, "thinking": thinking} | changes)
 
 
-def tool(name: str, parameters: Any) -> dict[str, Any]:
+def tool(name, parameters):
     return {"name": name, "parameters": parameters}
 
 
-def compiled(grammar: str) -> Any:
+def compiled(grammar):
     return answer({"kind": "tools", "text": grammar})
 
 
 @cache
-def begun(grammar: str) -> LLMatcher:
+def begun(grammar):
     answered = compiled(grammar)
     assert "lark" in answered, answered
     return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
@@ -67,7 +66,7 @@ class Text:
     forced: the only text with which it can go on.
     """
 
-    def __init__(self, grammar: str, text: str) -> None:
+    def __init__(self, grammar, text):
         matcher = begun(grammar).deep_copy()
         data = text.encode()
         self.rest = data[matcher.try_consume_tokens(list(data)) :].decode("utf-8", "replace")
@@ -91,12 +90,12 @@ def test_whole_calls_are_allowed(form, choice, arguments):
         assert Text(request(form.name, choice), text.removeprefix(form.opening)).may_end
 
 
-def marks_types(form: ToolFormat) -> bool:
+def marks_types(form):
     """Return True if a number is written differently from a string of the same letters."""
     return not form.parameter or STRING in form.parameter or TYPE in form.parameter
 
 
-def up_to_id(text: str) -> str:
+def up_to_id(text):
     """Return the beginning of a text that is the same for each call."""
     return text.partition(ID)[0]
 
@@ -223,10 +222,10 @@ RICH = json.loads("""
     }
     """)
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.just("\n"), max_size=9)
-INNER: Any = st.recursive(
+INNER = st.recursive(
     st.just({}), lambda one: st.fixed_dictionaries({}, optional={"deep": one}), max_leaves=3
 )
-VALUES: Any = st.fixed_dictionaries(
+VALUES = st.fixed_dictionaries(
     {"city": WORDS},
     optional={
         "days": st.integers(-5, 5000),
@@ -246,7 +245,7 @@ TYPED = ["gemma4", "lfm2", "deepseek32", "kimi_k3", "mistral_array", "hermes"]
 """One form of each kind of those that distinguish strings from other values."""
 
 
-def in_order(arguments: dict[str, Any]) -> dict[str, Any]:
+def in_order(arguments):
     """Return arguments in the schema's order."""
     ordered = {name: arguments[name] for name in RICH["properties"] if name in arguments}
     place = ordered.get("place", {})
@@ -255,7 +254,7 @@ def in_order(arguments: dict[str, Any]) -> dict[str, Any]:
     return ordered
 
 
-def check_arguments(form: ToolFormat, arguments: dict[str, Any]) -> None:
+def check_arguments(form, arguments):
     """Check that the grammar allows a call with these arguments and that the parser reads them."""
     get = tool("get", RICH)
     text = spelt(form, ("get", arguments))
@@ -529,7 +528,7 @@ def test_a_value_between_marks_keeps_to_a_branch(branches, good, bad):
     assert allowed_values({"anyOf": branches}, good + bad) == good
 
 
-def allowed_values(schema: Any, texts: list[str]) -> list[str]:
+def allowed_values(schema, texts):
     parameters = {"properties": {"a": schema}, "required": ["a"]}
     grammar = request("qwen3_coder", tools=[tool("f", parameters)])
     found = []
@@ -605,7 +604,7 @@ def test_no_thought_comes_before_the_schema_and_calls_after_one_that_ended(style
 
 
 @pytest.fixture
-def vocabulary() -> Vocabulary:
+def vocabulary():
     """Return a vocabulary of bytes, with tokens for marks."""
     pieces = [bytes([byte]) for byte in range(256)]
     marks = [b"<tool_call>", b"</tool_call>", b'{"name": "', b'", "arguments": ', b""]
