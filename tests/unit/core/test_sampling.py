@@ -1,5 +1,7 @@
-"""Coupled sampling: exact for the target, the same everywhere, and shared with the drafter. Its noise; penalties; stop
-strings."""
+"""Sampling that is coupled with the drafter's: exact for the target and the same everywhere.
+
+Its noise, its penalties, and stop strings.
+"""
 
 import codecs
 import math
@@ -49,7 +51,7 @@ kinds = st.sampled_from(["spread", "ties", "peaked", "impossible", "flat"])
 wide_rows = st.builds(wide, st.integers(0, 2**32), st.sampled_from([1000, 10_509, 20_001]), kinds)
 seeds = st.integers(0, M64)
 positions = st.integers(0, 2**31)
-said = st.lists(st.integers(0, 30), max_size=30)
+texts = st.lists(st.integers(0, 30), max_size=30)
 
 
 def softmax(logits, temperature=1.0):
@@ -58,15 +60,16 @@ def softmax(logits, temperature=1.0):
 
 
 def naive_support(logits, top_k=0, top_p=1.0, min_p=0.0):
-    """The ids that survive the filters, one after the other, written down plainly; of equal logits the lower id comes
-    first."""
+    """Return the ids that all filters leave; of equal logits the lower id comes first."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     if top_k:
         order = order[:top_k]
     if top_p < 1:
-        order = order[: np.searchsorted(np.cumsum(softmax(logits[order])), top_p) + 1]
+        shares = np.cumsum(softmax(logits[order]))
+        order = order[: np.searchsorted(shares, top_p) + 1]
     if min_p > 0:
-        order = [token for token in order if logits[token] >= logits[order[0]] + math.log(min_p)]
+        least = logits[order[0]] + math.log(min_p)
+        order = [token for token in order if logits[token] >= least]
     return order
 
 
@@ -89,8 +92,7 @@ def draw(logits, positions, **params):
     """,
 )
 def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
-    """Whatever filters there are, and whoever asks: `Number.MIN_VALUE` is some client's "almost
-    0"."""
+    """Some clients send `Number.MIN_VALUE` for "almost 0"."""
     logits = wide(3, 1000, "spread")
     params = SamplingParams(temperature=temperature, seed=1, **filters)
     sampler = Sampler(params)
@@ -119,20 +121,14 @@ def test_the_least_temperature_is_one():
 )
 def test_coupled_sampling_is_exact(logits, params, draws, seed):
     logits = np.array(logits, np.float32)
-    support = naive_support(
-        logits, **{name: value for name, value in params.items() if name != "temperature"}
-    )
-    probabilities = np.zeros(len(logits))
-    probabilities[support] = softmax(logits[support], params["temperature"])
-    counts, expected = (
-        Counter(draw(logits, range(draws), seed=seed, **params)),
-        draws * probabilities[support],
-    )
+    filters = params.copy()
+    temperature = filters.pop("temperature")
+    support = naive_support(logits, **filters)
+    counts = Counter(draw(logits, range(draws), seed=seed, **params))
     assert set(counts) <= set(support)
-    off = [
-        (counts[token] - mean) ** 2 / mean for token, mean in zip(support, expected, strict=True)
-    ]
-    assert sum(off) < CHI_SQUARE[len(support) - 1]
+    expected = draws * softmax(logits[support], temperature)
+    found = np.array([counts[token] for token in support])
+    assert sum((found - expected) ** 2 / expected) < CHI_SQUARE[len(support) - 1]
 
 
 @given(
@@ -149,34 +145,34 @@ def test_coupled_sampling_is_exact(logits, params, draws, seed):
     seeds,
 )
 def test_support_is_every_filter_in_order(logits, filters, position, seed):
-    """The support is top-k's, then top-p's and min-p's, each of what the one before left; the choice lies in it. Sums
-    over a large vocabulary may differ in their last bits, and so by an id, or by some that nothing ever chooses."""
+    """The support is top-k's, then top-p's and min-p's, each of the ids that are left.
+
+    Sums over a large vocabulary may differ in their last bits: by one id, or by ids that are never
+    chosen.
+    """
     sampler = Sampler(SamplingParams(temperature=1.0, seed=seed, **filters))
     found = sampler.candidates(logits)
-    in_order = sorted(found.ids, key=lambda token: (-logits[token], token))
-    assert [*found.ids] in (in_order, [*range(len(logits))])
-    apart = [*({*found.ids} ^ {*naive_support(logits, **filters)})]
-    assert (
-        len(apart) <= (len(logits) > 24 and "top_p" in filters)
-        or softmax(logits)[apart].sum() < 1e-15
-    )
-    assert list(found.scores) == [logits[token] for token in found.ids]
-    assert sampler.choose(logits, position) in found.ids
+    ids = [*found.ids]
+    in_order = sorted(ids, key=lambda token: (-logits[token], token))
+    assert ids in (in_order, [*range(len(logits))])
+    apart = [*{*ids}.symmetric_difference(naive_support(logits, **filters))]
+    may_differ = len(logits) > 24 and "top_p" in filters
+    assert len(apart) <= int(may_differ) or softmax(logits)[apart].sum() < 1e-15
+    assert list(found.scores) == [logits[token] for token in ids]
+    assert sampler.choose(logits, position) in ids
 
 
 @settings(max_examples=settings().max_examples // 4)
 @given(
     st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 5.0]), st.floats(0.1, 4.0), positions, seeds
 )
-def test_what_is_not_looked_at_could_not_have_won(shape, spread, temperature, position, seed):
+def test_ids_that_are_not_looked_at_could_not_have_won(shape, spread, temperature, position, seed):
     logits = np.random.default_rng(shape).normal(0, spread, 5000).astype(np.float32)
     logits[::7] = -np.inf
-    noisy = logits.astype(np.float64) / temperature + gumbel(
-        np.uint64(seed), position, np.arange(5000)
-    )
-    assert Sampler(SamplingParams(temperature=temperature, seed=seed)).choose(
-        logits, position
-    ) == int(noisy.argmax())
+    noise = gumbel(np.uint64(seed), position, np.arange(5000))
+    best = (logits.astype(np.float64) / temperature + noise).argmax()
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=seed))
+    assert sampler.choose(logits, position) == best
 
 
 # --- noise
@@ -194,44 +190,52 @@ def mix(value):
 def test_noise_is_the_documented_function(seed, position, token):
     bits = mix(mix((seed + GOLDEN * (position + 1)) & M64) ^ (GOLDEN * (token + 1)) & M64)
     expected = -math.log(-math.log(((bits >> 12) + 0.5) * 2.0**-52))
-    assert gumbel(np.uint64(seed), position, np.array([token]))[0] == pytest.approx(
-        expected, rel=1e-9, abs=1e-12
-    )
+    [found] = gumbel(np.uint64(seed), position, np.array([token]))
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 # --- biases and penalties
 
 
-def test_a_bias_forbids_and_forces():
-    logits = np.array([0.0, 3.0, 2.0], np.float32)
-    assert set(draw(logits, range(50), logit_bias=((1, -math.inf),))) == {2}
-    assert set(draw(logits, range(50), temperature=2.0, logit_bias=((0, 100.0),))) == {0}
-    assert 1 not in draw(logits, range(200), temperature=2.0, logit_bias=((1, -math.inf),))
+BIASED = np.array([0.0, 3.0, 2.0], np.float32)
+
+
+def test_a_bias_forbids():
+    assert set(draw(BIASED, range(50), logit_bias=((1, -math.inf),))) == {2}
+
+
+def test_a_bias_forbids_at_any_temperature():
+    assert 1 not in draw(BIASED, range(200), temperature=2.0, logit_bias=((1, -math.inf),))
+
+
+def test_a_bias_forces():
+    assert set(draw(BIASED, range(50), temperature=2.0, logit_bias=((0, 100.0),))) == {0}
 
 
 @given(
     small_rows,
-    said,
+    texts,
     st.sampled_from([1.0, 1.1, 2.0, 0.5]),
     st.sampled_from([0.0, 0.5, -1.0]),
     st.sampled_from([0.0, 1.5]),
 )
-def test_each_token_said_pays(logits, ids, repeat, frequency, presence):
+def test_each_id_of_the_text_pays(logits, ids, repeat, frequency, presence):
     row = penalised(logits, ids, Penalties(repeat, frequency, presence))
     for token, score in enumerate(logits.tolist()):
-        times = ids.count(token)
         expected = score
+        times = ids.count(token)
         if times:
-            expected = (
-                (score * repeat if score <= 0 else score / repeat) - times * frequency - presence
-            )
-        assert row[token] == np.float32(expected) or abs(row[token] - expected) < 1e-5
+            expected = score * repeat if score <= 0 else score / repeat
+            expected -= times * frequency + presence
+        assert row[token] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_window_is_the_latest_ids():
-    assert list(Penalties(2.0, window=2).latest([1, 2, 3])) == [2, 3]
-    assert list(Penalties(2.0, window=9).latest([1, 2, 3])) == [1, 2, 3]
-    assert list(Penalties(2.0, window=-1).latest([1, 2, 3])) == [1, 2, 3]
+@pytest.mark.parametrize(("window", "latest"), [(2, [2, 3]), (9, [1, 2, 3]), (-1, [1, 2, 3])])
+def test_the_window_is_the_latest_ids(window, latest):
+    assert list(Penalties(2.0, window=window).latest([1, 2, 3])) == latest
+
+
+def test_penalties_without_effect_are_false():
     assert not Penalties(2.0, window=0)
     assert not Penalties()
     assert Penalties(frequency=-1.0)
@@ -239,18 +243,7 @@ def test_the_window_is_the_latest_ids():
 
 # --- stop strings, in ids and in text
 
-PIECES = (
-    b"a",
-    b"b",
-    b"ab",
-    b"ba",
-    b"",
-    "é".encode()[:1],
-    "é".encode()[1:],
-    b"abab",
-    b"\xf0\x9f",
-    b"\xff",
-)
+PIECES = (b"a", b"b", b"ab", b"ba", b"", b"\xc3", b"\xa9", b"abab", b"\xf0\x9f", b"\xff")
 VOCABULARY = Vocabulary(PIECES, frozenset())
 STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=6)
 IDS = st.lists(st.integers(0, len(PIECES) - 1), max_size=20)
@@ -272,27 +265,35 @@ def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
 
 @given(STOPS, IDS, st.data())
 @pytest.mark.fault("E7.83")
-def test_what_is_shown_is_the_text_before_it(stops, ids, data):
-    """However ids come, of which the last is the first that completes one. Told with it are exactly those whose text
-    begins before its end, all without a stop string; no id is told of which a stop string may be made alone."""
+def test_the_text_before_a_stop_string_is_shown(stops, ids, data):
+    """The last id is the first that completes a stop string; ids come in any pieces.
+
+    Ids are reported if their text begins before the stop string. No id is reported whose text may
+    be the beginning of one.
+    """
     scan = StopScan(stops, PIECES)
-    ids = ids[: next((n for n, token in enumerate(ids, 1) if scan.completes(token)), len(ids))]
-    feed, told, shown, left = StopTextFilter(VOCABULARY, stops), [], "", list(ids)
-    whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
-    end = min((at for stop in stops if (at := whole.find(stop)) >= 0), default=None)
-    expected = whole if end is None else whole[:end]
-    starts = [len(decoded_so_far(ids[:count])) for count in range(len(ids))]
+    stop_at = (count for count, token in enumerate(ids, 1) if scan.completes(token))
+    left = ids = ids[: next(stop_at, len(ids))]
+    whole = decoded(ids, final=True)
+    found = [whole.find(stop) for stop in stops if stop in whole]
+    expected = whole[: min(found, default=None)]
+    text_filter = StopTextFilter(VOCABULARY, stops)
+    begins = []
+    shown = ""
     while left:
         count = data.draw(st.integers(1, len(left)))
-        passage, left = feed.feed(left[:count]), left[count:]
-        told, shown = [*told, *passage.begins], shown + passage.text
+        passage = text_filter.feed(left[:count])
+        left = left[count:]
+        begins += passage.begins
+        shown += passage.text
         assert expected.startswith(shown)
-        assert not stops or all(start < len(shown) for start in told)
-    passage = feed.finish()
+        assert not stops or all(start < len(shown) for start in begins)
+    passage = text_filter.finish()
     assert shown + passage.text == expected
-    assert [*told, *passage.begins] == [
-        start for start in starts if start < len(expected) or end is None
-    ]
+    starts = [len(decoded(ids[:count])) for count in range(len(ids))]
+    if found:
+        starts = [start for start in starts if start < len(expected)]
+    assert [*begins, *passage.begins] == starts
 
 
 @pytest.mark.parametrize(
@@ -304,8 +305,7 @@ def test_stops_that_cannot_be(stops):
     assert refused.value.param == "stop"
 
 
-def decoded_so_far(ids):
-    """The text of ids but for a character that is not complete."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(
-        b"".join(PIECES[token] for token in ids)
-    )
+def decoded(ids, *, final=False):
+    """Return the text of ids, without a last character that is not complete unless it is final."""
+    raw = b"".join(PIECES[token] for token in ids)
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(raw, final)

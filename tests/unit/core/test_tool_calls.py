@@ -4,6 +4,7 @@
 
 import json
 import re
+from dataclasses import astuple
 
 import pytest
 from called import cut_up, spelt
@@ -21,70 +22,69 @@ from specmesh.core.text.tool_formats import (
     write_calls,
 )
 
-PLACE = json.loads("""
-    {
-      "type": "object",
-      "properties": {
+TOOLS = rows("""
+    {"name": "get", "parameters": {"properties": {
+      "city": {"type": "string"},
+      "days": {"type": "integer"},
+      "tags": {"type": "array", "items": {"type": "string"}},
+      "place": {"type": "object", "properties": {
         "x": {"type": "number"}, "names": {"type": "array", "items": {"type": "string"}}
-      }
-    }
-    """)
-(GET,) = rows(
-    """
-    {
-      "city": {"type": "string"}, "days": {"type": "integer"},
-      "tags": {"type": "array", "items": {"type": "string"}}, "place": $PLACE,
-      "flag": {"type": "boolean"}, "other": {"type": ["string", "null"]}
-    }
-    """,
-    PLACE=PLACE,
-)
-TOOLS = rows(
-    """
-    {"name": "get", "parameters": {"properties": $GET}}
+      }},
+      "flag": {"type": "boolean"},
+      "other": {"type": ["string", "null"]}
+    }}}
     {"name": "get_time"}
-    """,
-    GET=GET,
-)
+    """)
 GIVEN = json.loads(r"""
     {
       "city": "Köln \"}{[<b>\\ it's\n", "days": 3, "tags": ["a,b", "]", ""],
       "place": {"x": -1.5, "names": []}, "flag": true, "other": null
     }
     """)
-NO_CALLS = ["", "none", "{", '{"name": "Bob"}', "[TOOL_CALLS]"]
-NO_CALLS += ["<tool_call>", "<tool_call>\n{", "<|channel|>commentary"]
+NO_CALLS = rows(r"""
+    "" "none" "{" "{\"name\": \"Bob\"}" "[TOOL_CALLS]" "<tool_call>" "<tool_call>\n{"
+    "<|channel|>commentary"
+    """)
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-Read = tuple[str, list[tuple[str, str]]]
+PARALLEL = [form for form in FORMATS.values() if form.between is not None]
 
 
-def read(form, text, cuts, *, at_once=False, cut=False):
-    """The text, and the name and arguments of each call."""
-    parser, said, calls = CallParser(form, TOOLS), "", []
+def read(form, text, cuts=(), *, at_once=False, cut=False):
+    """Return the text, and the name and arguments of each call."""
+    parser = CallParser(form, TOOLS)
     events = []
     for piece in cut_up(text, cuts):
         events += parser.feed(piece, over=at_once, cut=cut and at_once)
     events += parser.feed("", over=True, cut=cut)
+    shown = ""
+    calls = []
     for event in events:
         match event:
             case TextPart():
-                said += event.text
+                shown += event.text
             case CallBegin():
                 calls.append((event.name, ""))
             case ArgumentsPart():
-                calls[-1] = (calls[-1][0], calls[-1][1] + event.text)
-    return said, calls
+                name, arguments = calls.pop()
+                calls.append((name, arguments + event.text))
+    return shown, calls
+
+
+def check_read(form, before, calls):
+    shown, found = read(form, spelt(form, *calls, before=before))
+    assert shown == before
+    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
 @FORMS
 @pytest.mark.parametrize("before", ["", "I'll look.\n"])
-def test_calls_are_read(form, before):
-    asked = [("get", GIVEN), ("get_time", {}), ("get", {})][
-        : None if form.between is not None else 1
-    ]
-    said, calls = read(form, spelt(form, *asked, before=before), [])
-    assert said == before
-    assert [(name, json.loads(arguments)) for name, arguments in calls] == asked
+def test_a_call_is_read(form, before):
+    check_read(form, before, [("get", GIVEN)])
+
+
+@pytest.mark.parametrize("form", PARALLEL, ids=lambda form: form.name)
+def test_several_calls_are_read(form):
+    check_read(form, "I'll look.\n", [("get", GIVEN), ("get_time", {}), ("get", {})])
 
 
 @given(
@@ -95,126 +95,124 @@ def test_calls_are_read(form, before):
     st.lists(st.integers(0, 800), max_size=8),
     st.booleans(),
 )
-def test_what_is_read_does_not_depend_on_pieces(form, before, calls, lost, cuts, cut):
-    """Not of texts either that end early, or name no tool."""
+def test_a_text_is_read_the_same_in_any_pieces(form, before, calls, lost, cuts, cut):
+    """The text may end early, or name no tool."""
     text = spelt(form, *calls, before=before) if calls else before
     text = text[: len(text) - lost % (len(text) + 1)]
-    whole = read(form, text, [], at_once=True, cut=cut)
+    whole = read(form, text, at_once=True, cut=cut)
     assert read(form, text, cuts, cut=cut) == whole
     assert read(form, text, list(range(len(text))), cut=cut) == whole
 
 
 @FORMS
-def test_what_is_no_call_is_text(form):
+def test_other_texts_are_no_calls(form):
     texts = [spelt(form, ("other", {}), before="x"), f"x {form.trigger} y"]
-    for text in [*texts, *(one for one in NO_CALLS if not one.startswith(form.trigger))]:
-        assert read(form, text, []) == (text, [])
+    texts += [text for text in NO_CALLS if not text.startswith(form.trigger)]
+    for text in texts:
+        assert read(form, text) == (text, [])
 
 
-def before_arguments(form):
-    """The letters of a call up to its name."""
+def begun_calls(form):
+    """Return the beginnings of a call, up to its name."""
     text = spelt(form, ("get_time", {}))
-    return text.index("get_time") + len("get_time")
+    length = text.index("get_time") + len("get_time")
+    return [text[:size] for size in range(1, length + 1)]
+
+
+@FORMS
+def test_a_call_that_is_cut_before_its_arguments_is_no_text(form):
+    for begun in begun_calls(form):
+        assert read(form, f"x {begun}", cut=True) == ("x ", [])
 
 
 @FORMS
 def test_a_call_that_ends_before_its_arguments_is_no_text(form):
-    """Once its first mark is whole, only a call can follow; before that, where the length cut
-    it."""
-    text = spelt(form, ("get_time", {}))
-    for size in range(1, before_arguments(form) + 1):
-        assert read(form, f"x {text[:size]}", [], cut=True) == ("x ", [])
-        if size >= len(form.trigger):
-            assert read(form, f"x {text[:size]}", []) == ("x ", [])
+    """Only a call can follow a whole first mark."""
+    for begun in begun_calls(form)[len(form.trigger) - 1 :]:
+        assert read(form, f"x {begun}") == ("x ", [])
 
 
 @FORMS
 def test_half_a_mark_with_which_the_model_ends_is_text(form):
     text = f"x {form.trigger[:-1]}"
-    assert read(form, text, []) == (text, [])
+    assert read(form, text) == (text, [])
+
+
+PIECES = rows(r"""
+    ["Hm <", [["TextPart", "Hm "]]]
+    ["b> <tool_call>\n{\"name\": \"get", [["TextPart", "<b> "]]]
+    ["\", \"arguments\": {\"ci",
+     [["CallBegin", "get"], ["ArgumentsPart", "{"], ["ArgumentsPart", "\"ci"]]]
+    ["ty\": \"}", [["ArgumentsPart", "ty\": \"}"]]]
+    ["\"}", [["ArgumentsPart", "\"}"]]]
+    ["}\n</tool_call>", []]
+    """)
 
 
 def test_a_call_is_read_as_it_comes():
     parser = CallParser(FORMATS["hermes"], TOOLS)
-    pieces = (
-        "Hm <",
-        'b> <tool_call>\n{"name": "get',
-        '", "arguments": {"ci',
-        'ty": "}',
-        '"}',
-        "}\n</tool_call>",
-    )
-    assert [parser.feed(piece) for piece in pieces] == [
-        [TextPart("Hm ")],
-        [TextPart("<b> ")],
-        [CallBegin("get"), ArgumentsPart("{"), ArgumentsPart('"ci')],
-        [ArgumentsPart('ty": "}')],
-        [ArgumentsPart('"}')],
-        [],
-    ]
+    for piece, expected in PIECES:
+        events = parser.feed(piece)
+        assert [[type(event).__name__, *astuple(event)] for event in events] == expected
 
 
-def test_llama_calls_without_its_mark_only_at_the_start():
+@pytest.mark.parametrize("before", ["", "So: "])
+def test_llama_calls_without_its_mark_only_at_the_start(before):
     bare = '{"name": "get", "parameters": {"days": 1}}'
-    assert read(FORMATS["llama3"], bare, []) == ("", [("get", '{"days": 1}')])
-    assert read(FORMATS["llama3"], f"So: {bare}", []) == (f"So: {bare}", [])
+    expected = (before + bare, []) if before else ("", [("get", '{"days": 1}')])
+    assert read(FORMATS["llama3"], before + bare) == expected
+
+
+@pytest.mark.parametrize("form", PARALLEL, ids=lambda form: form.name)
+def test_half_of_a_further_call_is_no_text(form):
+    one = spelt(form, ("get", {})).removesuffix(form.closing)
+    two = spelt(form, ("get", {}), ("get", {})).removesuffix(form.closing)
+    named = two.index("get", len(one)) + len("get")
+    for end in range(len(one), named):
+        assert read(form, two[:end]) == ("", [("get", "{}")])
+
+
+def test_the_arguments_up_to_an_early_end_are_kept():
+    form = FORMATS["qwen3_coder"]
+    text = spelt(form, ("get", GIVEN)).partition("<parameter=days")[0]
+    city = json.dumps(GIVEN["city"], ensure_ascii=False)
+    assert read(form, text) == ("", [("get", f'{{"city": {city}')])
+
+
+SYNTAX = rows(r"""
+    ["gemma4", "{city:<|\"|>a<|\"|>,days:2}", {"city": "a", "days": 2}]
+    ["gemma4", "{ days : 2 , place: {x: 1, names: [<|\"|>b<|\"|>]} }",
+     {"days": 2, "place": {"x": 1, "names": ["b"]}}]
+    ["gemma4", "{other:None,flag:false}", {"other": null, "flag": false}]
+    ["gemma4", "{city:Ulm}", {"city": "Ulm"}]
+    ["lfm2", "(city=\"it's\", flag=True, other=None)",
+     {"city": "it's", "flag": true, "other": null}]
+    ["lfm2", "(city='a\\'b\\n\\u00e9\\q')", {"city": "a'b\né\\q"}]
+    ["lfm2", "(place={'x': 1e2, \"names\": []}, tags=['a', \"b\"])",
+     {"place": {"x": 100.0, "names": []}, "tags": ["a", "b"]}]
+    ["lfm2", "(flag=true, other=null)", {"flag": true, "other": null}]
+    """)
+EMPTY = {"gemma4": "{}", "lfm2": "()"}
+
+
+@pytest.mark.parametrize(("name", "text", "arguments"), SYNTAX)
+def test_values_in_a_syntax_of_their_own(name, text, arguments):
+    form = FORMATS[name]
+    begin, _, end = spelt(form, ("get", {})).partition(EMPTY[name])
+    _, [(_, written)] = read(form, begin + text + end)
+    assert json.loads(written) == arguments
 
 
 @pytest.mark.parametrize(
-    "form", [form for form in FORMATS.values() if form.between is not None], ids=lambda f: f.name
+    ("name", "begin", "deeper"),
+    [("gemma4", ":", "["), ("lfm2", "=", "["), ("minimax_m3", ">", "$TAG<item>")],
 )
-def test_half_of_a_further_call_is_no_text(form):
-    one, two = (spelt(form, *[("get", {})] * count).removesuffix(form.closing) for count in (1, 2))
-    named = two.index("get", len(one)) + len("get")
-    for end in range(len(one), named):
-        assert read(form, two[:end], []) == ("", [("get", "{}")])
-
-
-def test_an_early_end_leaves_what_came():
-    text = spelt(FORMATS["qwen3_coder"], ("get", GIVEN))
-    came = '{"city": ' + json.dumps(GIVEN["city"], ensure_ascii=False)
-    assert read(FORMATS["qwen3_coder"], text[: text.index("days") - 3], []) == ("", [("get", came)])
-
-
-@cases(
-    "name, text, arguments",
-    r"""
-    ["gemma4", "call:get{city:<|\"|>a<|\"|>,days:2}", {"city": "a", "days": 2}]
-    [
-      "gemma4", "call:get{ days : 2 , place: {x: 1, names: [<|\"|>b<|\"|>]} }",
-      {"days": 2, "place": {"x": 1, "names": ["b"]}}
-    ]
-    ["gemma4", "call:get{other:None,flag:false}", {"other": null, "flag": false}]
-    ["gemma4", "call:get{city:Ulm}", {"city": "Ulm"}]
-    [
-      "lfm2", "get(city=\"it's\", flag=True, other=None)",
-      {"city": "it's", "flag": true, "other": null}
-    ]
-    ["lfm2", "get(city='a\\'b\\n\\u00e9\\q')", {"city": "a'b\né\\q"}]
-    [
-      "lfm2", "get(place={'x': 1e2, \"names\": []}, tags=['a', \"b\"])",
-      {"place": {"x": 100.0, "names": []}, "tags": ["a", "b"]}
-    ]
-    ["lfm2", "get(flag=true, other=null)", {"flag": true, "other": null}]
-    """,
-)
-def test_values_in_a_syntax_of_their_own(name, text, arguments):
+def test_values_that_nest_without_end_stop_a_call(name, begin, deeper):
     form = FORMATS[name]
-    start = form.opening + (form.head if name == "gemma4" else "")
-    begun = text.removeprefix("call:") if name == "gemma4" else text
-    end = "<tool_call|>" if name == "gemma4" else form.closing
-    _, [(_, told)] = read(form, start + begun + end, [])
-    assert json.loads(told) == arguments
-
-
-@pytest.mark.parametrize("name", ["gemma4", "lfm2", "minimax_m3"])
-def test_values_within_one_another_without_end_stop_a_call(name):
-    form = FORMATS[name]
-    deep = {"gemma4": "[", "lfm2": "[", "minimax_m3": f"{form.tag}<item>"}[name] * 5000
-    begin = spelt(form, ("get", {"tags": [""]})).partition("tags")[0]
-    read(
-        form, f"{begin}tags{':' if name == 'gemma4' else '=' if name == 'lfm2' else '>'}{deep}", []
-    )
+    begun = spelt(form, ("get", {"tags": [""]})).partition("tags")[0]
+    deep = deeper.replace("$TAG", form.tag) * 5000
+    _, calls = read(form, f"{begun}tags{begin}{deep}")
+    assert len(calls) == 1
 
 
 ROOT = json.loads("""
@@ -276,7 +274,7 @@ def test_json_between_marks_may_have_the_mark_in_a_string(name):
     {"$ref": 1}
     """,
 )
-def test_types_of_what_is_no_schema(schema):
+def test_a_value_that_is_no_schema_has_no_types(schema):
     assert tool_calls.types_of(schema, {}) == set()
 
 
@@ -288,22 +286,26 @@ def test_a_template_that_writes_no_calls_shows_signs_of_their_form(form):
     assert tool_formats.detect("{{ tool_calls }} <tool_call>") is GENERIC
 
 
-@pytest.mark.parametrize(
-    "form",
-    [form for form in FORMATS.values() if form is not GENERIC and not form.history],
-    ids=lambda form: form.name,
-)
+LISTED = [form for form in FORMATS.values() if form is not GENERIC and not form.history]
+
+
+WRITTEN = ToolCall("abcdef123", "f", '{"a": "b", "c": 1}')
+
+
+@pytest.mark.parametrize("form", LISTED, ids=lambda form: form.name)
 def test_the_form_of_a_call_that_a_template_writes(form):
-    """Its id is the client's, or a number; other blanks change nothing."""
-    call = ToolCall("abcdef123", "f", '{"a": "b", "c": 1}')
-    text = write_calls(form, [call])
-    found = tool_formats.detect_written(f"x{text}y", call)
-    assert found is not None
-    assert write_calls(found, [call]) == text
+    """A call's id is the client's, or a number."""
+    text = write_calls(form, [WRITTEN])
+    found = tool_formats.detect_written(f"x{text}y", WRITTEN)
+    assert write_calls(found, [WRITTEN]) == text
+
+
+@pytest.mark.parametrize("form", LISTED, ids=lambda form: form.name)
+def test_other_blanks_do_not_change_the_form_of_a_call(form):
+    text = write_calls(form, [WRITTEN])
     spread = re.sub(r"(?<=[>:,])(?=\S)", "  ", text)
-    again = tool_formats.detect_written(spread, call)
-    assert again is not None
-    assert "".join(write_calls(again, [call]).split()) == "".join(text.split())
+    found = tool_formats.detect_written(f"x{spread}y", WRITTEN)
+    assert "".join(write_calls(found, [WRITTEN]).split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize("name", ["harmony", "llama4"])
@@ -335,22 +337,15 @@ def test_the_marks_of_a_form_may_be_control_tokens(form):
 
 
 def test_marks_that_may_be_control_tokens():
-    assert {
-        "[TOOL_CALLS]",
-        "<|python_tag|>",
-        "<think>",
-        "</tool_call>",
-        "<|channel|>",
-        "[/THINK]",
-        '<|"|>',
-        "<|channel>",
-        "<channel|>",
-        "<tool_call|>",
-        "]<]minimax[>[",
-        "<|sep|>",
-        "｜DSML｜",
-        "<|START_RESPONSE|>",
-        "<|inner_suffix|>",
-    } <= TOOL_MARKS
+    marks = """[TOOL_CALLS] <|python_tag|> <think> </tool_call> <|channel|> [/THINK] <|"|>
+        <|channel> <channel|> <tool_call|> ]<]minimax[>[ <|sep|> ｜DSML｜ <|START_RESPONSE|>
+        <|inner_suffix|>"""
+    assert set(marks.split()) <= TOOL_MARKS
+
+
+def test_marks_of_deepseek():
     assert sum("tool▁call" in mark for mark in TOOL_MARKS) == 4
-    assert not any(set(mark) & set(" \n=") for mark in TOOL_MARKS)
+
+
+def test_marks_have_no_blanks():
+    assert not set("".join(TOOL_MARKS)) & set(" \n=")
