@@ -1,4 +1,4 @@
-"""Chats: in which ways a template is given one, and its answer's form."""
+"""Chats: the ways in which a template is given a chat, and the form of its answer."""
 
 import json
 from dataclasses import replace
@@ -17,12 +17,8 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError
 
-ASKED = json.loads("""
-    {
-      "tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": true,
-      "format": "", "thinking": ""
-    }
-    """)
+TOOLED_TEXT = """{"tools": [{"name": "f", "parameters": {}}], "choice": "auto",
+    "parallel": true, "format": "", "thinking": ""}"""
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),)),
@@ -38,12 +34,16 @@ def params(grammar=None):
     return SessionParams(SamplingParams(), 9, grammar=grammar)
 
 
-TOOLED = params(Grammar(GrammarKind.TOOLS, json.dumps(ASKED)))
+TOOLED = params(Grammar(GrammarKind.TOOLS, TOOLED_TEXT))
+
+
+def chat_request(*messages, asked=None, **changes):
+    return Request(None, None, asked or params(), messages=messages, **changes)
 
 
 def first(traits, asked=TOOLED):
-    """The messages and the variables of the first way."""
-    rendition = next(renditions(Request(None, None, asked, messages=LOOP), traits))
+    """Return the messages and the variables of the first way."""
+    rendition = next(renditions(chat_request(*LOOP, asked=asked), traits))
     return list(rendition.messages), rendition.variables
 
 
@@ -58,11 +58,10 @@ def test_a_template_that_shows_tools_and_writes_calls_in_its_own_form():
     [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")],
 )
 def test_a_template_that_knows_no_tools(name, call):
-    """Tools are described in words, calls are text, and what came of them is the user's, whose turn
-    it is once."""
+    """Tools are described in words, calls are text, and results are part of a user's message."""
     messages, variables = first(TemplateTraits(tool_format=name))
     system, _, called, answered = messages
-    assert [one.role for one in messages] == ["system", "user", "assistant", "user"]
+    assert [message.role for message in messages] == ["system", "user", "assistant", "user"]
     assert '{"name": "f", "parameters": {}}' in system.content
     assert call in system.content.replace("ARGUMENTS", "{}").replace("NAME", "f")
     assert call in called.content
@@ -72,25 +71,16 @@ def test_a_template_that_knows_no_tools(name, call):
 
 def test_a_loop_without_tools():
     messages, _ = first(TemplateTraits(), params())
-    assert [one.role for one in messages] == ["user", "assistant", "user"]
+    assert [message.role for message in messages] == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize(
-    "traits",
-    [
-        replace(HERMES, written="", tool_format="generic"),
-        replace(HERMES, written="mistral", tool_format="hermes"),
-    ],
-    ids=["a form that is not known", "another form than is chosen"],
-)
-def test_calls_in_two_forms_are_never_mixed(traits):
-    """Where the model is to call in another form than the template writes, earlier calls are text
-    in that form."""
-    messages, _ = first(traits)
-    assert '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' in messages[-2].content + (
-        messages[-3].content
-    )
-    assert not any(one.tool_calls for one in messages)
+@pytest.mark.parametrize(("written", "chosen"), [("", "generic"), ("mistral", "hermes")])
+def test_calls_in_two_forms_are_never_mixed(written, chosen):
+    """Earlier calls are text if the template does not write them in the chosen form."""
+    messages, _ = first(replace(HERMES, written=written, tool_format=chosen))
+    text = "".join(message.content for message in messages)
+    assert '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' in text
+    assert not any(message.tool_calls for message in messages)
 
 
 def test_a_template_that_writes_calls_but_shows_no_tools():
@@ -101,9 +91,9 @@ def test_a_template_that_writes_calls_but_shows_no_tools():
 
 
 class Target:
-    """Ids are characters' codes; the template begins a thought, and refuses what `refuses` says."""
+    """Ids are codes of characters; the template begins a thought, and refuses some roles."""
 
-    vocabulary = Vocabulary(tuple(bytes([one]) for one in range(128)), frozenset({9, 7}))
+    vocabulary = Vocabulary(tuple(bytes([code]) for code in range(128)), frozenset({9, 7}))
     texts = {"chat_template": "<think>"}  # noqa: RUF012
     traits = TemplateTraits(thinking="think")
 
@@ -114,72 +104,82 @@ class Target:
         return list(text.encode()) if special else []
 
     def chat_text(self, messages, variables, *, continued=False):
-        if self._refuses([one.role for one in messages]):
+        if self._refuses([message.role for message in messages]):
             raise RequestError(f"refused {len(messages)}", "messages")
         return f"{messages[0].content} {variables} {continued}<think>"
 
 
-SYSTEM, USER, ANSWER = (ChatMessage(role, f"{role}.") for role in ("system", "user", "assistant"))
+MESSAGES = {
+    "S": ChatMessage("system", "system."),
+    "D": ChatMessage("developer", "system."),
+    "U": ChatMessage("user", "user."),
+    "A": ChatMessage("assistant", "assistant."),
+}
 
 
-def alternates(roles):
-    """Whether roles are not the user's and the assistant's in turn, as Gemma's and Mistral's want
-    it."""
-    return roles != (["user", "assistant"] * len(roles))[: len(roles)]
+def chat_of(letters, **changes):
+    return chat_request(*[MESSAGES[letter] for letter in letters], **changes)
 
 
-@pytest.mark.parametrize(
-    ("messages", "merged", "begins"),
-    [
-        ((USER,), (), "user."),
-        ((SYSTEM, USER), ("system",), "system.\n\nuser."),
-        ((USER, USER, ANSWER, USER), ("user",), "user.\n\nuser."),
-        ((SYSTEM, USER, USER), ("system", "user"), "system.\n\nuser.\n\nuser."),
-        ((USER, ANSWER, SYSTEM, USER), ("system",), "user."),
-        ((USER, ANSWER, ANSWER, USER), ("assistant",), "user."),
-        ((replace(SYSTEM, role="developer"), USER), ("system",), "system.\n\nuser."),
-        ((SYSTEM,), ("system",), "system."),
-        (LOOP, (), "Hi"),
-    ],
+def not_in_turn(roles):
+    """Return True for roles that do not alternate, which Gemma and Mistral refuse."""
+    turns = ["user", "assistant"] * len(roles)
+    return roles != turns[: len(roles)]
+
+
+@cases(
+    "letters, merged, beginning",
+    r"""
+    ["U", [], "user."]
+    ["SU", ["system"], "system.\n\nuser."]
+    ["UUAU", ["user"], "user.\n\nuser."]
+    ["SUU", ["system", "user"], "system.\n\nuser.\n\nuser."]
+    ["UASU", ["system"], "user."]
+    ["UAAU", ["assistant"], "user."]
+    ["DU", ["system"], "system.\n\nuser."]
+    ["S", ["system"], "system."]
+    """,
 )
-def test_what_is_refused_is_tried_with_more_joined(messages, merged, begins):
-    chat = render(Request(None, None, params(), messages=messages), Target(alternates))
-    assert chat == RenderedChat(f"{begins} {{}} False<think>", merged)
+def test_refused_messages_are_joined(letters, merged, beginning):
+    chat = render(chat_of(letters), Target(not_in_turn))
+    assert chat == RenderedChat(f"{beginning} {{}} False<think>", tuple(merged))
+
+
+def test_a_loop_is_not_joined():
+    assert render(chat_request(*LOOP), Target(not_in_turn)).merged == ()
 
 
 def test_an_assistant_that_begins_is_answered_after_an_empty_turn():
-    chat = render(Request(None, None, params(), messages=(ANSWER, USER)), Target(alternates))
-    assert chat.merged == ("assistant",)
+    assert render(chat_of("AU"), Target(not_in_turn)).merged == ("assistant",)
 
 
 @pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
 def test_a_long_chat_is_tried_in_two_ways(count, most):
-    """As it is, and with everything joined."""
+    """It is tried as it is, and with everything joined."""
     tries = []
 
     def refuses(roles):
         tries.append(len(roles))
         return len(roles) > 2
 
-    chat = (SYSTEM, *[USER] * count)
-    assert render(Request(None, None, params(), messages=chat), Target(refuses)).merged
+    assert render(chat_of("S" + "U" * count), Target(refuses)).merged
     assert 1 < len(tries) <= most
 
 
-def test_the_first_refusal_is_the_one_that_is_raised():
-    request = Request(None, None, params(), messages=(USER, USER, ANSWER))
+def test_the_first_refusal_is_raised():
     with pytest.raises(RequestError, match="refused 3"):
-        render(request, Target(lambda _: True))
+        render(chat_of("UUA"), Target(lambda _: True))
 
 
-def test_the_form_of_an_answer():
-    """As the template has it, once; a grammar binds what follows the thought."""
-    traits = replace(HERMES, thinking="think")
-    made = with_format(TOOLED, traits, "assistant: <think>\n")
-    assert made.grammar is not None
-    assert (made.thinking, json.loads(made.grammar.text)["format"]) == ("think!", "hermes")
-    assert with_format(made, TemplateTraits(tool_format="glm"), "") == made
-    assert with_format(params(), traits, "Hi").thinking == "think"
+def test_an_answer_has_the_form_of_the_template():
+    form = with_format(TOOLED, replace(HERMES, thinking="think"), "assistant: <think>\n")
+    assert form.thinking == "think!"
+    assert json.loads(form.grammar.text)["format"] == "hermes"
+
+
+def test_an_answer_keeps_its_form():
+    form = with_format(TOOLED, HERMES, "")
+    assert with_format(form, TemplateTraits(tool_format="glm"), "") == form
 
 
 @pytest.mark.parametrize("kind", [GrammarKind.JSON_SCHEMA, GrammarKind.GBNF])
@@ -193,44 +193,34 @@ def test_the_form_of_an_answer():
     ["", "assistant: <think>", ""]
     """,
 )
-def test_a_grammar_knows_which_thought_may_come_first(kind, thinking, tail, before):
+def test_a_grammar_begins_with_the_thought_that_may_come_first(kind, thinking, tail, before):
     asked = params(Grammar(kind, "{}"))
     made = with_format(asked, TemplateTraits(thinking=thinking), tail)
     assert made.grammar == Grammar(kind, "{}", before)
     assert made.thinking == before.removesuffix(".")
 
 
-CHAT = (ChatMessage("user", "Hi"),)
-THOUGHT = tuple(b"Hi {'a': 1} True<think>")
+THOUGHT = tuple(b"user. {'a': 1} True<think>")
+CONTINUED = {
+    "text": (Request("Hi<think>", None, params()), tuple(b"Hi<think>"), ""),
+    "empty": (Request("", None, params(), id="cmpl-1"), (7,), ""),
+    "chat": (chat_of("U", template={"a": 1}, continued=True), THOUGHT, "think!"),
+    "chat with ids": (replace(chat_of("U"), prompt_ids=(72, 999)), (72, 999), "think"),
+    "a chat resumed": (Request(None, THOUGHT, params(), id="chatcmpl-1"), THOUGHT, "think!"),
+    "a completion resumed": (Request(None, THOUGHT, params(), id="cmpl-1"), THOUGHT, ""),
+}
 
 
-@pytest.mark.parametrize(
-    ("request_", "ids", "thinking"),
-    [
-        (Request("Hi<think>", None, params()), tuple(b"Hi<think>"), ""),
-        (Request("", None, params(), id="cmpl-1"), (7,), ""),
-        (
-            Request("no", None, params(), messages=CHAT, template={"a": 1}, continued=True),
-            THOUGHT,
-            "think!",
-        ),
-        (Request("no", (72, 999), params(), messages=CHAT), (72, 999), "think"),
-        (Request(None, THOUGHT, params(), id="chatcmpl-1"), THOUGHT, "think!"),
-        (Request(None, THOUGHT, params(), id="cmpl-1"), THOUGHT, ""),
-    ],
-    ids=["text", "empty", "chat", "ids before a chat", "a chat resumed", "a completion resumed"],
-)
-def test_what_is_to_be_continued(request_, ids, thinking):
-    """Ids, else a chat, else a text; a chat's answer has the form of the template: one resumed by
-    ids is known by its name."""
-    made, form = prompt_of(request_, Target())
-    assert (made, form.thinking) == (ids, thinking)
+@pytest.mark.parametrize(("request_", "ids", "thinking"), CONTINUED.values(), ids=CONTINUED)
+def test_the_prompt_of_a_request(request_, ids, thinking):
+    """A prompt is the ids, or the chat, or the text; only a chat's answer has thoughts."""
+    found, form = prompt_of(request_, Target())
+    assert (found, form.thinking) == (ids, thinking)
 
 
-def test_the_parameters_say_what_was_joined():
-    request = Request(None, None, params(), messages=(SYSTEM, USER))
-    _, made = prompt_of(request, Target(alternates))
-    assert made.merged == ("system",)
+def test_the_parameters_have_the_roles_that_were_joined():
+    _, form = prompt_of(chat_of("SU"), Target(not_in_turn))
+    assert form.merged == ("system",)
 
 
 def test_traits_are_read_as_they_are_written():

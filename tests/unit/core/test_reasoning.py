@@ -1,4 +1,4 @@
-"""Thoughts read from answers, wherever a text is cut, and the marks that a template shows."""
+"""Thoughts read from answers, in any pieces of a text, and the marks of a template."""
 
 import pytest
 from called import cut_up
@@ -10,49 +10,53 @@ from specmesh.core.text import reasoning
 from specmesh.core.text.reasoning import STYLES, ThoughtSplitter, thinking
 
 HARMONY = (
-    "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
-    "<|start|>assistant<|channel|>analysis<|message|>So. <|end|><|start|>assistant<|channel|>final<|message|> 4 <b>"
+    "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant"
+    "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+    "<|channel|>analysis<|message|>So. <|end|><|start|>assistant"
+    "<|channel|>final<|message|> 4 <b>"
 )
 CALL = "<|channel|>commentary to=functions.x <|constrain|>json<|message|>{}"
-CASES = [
-    (
-        "think",
-        "<think>\na <b>\n\nc\n</think>\n\nThe <think> answer \n",
-        "a <b>\n\nc",
-        "The <think> answer \n",
-    ),
-    ("think", "\n <think></think>x", "", "x"),
-    ("think", " plain <think>x</think>", "", " plain <think>x</think>"),
-    ("think", "<thin", "", "<thin"),
-    ("think", " \n", "", " \n"),
-    ("think", "<think> cut </thi", "cut </thi", ""),
-    ("think!", "\nIt is \n </think>\n4", "It is", "4"),
-    ("think!", "no end \n", "no end", ""),
-    ("brackets", "[THINK]a[/THINK]b", "a", "b"),
-    ("harmony", HARMONY, "Hm, 2.So.", "I look.4 <b>"),
-    ("harmony", "<|channel|>analysis<|message|>T<|end|><|start|>assistant" + CALL, "T", CALL),
-    ("harmony", "no <|channels", "", "no <|channels"),
-    ("", "<think>a</think>", "", "<think>a</think>"),
-]
+CALLING = f"<|channel|>analysis<|message|>T<|end|><|start|>assistant{CALL}"
 
 
-@pytest.mark.parametrize(("named", "text", "thought", "answer"), CASES)
+@cases(
+    "named, text, thought, answer",
+    r"""
+    ["think", "<think>\na <b>\n\nc\n</think>\n\nThe <think> answer \n",
+     "a <b>\n\nc", "The <think> answer \n"]
+    ["think", "\n <think></think>x", "", "x"]
+    ["think", " plain <think>x</think>", "", " plain <think>x</think>"]
+    ["think", "<thin", "", "<thin"]
+    ["think", " \n", "", " \n"]
+    ["think", "<think> cut </thi", "cut </thi", ""]
+    ["think!", "\nIt is \n </think>\n4", "It is", "4"]
+    ["think!", "no end \n", "no end", ""]
+    ["brackets", "[THINK]a[/THINK]b", "a", "b"]
+    ["harmony", $HARMONY, "Hm, 2.So.", "I look.4 <b>"]
+    ["harmony", $CALLING, "T", $CALL]
+    ["harmony", "no <|channels", "", "no <|channels"]
+    ["", "<think>a</think>", "", "<think>a</think>"]
+    """,
+    HARMONY=HARMONY,
+    CALLING=CALLING,
+    CALL=CALL,
+)
 @given(st.lists(st.integers(0, 300), max_size=8))
 @example(list(range(300)))
 @example([])
-def test_a_split_is_the_same_wherever_a_text_is_cut(named, text, thought, answer, cuts):
-    splitter, told = ThoughtSplitter(named), ["", ""]
-    for piece in cut_up(text, cuts):
-        told = [
-            old + new for old, new in zip(told, splitter.feed(piece, over=not cuts), strict=True)
-        ]
-    assert [old + new for old, new in zip(told, splitter.feed("", over=True), strict=True)] == [
-        thought,
-        answer,
-    ]
+def test_a_text_is_split_the_same_in_any_pieces(named, text, thought, answer, cuts):
+    splitter = ThoughtSplitter(named)
+    parts = [splitter.feed(piece, over=not cuts) for piece in cut_up(text, cuts)]
+    assert joined(parts, splitter) == (thought, answer)
 
 
-def test_what_cannot_be_a_mark_is_told_at_once():
+def joined(parts, splitter):
+    """Return the thought and the answer of all parts and of the end."""
+    thoughts, answers = zip(*parts, splitter.feed("", over=True), strict=True)
+    return "".join(thoughts), "".join(answers)
+
+
+def test_a_text_that_cannot_be_a_mark_is_shown_at_once():
     splitter = ThoughtSplitter("think!")
     assert splitter.feed("It is <") == ("It is", "")
     assert splitter.feed("b> so</think>\nAn") == (" <b> so", "An")
@@ -79,16 +83,14 @@ STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 
 
 @STYLE
-def test_a_thought_and_an_answer_in_every_style(style):
-    """With the marks around the answer, where there are any, however the text is cut."""
+@pytest.mark.parametrize("cuts", [[], range(80)])
+def test_a_thought_and_an_answer_in_every_style(style, cuts):
+    """Some styles have marks around the answer too."""
     before, after = (*style.dropped, "", "")[:2]
     text = f"{style.begin}Hm <b>.{style.end}{before}So.{after}"
-    for cuts in ([], list(range(len(text)))):
-        splitter = ThoughtSplitter(style.name)
-        shown = [splitter.feed(piece) for piece in cut_up(text, cuts)]
-        shown.append(splitter.feed("", over=True))
-        thought, answer = ("".join(parts) for parts in zip(*shown, strict=True))
-        assert (thought, answer) == ("Hm <b>.", "So.")
+    splitter = ThoughtSplitter(style.name)
+    parts = [splitter.feed(piece) for piece in cut_up(text, cuts)]
+    assert joined(parts, splitter) == ("Hm <b>.", "So.")
 
 
 @STYLE

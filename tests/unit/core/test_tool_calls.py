@@ -88,12 +88,12 @@ def test_several_calls_are_read(form):
 
 
 @given(
-    st.sampled_from(list(FORMATS.values())),
-    st.sampled_from(NO_CALLS),
-    st.lists(st.sampled_from([("get", GIVEN), ("get_time", {}), ("other", {})]), max_size=3),
-    st.integers(0, 60),
-    st.lists(st.integers(0, 800), max_size=8),
-    st.booleans(),
+    form=st.sampled_from(list(FORMATS.values())),
+    before=st.sampled_from(NO_CALLS),
+    calls=st.lists(st.sampled_from([("get", GIVEN), ("get_time", {}), ("other", {})]), max_size=3),
+    lost=st.integers(0, 60),
+    cuts=st.lists(st.integers(0, 800), max_size=8),
+    cut=st.booleans(),
 )
 def test_a_text_is_read_the_same_in_any_pieces(form, before, calls, lost, cuts, cut):
     """The text may end early, or name no tool."""
