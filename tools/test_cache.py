@@ -41,8 +41,10 @@ def cache_folder(*names: str) -> Path:
 
 
 def archive_file(archive: Archive) -> Path:
-    """Return the archive in the cache, downloaded if it is missing. Raise SystemExit for one
-    with another checksum."""
+    """Return the archive in the cache, downloaded if it is missing.
+
+    Raise SystemExit for one with another checksum.
+    """
     kept = cache_folder("archives", archive.registry) / archive.sha256
     if kept.exists():
         return kept

@@ -1,4 +1,4 @@
-"""Trains, exports and measures the bundled pair of tiny models.
+"""Train, export and measure the bundled pair of tiny models.
 
 In a virtual environment of its own:
 
@@ -11,7 +11,7 @@ In a virtual environment of its own:
     python tools/train_pair.py report
 
 `cotrain` trains the tokenizer, then the target on the text and the drafter on the target, in one
-loop; `distil` freezes the target and lets the drafter practise on what the target writes; `export`
+loop; `distil` freezes the target and lets the drafter practise on its texts; `export`
 writes `specmesh/models`; `report` measures those files with llama.cpp and writes `card.json`.
 
 The learning rate follows the clock (`--minutes`), so that a run fits the time there is. For a run
@@ -36,7 +36,7 @@ BUNDLE = Path(__file__).resolve().parents[1] / "specmesh" / "models"
 
 
 def _corpus(work: Path) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids of the training and the held-out files; trains the tokenizer where none is."""
+    """Return token ids of the training and held-out files; train the tokenizer if it is missing."""
     work.mkdir(parents=True, exist_ok=True)
     path = work / "tokenizer.json"
     files = data.training_files()
@@ -47,26 +47,30 @@ def _corpus(work: Path) -> tuple[list[list[int]], list[list[int]]]:
     train_ids = vocab.encode_files(tokenizer, files)
     held_ids = vocab.encode_files(tokenizer, held)
     for name, texts, ids in (("train", files, train_ids), ("held-out", held, held_ids)):
-        size = sum(len(t.encode()) for t in texts.values())
-        train.say(f"{name}: {len(texts)} files, {size} bytes, {sum(map(len, ids))} tokens")
+        size = len("".join(texts.values()).encode())
+        tokens = sum(map(len, ids))
+        train.say(f"{name}: {len(texts)} files, {size} bytes, {tokens} tokens")
     return train_ids, held_ids
 
 
 def _plan(kind: type[Any], args: argparse.Namespace) -> Any:
-    names = {field.name for field in fields(kind)}
-    return kind(**{k: v for k, v in vars(args).items() if k in names})
+    settings: dict[str, Any] = {}
+    for field in fields(kind):
+        settings[field.name] = getattr(args, field.name)
+    return kind(**settings)
 
 
 def _load_pair(path: Path) -> tuple[Llama, Llama]:
     state = torch.load(path, weights_only=True)
-    target, drafter = Llama(target_shape(vocab.VOCAB)), Llama(drafter_shape(vocab.VOCAB))
+    target = Llama(target_shape(vocab.VOCAB))
+    drafter = Llama(drafter_shape(vocab.VOCAB))
     target.load_state_dict(state["target"])
     drafter.load_state_dict(state["drafter"])
     return target, drafter
 
 
 def _newest(work: Path) -> Path:
-    """The finished pair where there is one, else the last checkpoint of co-training."""
+    """Return the finished pair, or the last checkpoint of co-training if there is none."""
     final = work / "final.pt"
     return final if final.is_file() else work / "cotrain.pt"
 
@@ -80,7 +84,7 @@ def _cotrain_worker(args: argparse.Namespace) -> None:
     train_ids, held_ids = _corpus(args.work)
     plan = _plan(train.Plan, args)
     trainer = train.Trainer(vocab.VOCAB, train_ids, held_ids, plan, args.work)
-    sizes = [m.parameter_count() for m in (trainer.target, trainer.drafter)]
+    sizes = [trainer.target.parameter_count(), trainer.drafter.parameter_count()]
     train.say(f"parameters {sizes} ratio {sizes[0] / sizes[1]:.2f}")
     if args.resume:
         trainer.resume()
@@ -145,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _all(args: argparse.Namespace) -> None:
-    """Runs the four stages in order with their defaults and compiled loops."""
+    """Run the four stages in order with their defaults and compiled loops."""
     common = ["--work", str(args.work), "--bundle", str(args.bundle)]
     common += ["--workers", str(args.workers)]
     for stage in (["cotrain", "--compile"], ["distil", "--compile"], ["export"], ["report"]):
@@ -154,7 +158,7 @@ def _all(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Runs the stage that the command line names."""
+    """Run the stage that the command line names."""
     args = _parser().parse_args()
     torch.set_num_threads(args.workers)
     args.run(args)

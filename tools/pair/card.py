@@ -30,7 +30,7 @@ def halved(model: Llama) -> Llama:
 
 def _loss(model: Llama, held: list[list[int]], size: int) -> dict[str, float]:
     nats = train.held_out_loss(model, held)
-    tokens = sum(len(ids) for ids in held)
+    tokens = sum(map(len, held))
     bits = nats * tokens / size / math.log(2)
     return {"nats_per_token": round(nats, 4), "bits_per_byte": round(bits, 4)}
 
@@ -41,11 +41,9 @@ def fidelity(model: Llama, engine: measure.Engine, ids: list[int]) -> dict[str, 
     theirs = engine.feed(ids)
     with torch.no_grad():
         ours = model(torch.tensor([ids]))[0].numpy()
-    same = float((theirs.argmax(axis=1) == ours.argmax(axis=1)).mean())
-    return {
-        "same_choice": round(same, 4),
-        "largest_difference": round(float(np.abs(theirs - ours).max()), 4),
-    }
+    same = (theirs.argmax(axis=1) == ours.argmax(axis=1)).mean()
+    largest = np.abs(theirs - ours).max()
+    return _rounded({"same_choice": float(same), "largest_difference": float(largest)})
 
 
 def _recipe(work: Path) -> dict[str, object]:
@@ -54,7 +52,9 @@ def _recipe(work: Path) -> dict[str, object]:
     final = work / "final.pt"
     if final.is_file():
         last = torch.load(final, weights_only=True)
-        recipe["distil"] = {k: v for k, v in last.items() if k not in ("target", "drafter")}
+        for name in NAMES:
+            del last[name]
+        recipe["distil"] = last
     return recipe
 
 
@@ -91,13 +91,16 @@ def _facts(work: Path, bundle: Path) -> dict[str, Any]:
     files = measure.bundle_bytes(bundle)
     for name in ("card.json", "README.md"):
         files.pop(name, None)
+    parameters = dict[str, int]()
+    for name in NAMES:
+        parameters[name] = measure.parameters(bundle / f"{name}.gguf")
     return {
         "python": platform.python_version(),
         "training_files": len(data.training_files()),
         "training_bytes": _bytes(data.training_files()),
         "held_out": list(data.HELD_OUT),
         "recipe": _recipe(work),
-        "parameters": {name: measure.parameters(bundle / f"{name}.gguf") for name in NAMES},
+        "parameters": parameters,
         "bytes": files,
         "held_out_loss": {},
         "fidelity": {},
@@ -105,4 +108,4 @@ def _facts(work: Path, bundle: Path) -> dict[str, Any]:
 
 
 def _bytes(files: Mapping[str, str]) -> int:
-    return sum(len(text.encode()) for text in files.values())
+    return len("".join(files.values()).encode())

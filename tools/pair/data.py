@@ -1,8 +1,8 @@
 """Training text: the running interpreter's own standard library, cleaned and split.
 
-Nothing is downloaded: `sysconfig` says where the standard library's `.py` files lie. Tests,
-generated tables and licence headers are left out, because a tiny model spends its capacity on
-whatever is most regular and those are regular without being code anybody writes.
+Nothing is downloaded: `sysconfig` has the folder of the standard library. Tests, generated tables
+and licence headers are left out, because a tiny model spends its capacity on whatever is most
+regular and those are regular without being code anybody writes.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _COMMENT_BLOCK = re.compile(r"(?:^[ \t]*#[^\n]*\n)+", re.MULTILINE)
 
 
 def stdlib_root() -> Path:
-    """The folder that holds the running interpreter's standard library."""
+    """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def strip_licence(text: str) -> str:
-    """Drops every block of whole-line comments that speaks of copyright or licence."""
+    """Drop every block of whole-line comments about copyright or licence."""
 
     def keep(match: re.Match[str]) -> str:
         return "" if _LICENCE.search(match.group()) else match.group()
@@ -93,7 +93,7 @@ def _read(path: Path) -> str | None:
 
 
 def training_files() -> dict[str, str]:
-    """Name to cleaned text of every module used for training, in sorted order."""
+    """Return the cleaned text of every module used for training by its name, sorted."""
     root = stdlib_root()
     found: dict[str, str] = {}
     for path in sorted(root.rglob("*.py")):
@@ -111,7 +111,11 @@ def training_files() -> dict[str, str]:
 
 
 def held_out_files() -> dict[str, str]:
-    """Name to cleaned text of the held-out modules that this interpreter has."""
-    root = stdlib_root()
-    texts = {name: _read(root / name) for name in HELD_OUT if (root / name).is_file()}
-    return {name: strip_licence(text) for name, text in texts.items() if text}
+    """Return the cleaned text of the held-out modules of this interpreter by its name."""
+    found: dict[str, str] = {}
+    for name in HELD_OUT:
+        path = stdlib_root() / name
+        text = _read(path) if path.is_file() else None
+        if text:
+            found[name] = strip_licence(text)
+    return found

@@ -1,4 +1,4 @@
-"""Last phase: the target is frozen, the drafter learns to say what the target would say.
+"""Last phase: the target is frozen, the drafter learns to write the target's texts.
 
 Acceptance is measured on the target's own text, so half of every batch is such text: the target
 continues prompts from the training files, greedily and by sampling (on-policy distillation seen
@@ -61,8 +61,9 @@ class Distiller:
         self.loss = torch.compile(self._loss, dynamic=False) if plan.compile else self._loss
 
     def write_own(self) -> None:
-        """Lets the target write rows of `length` ids, half of them greedily."""
-        plan, begun = self.plan, time.monotonic()
+        """Let the target write rows of `length` ids, half of them greedily."""
+        plan = self.plan
+        begun = time.monotonic()
         heat = torch.zeros(plan.own_rows)
         heat[plan.own_rows // 2 :] = 0.8
         written: list[Tensor] = []
@@ -76,15 +77,14 @@ class Distiller:
         self.own = torch.cat(written)
 
     def _loss(self, ids: Tensor) -> Tensor:
-        """Agreement in distribution and, for greedy drafting, in the likeliest id; (B, T)."""
+        """Return the disagreement in distribution and in the likeliest id; ids (B, T)."""
         with torch.no_grad():
             teacher = self.target(ids)
         student = self.drafter(ids)
         likeliest = teacher.argmax(dim=-1).flatten()
         choice = F.cross_entropy(student.flatten(0, 1), likeliest)
-        return (1 - self.plan.choice_share) * kl(teacher, student) + (
-            self.plan.choice_share * choice
-        )
+        share = self.plan.choice_share
+        return (1 - share) * kl(teacher, student) + share * choice
 
     def _batch(self) -> Tensor:
         half = self.plan.rows // team.size() // 2
@@ -93,9 +93,10 @@ class Distiller:
         return torch.cat([self.own[picked], corpus])
 
     def run(self) -> None:
-        """Trains until the plan's end and saves the finished pair."""
+        """Train until the plan's end and save the finished pair."""
         self.write_own()
-        plan, progress = self.plan, Progress()
+        plan = self.plan
+        progress = Progress()
         clock = Plan(minutes=plan.minutes, steps=plan.steps, warmup_steps=20)
         last = time.monotonic()
         while progress.share(clock) < 1.0:
@@ -104,11 +105,11 @@ class Distiller:
             self.optimiser.step(rate(progress, clock))
             now = time.monotonic()
             progress.seconds = team.agree(progress.seconds + now - last)
-            progress.step, last = progress.step + 1, now
+            progress.step += 1
+            last = now
             if progress.step % 20 == 0:
-                say(
-                    f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}"
-                )
+                share = progress.share(clock)
+                say(f"distil {progress.step} {share:.3f} {float(loss.detach()):.4f}")
         if team.rank() == 0:
             models = {"target": self.target.state_dict(), "drafter": self.drafter.state_dict()}
             extra = {"distil_steps": progress.step, "own_rows": len(self.own) * team.size()}

@@ -1,4 +1,4 @@
-"""Writes the pair: two GGUF files for llama.cpp and a Hugging Face folder for MLX.
+"""Write the pair: two GGUF files for llama.cpp and a Hugging Face folder for MLX.
 
 GGUF's `llama` architecture rotates neighbouring pairs of a head, Hugging Face's rotates its two
 halves, so the rows of the query and key matrices are reordered on the way out (`interleave`).
@@ -37,14 +37,14 @@ _GGUF_LAYER = {
 
 
 def interleave(weight: Tensor, heads: int) -> Tensor:
-    """Reorders (H * E, D) rows from halves (2, E / 2) to neighbours (E / 2, 2) in each head."""
+    """Reorder (H * E, D) rows from halves (2, E / 2) to neighbours (E / 2, 2) in each head."""
     rows, columns = weight.shape
     halves = weight.view(heads, 2, rows // heads // 2, columns)
     return halves.transpose(1, 2).reshape(rows, columns)
 
 
 def gguf_tensors(model: Llama) -> dict[str, NDArray[Any]]:
-    """GGUF name to array: matrices in half precision, gains in single."""
+    """Return arrays by GGUF's names: matrices in half precision, gains in single."""
     state = model.state_dict()
     out = {
         "token_embd.weight": state["embed.weight"],
@@ -56,9 +56,11 @@ def gguf_tensors(model: Llama) -> dict[str, NDArray[Any]]:
             if theirs in ("attn_q", "attn_k"):
                 weight = interleave(weight, model.shape.heads)
             out[f"blk.{index}.{theirs}.weight"] = weight
-    return {
-        name: t.numpy().astype(np.float16 if t.ndim == 2 else np.float32) for name, t in out.items()
-    }
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, weight in out.items():
+        kind = np.float16 if weight.ndim == 2 else np.float32
+        arrays[name] = weight.numpy().astype(kind)
+    return arrays
 
 
 def _describe(writer: gguf.GGUFWriter, name: str, text: str) -> None:
@@ -103,7 +105,7 @@ def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def write_gguf(model: Llama, tokenizer: Tokenizer, path: Path, name: str, text: str) -> None:
-    """Writes one model; a reader sees the old file or the new one, never a part."""
+    """Write one model; a reader sees the old file or the new one, never a part."""
     temporary = path.with_name(path.name + ".tmp")
     writer = gguf.GGUFWriter(temporary, "llama")
     _describe(writer, name, text)
@@ -119,7 +121,7 @@ def write_gguf(model: Llama, tokenizer: Tokenizer, path: Path, name: str, text: 
 
 
 def hf_tensors(model: Llama) -> dict[str, Tensor]:
-    """Hugging Face name to half-precision tensor; the tied output matrix is left out."""
+    """Return half-precision tensors by Hugging Face's names, without the tied output matrix."""
     out: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
         theirs = re.sub(r"\.(gate|up|down)_proj", r".mlp.\1_proj", name)
@@ -129,7 +131,7 @@ def hf_tensors(model: Llama) -> dict[str, Tensor]:
 
 
 def hf_config(shape: Shape) -> dict[str, object]:
-    """`config.json` of a Llama of this shape."""
+    """Return `config.json` of a Llama of this shape."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -161,7 +163,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the folder that `mlx_lm` and `transformers` load."""
+    """Write the folder that `mlx_lm` and `transformers` load."""
     folder.mkdir(parents=True, exist_ok=True)
     end = tokenizer.id_to_token(END_ID)
     settings = {
@@ -182,7 +184,7 @@ def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def write_pair(target: Llama, drafter: Llama, tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes everything that the package bundles."""
+    """Write everything that the package bundles."""
     folder.mkdir(parents=True, exist_ok=True)
     about = "Trained on the Python standard library's own source"
     write_gguf(

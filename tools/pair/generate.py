@@ -1,4 +1,4 @@
-"""Batched text from the torch models, for training the drafter on the target's own words."""
+"""Batched text from the torch models, for training the drafter on the target's own text."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ def choose(logits: Tensor, temperature: Tensor, random: torch.Generator) -> Tens
     """
     heat = temperature.clamp(min=0.05)[:, None]
     noise = torch.empty_like(logits).exponential_(generator=random).clamp(min=1e-10)
-    drawn = (torch.log_softmax(logits / heat, dim=-1) - noise.log()).argmax(dim=-1)
-    return torch.where(temperature > 0, drawn, logits.argmax(dim=-1))
+    race = torch.log_softmax(logits / heat, dim=-1) - noise.log()
+    drawn = race.argmax(dim=-1)
+    likeliest = logits.argmax(dim=-1)
+    return torch.where(temperature > 0, drawn, likeliest)
 
 
 @torch.no_grad()
 def continue_rows(
     model: Llama, prompts: Tensor, count: int, temperature: Tensor, random: torch.Generator
 ) -> Tensor:
-    """Prompts (B, T) with `count` more ids in each row: (B, T + count)."""
+    """Return prompts (B, T) with `count` more ids in each row: (B, T + count)."""
     rows, start = prompts.shape
-    cache = model.new_cache(rows, start + count)
+    end = start + count
+    cache = model.new_cache(rows, end)
     out = [prompts]
     logits = model(prompts, cache, 0)[:, -1]
-    for at in range(start, start + count):
+    for at in range(start, end):
         picked = choose(logits, temperature, random)[:, None]
         out.append(picked)
-        if at + 1 < start + count:
+        if at + 1 < end:
             logits = model(picked, cache, at)[:, -1]
     return torch.cat(out, dim=1)

@@ -1,4 +1,4 @@
-"""Measures the exported pair as llama.cpp runs it: acceptance, variety, tokenizer identity.
+"""Measure the exported pair as llama.cpp runs it: acceptance, variety, tokenizer identity.
 
 Needs `llama_cpp`, `numpy` and `gguf`, and no torch, so the project's tests use it too.
 """
@@ -46,7 +46,7 @@ class Engine:
         )
 
     def encode(self, data: bytes) -> list[int]:
-        """Token ids of raw bytes; markers in the text are not taken for special tokens."""
+        """Return token ids of raw bytes; markers in the text are no special tokens."""
         ids: list[int] = self.model.tokenize(data, add_bos=False, special=False)
         return ids
 
@@ -66,19 +66,19 @@ class Engine:
         return out
 
     def feed(self, ids: list[int]) -> Logits:
-        """Appends ids and returns their logits, (len(ids), V)."""
+        """Append ids and return their logits, (len(ids), V)."""
         before = self.model.n_tokens
         self.model.eval(ids)
         out: Logits = np.array(self.model.scores[before : self.model.n_tokens])
         return out
 
     def reset(self) -> None:
-        """Forgets everything fed so far."""
+        """Forget everything fed so far."""
         self.model.reset()
 
 
 def spots(files: list[list[int]], length: int, each: int = 1) -> list[list[int]]:
-    """Prompts of `length` ids: `each` evenly spaced places in every file long enough."""
+    """Return prompts of `length` ids, from `each` evenly spaced places of each long file."""
     found = []
     for ids in files:
         for k in range(each):
@@ -89,17 +89,19 @@ def spots(files: list[list[int]], length: int, each: int = 1) -> list[list[int]]
 
 
 def greedy(engine: Engine, prompt: list[int], count: int) -> list[int]:
-    """`count` likeliest ids after the prompt."""
+    """Return the `count` likeliest ids after the prompt."""
     engine.reset()
+    out: list[int] = []
     row = engine.feed(prompt)[-1]
-    out = [int(row.argmax())]
-    while len(out) < count:
-        out.append(int(engine.feed(out[-1:])[-1].argmax()))
-    return out
+    while True:
+        out.append(int(row.argmax()))
+        if len(out) >= count:
+            return out
+        row = engine.feed(out[-1:])[-1]
 
 
 def nucleus(row: Logits, temperature: float, top_p: float) -> NDArray[np.float64]:
-    """Probabilities (V,) after temperature and top-p."""
+    """Return probabilities (V,) after temperature and top-p."""
     scaled = row.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max())
     weights /= weights.sum()
@@ -113,7 +115,7 @@ def nucleus(row: Logits, temperature: float, top_p: float) -> NDArray[np.float64
 def sample(
     engine: Engine, prompt: list[int], settings: Settings, random: np.random.Generator
 ) -> tuple[list[int], list[NDArray[np.float64]]]:
-    """Sampled ids after the prompt, with the distribution that each was drawn from."""
+    """Return sampled ids after the prompt, and the distribution of each."""
     engine.reset()
     row = engine.feed(prompt)[-1]
     out: list[int] = []
@@ -127,11 +129,16 @@ def sample(
 
 
 def agreement(drafter: Engine, prompt: list[int], text: list[int]) -> NDArray[np.bool_]:
-    """Where along the target's greedy text the drafter's likeliest id is the same, (len(text),)."""
-    drafter.reset()
-    logits = drafter.feed(prompt + text[:-1])[len(prompt) - 1 :]
+    """Return for each id of the target's greedy text if the drafter's likeliest is the same."""
+    logits = _rows_of(drafter, prompt, text)
     same: NDArray[np.bool_] = logits.argmax(axis=1) == np.array(text)
     return same
+
+
+def _rows_of(engine: Engine, prompt: list[int], text: list[int]) -> Logits:
+    """Return the logits for each id of a text after a prompt, (len(text), V)."""
+    engine.reset()
+    return engine.feed(prompt + text[:-1])[len(prompt) - 1 :]
 
 
 def windows(same: NDArray[np.bool_], drafts: int) -> tuple[int, int, int]:
@@ -156,15 +163,16 @@ def windows(same: NDArray[np.bool_], drafts: int) -> tuple[int, int, int]:
 
 
 def distinct(ids: list[int], n: int = 4) -> float:
-    """Share of different n-grams among all."""
-    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
-    return len(set(grams)) / len(grams)
+    """Return the share of different n-grams among all."""
+    count = len(ids) - n + 1
+    grams = {tuple(ids[start : start + n]) for start in range(count)}
+    return len(grams) / count
 
 
 def greedy_report(
     target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings
 ) -> dict[str, float]:
-    """Greedy acceptance and variety over the prompts."""
+    """Return greedy acceptance and variety over the prompts."""
     agree: list[float] = []
     early: list[float] = []
     grams: list[float] = []
@@ -188,13 +196,15 @@ def greedy_report(
 
 
 def real_text_agreement(target: Engine, drafter: Engine, files: list[list[int]]) -> float:
-    """Share of positions of real text where both models' likeliest ids are the same."""
+    """Return the share of positions of real text at which both models' likeliest ids agree."""
     same = []
     for ids in files:
         target.reset()
         drafter.reset()
         part = ids[:512]
-        same.append(target.feed(part).argmax(axis=1) == drafter.feed(part).argmax(axis=1))
+        choices = target.feed(part).argmax(axis=1)
+        guesses = drafter.feed(part).argmax(axis=1)
+        same.append(choices == guesses)
     return float(np.concatenate(same).mean())
 
 
@@ -207,11 +217,11 @@ def sampled_report(
     coupling (Leviathan et al. 2023, arXiv:2211.17192).
     """
     random = np.random.default_rng(settings.seed)
-    grams, overlaps = [], []
+    grams: list[float] = []
+    overlaps: list[float] = []
     for prompt in prompts:
         text, seen = sample(target, prompt, settings, random)
-        drafter.reset()
-        rows = drafter.feed(prompt + text[:-1])[len(prompt) - 1 :]
+        rows = _rows_of(drafter, prompt, text)
         for p, row in zip(seen, rows, strict=True):
             q = nucleus(row, settings.temperature, settings.top_p)
             overlaps.append(float(np.minimum(p, q).sum()))
@@ -224,16 +234,19 @@ def sampled_report(
 
 
 def parameters(path: Path) -> int:
-    """Number of weights in a GGUF file."""
-    return sum(int(t.n_elements) for t in gguf.GGUFReader(path).tensors)
+    """Return the number of weights in a GGUF file."""
+    return sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(path).tensors)
 
 
 def bundle_bytes(folder: Path) -> dict[str, int]:
-    """Size of every bundled model file."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
+    """Return the size of each bundled model file."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
 
 
 def settings_record(settings: Settings) -> dict[str, object]:
-    """The settings as plain data."""
+    """Return the settings as plain data."""
     return asdict(settings)

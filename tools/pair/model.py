@@ -31,32 +31,34 @@ class Shape:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head, E."""
+        """Return the width of one attention head, E."""
         return self.width // self.heads
 
 
 def target_shape(vocab: int) -> Shape:
-    """The verifier's model: about five million parameters."""
+    """Return the shape of the verifier's model: about five million parameters."""
     return Shape(vocab=vocab, layers=6, width=256, heads=4, hidden=640)
 
 
 def drafter_shape(vocab: int) -> Shape:
-    """The drafter's model: just under a sixth of the target."""
+    """Return the shape of the drafter's model: just under a sixth of the target."""
     return Shape(vocab=vocab, layers=3, width=128, heads=2, hidden=320)
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (context, E), with both halves of a head sharing frequencies."""
+    """Return cosines and sines, each (context, E). Both halves of a head share frequencies."""
     half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
-    angle = torch.outer(torch.arange(shape.context, dtype=torch.float32), shape.theta**-half)
+    positions = torch.arange(shape.context, dtype=torch.float32)
+    angle = torch.outer(positions, shape.theta**-half)
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates (B, H, T, E) by the angles of (T, E)."""
+    """Rotate (B, H, T, E) by the angles of (T, E)."""
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    turned = torch.cat([-second, first], dim=-1)
+    return x * cos + turned * sin
 
 
 class Norm(nn.Module):
@@ -68,7 +70,7 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normed (..., D)."""
+        """Return (..., D) normed."""
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
@@ -89,7 +91,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
     ) -> Tensor:
-        """What (B, T, D) gathers from itself and from the cache; (B, T, D)."""
+        """Return the attention (B, T, D) of (B, T, D) to itself and to the cache."""
         q = rotate(self._split(self.q_proj(x)), cos, sin)  # (B, H, T, E)
         k = rotate(self._split(self.k_proj(x)), cos, sin)
         v = self._split(self.v_proj(x))
@@ -98,7 +100,8 @@ class Attention(nn.Module):
             end = start + x.shape[1]
             past[0][:, :, start:end] = k
             past[1][:, :, start:end] = v
-            k, v = past[0][:, :, :end], past[1][:, :, :end]
+            k = past[0][:, :, :end]
+            v = past[1][:, :, :end]
             # One new position sees all earlier ones; several are only ever given at start 0.
             causal = x.shape[1] > 1
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -120,10 +123,11 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
     ) -> Tensor:
-        """The residual stream (B, T, D) after this block."""
+        """Return the residual stream (B, T, D) after this block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, start)
         h = self.post_attention_layernorm(x)
-        out: Tensor = x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+        gate = F.silu(self.gate_proj(h))
+        out: Tensor = x + self.down_proj(gate * self.up_proj(h))
         return out
 
 
@@ -151,19 +155,23 @@ class Llama(nn.Module):
             nn.init.normal_(weight, std=0.0 if zero else 0.02)
 
     def forward(self, ids: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
-        """Logits (B, T, V) of ids (B, T) that begin at position `start`."""
+        """Return logits (B, T, V) of ids (B, T) that begin at position `start`."""
         end = start + ids.shape[1]
-        cos, sin = self.cos[start:end], self.sin[start:end]  # type: ignore[index]
+        cos = self.cos[start:end]  # type: ignore[index]
+        sin = self.sin[start:end]  # type: ignore[index]
         x = self.embed(ids)
         for i, layer in enumerate(self.layers):
             x = layer(x, cos, sin, None if cache is None else cache[i], start)
         return F.linear(self.norm(x), self.embed.weight)
 
     def new_cache(self, rows: int, length: int) -> Cache:
-        """Empty keys and values, (rows, H, length, E) for each layer."""
+        """Return empty keys and values, (rows, H, length, E) for each layer."""
         size = (rows, self.shape.heads, length, self.shape.head_dim)
-        return [(torch.zeros(size), torch.zeros(size)) for _ in self.layers]
+        cache: Cache = []
+        for _ in self.layers:
+            cache.append((torch.zeros(size), torch.zeros(size)))
+        return cache
 
     def parameter_count(self) -> int:
-        """Number of weights, the tied matrix counted once."""
-        return sum(p.numel() for p in self.parameters())
+        """Return the number of weights, the tied matrix counted once."""
+        return sum(map(torch.numel, self.parameters()))

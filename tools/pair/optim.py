@@ -16,11 +16,12 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # quintic of the post above
 
 
 def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices, roughly, of a stack (N, rows, columns)."""
+    """Return roughly the nearest semi-orthogonal matrices of a stack (N, rows, columns)."""
     a, b, c = _COEFFICIENTS
     tall = stack.shape[1] > stack.shape[2]
     x: Tensor = stack.transpose(1, 2) if tall else stack
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    length = x.norm(dim=(1, 2), keepdim=True) + 1e-7
+    x = x / length
     for _ in range(steps):
         gram = x @ x.transpose(1, 2)
         x = a * x + (b * gram + c * gram @ gram) @ x
@@ -28,7 +29,7 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
 
 
 def shared_orthogonalise(stack: Tensor) -> Tensor:
-    """`orthogonalise`, each worker doing its share of the stack."""
+    """Return `orthogonalise` of a stack, of which each worker does its share."""
     if team.size() == 1:
         return orthogonalise(stack)
     out = torch.zeros_like(stack)
@@ -48,11 +49,13 @@ class Muon:
         self.groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for matrix in matrices:
             self.groups.setdefault(tuple(matrix.shape), []).append(matrix)
-        self.buffers = {size: torch.zeros(len(group), *size) for size, group in self.groups.items()}
+        self.buffers: dict[tuple[int, ...], Tensor] = {}
+        for size, group in self.groups.items():
+            self.buffers[size] = torch.zeros(len(group), *size)
 
     @torch.no_grad()
     def step(self, scale: float) -> None:
-        """One update at `scale` times the full learning rate."""
+        """Update once at `scale` times the full learning rate."""
         lr = self.lr * scale
         for size, group in self.groups.items():
             grads = torch.stack([p.grad for p in group if p.grad is not None])
@@ -68,16 +71,21 @@ class Optimiser:
     """Muon and AdamW under one learning-rate scale."""
 
     def __init__(self, model: nn.Module, muon_lr: float, adam_lr: float, decay: float) -> None:
-        named = list(model.named_parameters())
-        matrices = [p for n, p in named if p.ndim == 2 and "embed" not in n]
-        others = [p for n, p in named if p.ndim != 2 or "embed" in n]
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for name, parameter in model.named_parameters():
+            is_matrix = parameter.ndim == 2 and "embed" not in name
+            if is_matrix:
+                matrices.append(parameter)
+            else:
+                others.append(parameter)
         self.muon = Muon(matrices, muon_lr, decay)
         self.adam_lr = adam_lr
         self.adam = torch.optim.AdamW(others, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
-        self.parameters = [p for _, p in named]
+        self.parameters = list(model.parameters())
 
     def step(self, scale: float) -> None:
-        """Averages over workers, clips, updates and clears the gradients."""
+        """Average the gradients over workers, clip them, update and clear them."""
         team.mean_gradients(self.parameters)
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for group in self.adam.param_groups:
@@ -88,10 +96,10 @@ class Optimiser:
             p.grad = None
 
     def state(self) -> dict[str, object]:
-        """What a checkpoint needs to go on."""
+        """Return the state for a checkpoint."""
         return {"muon": self.muon.buffers, "adam": self.adam.state_dict()}
 
     def load(self, state: dict[str, object]) -> None:
-        """Takes over what `state` gave."""
+        """Go on from the result of `state`."""
         self.muon.buffers = state["muon"]  # type: ignore[assignment]
         self.adam.load_state_dict(state["adam"])  # type: ignore[arg-type]

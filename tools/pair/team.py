@@ -18,24 +18,24 @@ from torch.multiprocessing.spawn import spawn
 
 
 def rank() -> int:
-    """This worker's number; 0 where there is but one."""
+    """Return this worker's number; 0 for a single one."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def size() -> int:
-    """Number of workers."""
+    """Return the number of workers."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def add_up(tensor: Tensor) -> Tensor:
-    """Sums a tensor over all workers, in place."""
+    """Sum a tensor over all workers, in place."""
     if size() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def agree(value: float) -> float:
-    """The first worker's value, so that all workers follow one clock."""
+    """Return the first worker's value, so that all workers follow one clock."""
     held = torch.tensor([value], dtype=torch.float64)
     if size() > 1:
         dist.broadcast(held, 0)
@@ -43,12 +43,16 @@ def agree(value: float) -> float:
 
 
 def mean_gradients(parameters: list[nn.Parameter]) -> None:
-    """Replaces every gradient by its mean over the workers, in one exchange."""
+    """Replace every gradient by its mean over the workers, in one exchange."""
     if size() == 1:
         return
-    grads = [p.grad for p in parameters if p.grad is not None]
-    flat = add_up(torch.cat([g.flatten() for g in grads])) / size()
-    parts = torch.split(flat, [g.numel() for g in grads])
+    grads = list[Tensor]()
+    for parameter in parameters:
+        if parameter.grad is not None:
+            grads.append(parameter.grad)
+    flat = torch.cat(list(map(torch.flatten, grads)))
+    mean = add_up(flat) / size()
+    parts = torch.split(mean, list(map(torch.numel, grads)))
     for grad, part in zip(grads, parts, strict=True):
         grad.copy_(part.view_as(grad))
 
@@ -63,7 +67,7 @@ def _enter(index: int, count: int, meeting: str, work: Callable[[], None]) -> No
 
 
 def start(count: int, work: Callable[[], None]) -> None:
-    """Runs `work` in `count` processes that can exchange tensors."""
+    """Run `work` in `count` processes that can exchange tensors."""
     if count == 1:
         _enter(0, 1, "", work)
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -63,9 +64,10 @@ class Batches:
             yield ids[at : at + length + 1]
 
     def next(self, rows: int, length: int) -> Tensor:
-        """Ids (rows, length + 1): inputs and, shifted by one, what they should predict."""
+        """Return ids (rows, length + 1): inputs and, shifted by one, their targets."""
         if length != self.length:
-            self.length, self.rows = length, self._epoch(length)
+            self.length = length
+            self.rows = self._epoch(length)
         picked: list[Tensor] = []
         while len(picked) < rows:
             row = next(self.rows, None)
@@ -79,58 +81,63 @@ class Batches:
 
 @dataclass
 class Progress:
-    """What a checkpoint remembers beside the weights."""
+    """The state of the training in a checkpoint, without weights."""
 
     step: int = 0
     seconds: float = 0.0
     tokens: int = 0
 
     def share(self, plan: Plan) -> float:
-        """How much of the run is over, 0 to 1: by steps where given, by the clock otherwise."""
-        done = self.step / plan.steps if plan.steps else self.seconds / (60 * plan.minutes)
+        """Return the share of the run that is over: by steps if given, otherwise by the clock."""
+        done = self.seconds / (60 * plan.minutes)
+        if plan.steps:
+            done = self.step / plan.steps
         return min(1.0, done)
 
 
 def rate(progress: Progress, plan: Plan) -> float:
-    """Learning-rate scale: a short rise, a plateau, then straight down to zero."""
+    """Return the learning-rate scale: a short rise, a plateau, then straight down to zero."""
     rise = min(1.0, (progress.step + 1) / plan.warmup_steps)
-    return rise * min(1.0, (1.0 - progress.share(plan)) / 0.8)
+    fall = min(1.0, (1.0 - progress.share(plan)) / 0.8)
+    return rise * fall
 
 
 def kl(teacher: Tensor, student: Tensor) -> Tensor:
-    """Mean KL(teacher || student) in nats over positions; logits (B, T, V)."""
+    """Return the mean KL(teacher || student) in nats over positions; logits (B, T, V)."""
     t = F.log_softmax(teacher, dim=-1).flatten(0, 1)
     s = F.log_softmax(student, dim=-1).flatten(0, 1)
     return F.kl_div(s, t, reduction="batchmean", log_target=True)
 
 
 def nll(logits: Tensor, gold: Tensor) -> Tensor:
-    """Mean cross-entropy in nats."""
+    """Return the mean cross-entropy in nats."""
     return F.cross_entropy(logits.flatten(0, 1), gold.flatten())
 
 
 @torch.no_grad()
 def held_out_loss(model: Llama, files: list[list[int]], length: int = 512) -> float:
-    """Nats per token over held-out files, cut into rows of `length` like the training text."""
-    ids = torch.tensor([i for file in files for i in file])
+    """Return nats per token of held-out files, in rows of `length` like the training text."""
+    ids = torch.tensor(list(chain.from_iterable(files)))
     count = (len(ids) - 1) // length
+    rows: list[Tensor] = []
+    for start in range(0, count * length, length):
+        rows.append(ids[start : start + length + 1])
     total = 0.0
-    for i in range(0, count, 8):
-        rows = [ids[j * length : (j + 1) * length + 1] for j in range(i, min(count, i + 8))]
-        block = torch.stack(rows)
-        total += float(nll(model(block[:, :-1]), block[:, 1:])) * len(rows)
+    for first in range(0, count, 8):
+        block = torch.stack(rows[first : first + 8])
+        total += float(nll(model(block[:, :-1]), block[:, 1:])) * len(block)
     return total / count
 
 
 def save(path: Path, payload: dict[str, object]) -> None:
-    """Writes a checkpoint so that a reader never sees half of one."""
+    """Write a checkpoint so that a reader never sees half of one."""
     temporary = path.with_suffix(".tmp")
     torch.save(payload, temporary)
     temporary.replace(path)
 
 
 def say(text: str) -> None:
-    """Prints a line with the time, once for all workers."""
+    """Print a line with the time, once for all workers."""
     if team.rank() == 0:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
@@ -147,13 +154,14 @@ class Trainer:
         self.held = held
         self.target = Llama(target_shape(vocab))
         self.drafter = Llama(drafter_shape(vocab))
-        self.optimisers = [
-            Optimiser(model, plan.muon_lr, plan.adam_lr, plan.decay)
-            for model in (self.target, self.drafter)
-        ]
+        self.optimisers: list[Optimiser] = []
+        for model in (self.target, self.drafter):
+            self.optimisers.append(Optimiser(model, plan.muon_lr, plan.adam_lr, plan.decay))
         self.batches = Batches(train, plan.seed)
         self.progress = Progress()
-        self.losses = torch.compile(self._losses, dynamic=False) if plan.compile else self._losses
+        self.losses = self._losses
+        if plan.compile:
+            self.losses = torch.compile(self._losses, dynamic=False)
 
     def _losses(self, inputs: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.target(inputs)
@@ -164,9 +172,11 @@ class Trainer:
         return nll(logits, gold), (1 - share) * soft + share * hard
 
     def step(self) -> tuple[float, float]:
-        """One update of both models, its gradient gathered over cache-sized pieces."""
+        """Update both models once, by a gradient gathered over cache-sized pieces."""
         plan = self.plan
-        length = plan.long if self.progress.share(plan) >= plan.long_from else plan.short
+        length = plan.short
+        if self.progress.share(plan) >= plan.long_from:
+            length = plan.long
         block = self.batches.next(plan.tokens_per_step // length, length)
         mine = block[team.rank() :: team.size()]
         pieces = torch.split(mine, max(1, plan.micro_tokens // length))
@@ -183,7 +193,7 @@ class Trainer:
         return total[0] / len(pieces), total[1] / len(pieces)
 
     def checkpoint(self) -> None:
-        """Saves everything that `resume` and the export need."""
+        """Save everything that `resume` and the export need."""
         payload: dict[str, object] = {
             "target": self.target.state_dict(),
             "drafter": self.drafter.state_dict(),
@@ -194,7 +204,7 @@ class Trainer:
         save(self.out / "cotrain.pt", payload)
 
     def resume(self) -> None:
-        """Goes on from the last checkpoint; the order of batches starts anew."""
+        """Go on from the last checkpoint; the order of batches starts anew."""
         state = torch.load(self.out / "cotrain.pt", weights_only=True)
         self.target.load_state_dict(state["target"])
         self.drafter.load_state_dict(state["drafter"])
@@ -204,8 +214,9 @@ class Trainer:
         self.batches.random.manual_seed(self.plan.seed + self.progress.step)
 
     def run(self) -> None:
-        """Trains until the plan's end, saving now and then."""
-        last, saved = time.monotonic(), self.progress.seconds
+        """Train until the plan's end, with a checkpoint now and then."""
+        last = time.monotonic()
+        saved = self.progress.seconds
         while self.progress.share(self.plan) < 1.0:
             first, second = self.step()
             now = time.monotonic()
@@ -232,5 +243,6 @@ class Trainer:
 
     def _evaluate(self) -> None:
         some = self.held[::4]  # a glance: the report measures all of them
-        losses = [held_out_loss(m, some) for m in (self.target, self.drafter)]
-        say(f"held-out target {losses[0]:.4f} drafter {losses[1]:.4f}")
+        target = held_out_loss(self.target, some)
+        drafter = held_out_loss(self.drafter, some)
+        say(f"held-out target {target:.4f} drafter {drafter:.4f}")

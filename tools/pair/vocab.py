@@ -16,7 +16,7 @@ END_ID = 0
 
 
 def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """A tokenizer of `VOCAB` tokens: the end marker, 256 bytes, and merges."""
+    """Train a tokenizer of `VOCAB` tokens: the end marker, 256 bytes, and merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -31,10 +31,14 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Reads a `tokenizer.json`."""
+    """Read a `tokenizer.json`."""
     return Tokenizer.from_file(str(path))
 
 
 def encode_files(tokenizer: Tokenizer, files: dict[str, str]) -> list[list[int]]:
-    """Ids of each file, with the end marker at its end."""
-    return [[*tokenizer.encode(text).ids, END_ID] for text in files.values()]
+    """Return the ids of each file, with the end marker at its end."""
+    encoded: list[list[int]] = []
+    for text in files.values():
+        ids = tokenizer.encode(text).ids
+        encoded.append([*ids, END_ID])
+    return encoded
