@@ -29,6 +29,15 @@ OTHER_NAMES = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
+SIZES = {
+    "hidden_size": "llama.embedding_length",
+    "intermediate_size": "llama.feed_forward_length",
+    "num_hidden_layers": "llama.block_count",
+    "max_position_embeddings": "llama.context_length",
+    "rms_norm_eps": "llama.attention.layer_norm_rms_epsilon",
+}
+"""Values of a GGUF file, by their names in config.json."""
+
 BYTE_LEVEL: Json = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -68,21 +77,16 @@ class Llama:
     def config(self) -> Json:
         """Return the contents of config.json."""
         names = {tensor.name for tensor in self._reader.tensors}
-        return {
-            "model_type": "llama",
-            "architectures": ["LlamaForCausalLM"],
-            "hidden_size": self._value("llama.embedding_length"),
-            "intermediate_size": self._value("llama.feed_forward_length"),
-            "num_hidden_layers": self._value("llama.block_count"),
-            "num_attention_heads": self._heads,
-            "num_key_value_heads": self._kv_heads,
-            "max_position_embeddings": self._value("llama.context_length"),
-            "rms_norm_eps": self._value("llama.attention.layer_norm_rms_epsilon"),
-            "rope_theta": self._value("llama.rope.freq_base", 10000.0),
-            "vocab_size": len(self._tokens),
-            "eos_token_id": self._value("tokenizer.ggml.eos_token_id"),
-            "tie_word_embeddings": "output.weight" not in names,
-        }
+        config: Json = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+        for name, value in SIZES.items():
+            config[name] = self._value(value)
+        config["num_attention_heads"] = self._heads
+        config["num_key_value_heads"] = self._kv_heads
+        config["rope_theta"] = self._value("llama.rope.freq_base", 10000.0)
+        config["vocab_size"] = len(self._tokens)
+        config["eos_token_id"] = self._value("tokenizer.ggml.eos_token_id")
+        config["tie_word_embeddings"] = "output.weight" not in names
+        return config
 
     def weights(self, dtype: DTypeLike) -> Weights:
         """Return the weights for model.safetensors, dequantised, in this type."""
@@ -113,12 +117,13 @@ class Llama:
                 case _:
                     pass
         merges = [merge.split(" ") for merge in self._value("tokenizer.ggml.merges")]
+        model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
         return {
             "version": "1.0",
             "pre_tokenizer": PRE_TOKENIZERS[self._pre],
             "decoder": BYTE_LEVEL,
             "added_tokens": added,
-            "model": {"type": "BPE", "vocab": vocabulary, "merges": merges},
+            "model": model,
         }
 
     def tokenizer_config(self) -> Json:
@@ -147,14 +152,15 @@ def write(folder: Path, path: Path, dtype: DTypeLike = np.float32) -> Path:
     llama = Llama(path)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(llama.weights(dtype), folder / "model.safetensors", metadata={"format": "mlx"})
-    _write_json(folder / "config.json", llama.config())
-    _write_json(folder / "tokenizer.json", llama.tokenizer())
-    _write_json(folder / "tokenizer_config.json", llama.tokenizer_config())
+    files = {
+        "config.json": llama.config(),
+        "tokenizer.json": llama.tokenizer(),
+        "tokenizer_config.json": llama.tokenizer_config(),
+    }
+    for name, content in files.items():
+        text = json.dumps(content, ensure_ascii=False)
+        (folder / name).write_text(text, encoding="utf-8")
     return folder
-
-
-def _write_json(path: Path, content: Json) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _added(token: int, text: str, *, special: bool) -> Json:

@@ -66,17 +66,12 @@ def _downloaded(archive: Archive, folder: str) -> Path:
         command = ["npm", "pack", "--silent", "--pack-destination", folder, wanted]
     else:
         wanted = f"{archive.name}=={archive.version}"
-        form = ["--no-binary", archive.name] if archive.source else ["--only-binary", ":all:"]
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-cache-dir",
-        ]
-        command += ["--ignore-requires-python", *form, "--dest", folder, wanted]
+        form = ["--only-binary", ":all:"]
+        if archive.source:
+            form = ["--no-binary", archive.name]
+        options = "--quiet --no-deps --no-cache-dir --ignore-requires-python"
+        command = [sys.executable, "-m", "pip", "download", *options.split()]
+        command += [*form, "--dest", folder, wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     files = list(Path(folder).iterdir())
     if done.returncode != 0 or len(files) != 1:

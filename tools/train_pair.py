@@ -99,15 +99,18 @@ def _distil_worker(args: argparse.Namespace) -> None:
     train_ids, held_ids = _corpus(args.work)
     target, drafter = _load_pair(args.work / "cotrain.pt")
     plan = _plan(distill.Finish, args)
-    distill.Distiller(target, drafter, train_ids, plan, args.work).run()
-    train.say(f"drafter held-out {train.held_out_loss(drafter, held_ids[::4]):.4f}")
+    distiller = distill.Distiller(target, drafter, train_ids, plan, args.work)
+    distiller.run()
+    loss = train.held_out_loss(drafter, held_ids[::4])
+    train.say(f"drafter held-out {loss:.4f}")
 
 
 def _export(args: argparse.Namespace) -> None:
-    target, drafter = _load_pair(_newest(args.work))
+    newest = _newest(args.work)
+    target, drafter = _load_pair(newest)
     tokenizer = vocab.load_tokenizer(args.work / "tokenizer.json")
     export.write_pair(target, drafter, tokenizer, args.bundle)
-    train.say(f"exported {_newest(args.work).name}")
+    train.say(f"exported {newest.name}")
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -142,9 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     distil = commands.add_parser("distil", help="practise on the target's own text")
     _add_plan(distil, distill.Finish)
     distil.set_defaults(run=_distil)
-    commands.add_parser("export", help="write the bundle").set_defaults(run=_export)
-    commands.add_parser("report", help="measure the bundle").set_defaults(run=_report)
-    commands.add_parser("all", help="everything, as the card says").set_defaults(run=_all)
+    stages = {
+        "export": (_export, "write the bundle"),
+        "report": (_report, "measure the bundle"),
+        "all": (_all, "everything, as the card describes it"),
+    }
+    for name, (stage, meaning) in stages.items():
+        command = commands.add_parser(name, help=meaning)
+        command.set_defaults(run=stage)
     return parser
 
 
@@ -152,8 +160,8 @@ def _all(args: argparse.Namespace) -> None:
     """Run the four stages in order with their defaults and compiled loops."""
     common = ["--work", str(args.work), "--bundle", str(args.bundle)]
     common += ["--workers", str(args.workers)]
-    for stage in (["cotrain", "--compile"], ["distil", "--compile"], ["export"], ["report"]):
-        stage_args = _parser().parse_args([*common, *stage])
+    for stage in ("cotrain --compile", "distil --compile", "export", "report"):
+        stage_args = _parser().parse_args([*common, *stage.split()])
         stage_args.run(stage_args)
 
 

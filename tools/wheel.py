@@ -34,6 +34,13 @@ PACKAGES = (
 )
 
 
+def ended(site: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Return the result of a command that uses the wheel."""
+    return subprocess.run(
+        command, env=environment(site), cwd="/", capture_output=True, text=True, check=False
+    )
+
+
 def run(site: Path, *words: str) -> str:
     """Return a command's output, which is tried again while daemons start.
 
@@ -41,14 +48,7 @@ def run(site: Path, *words: str) -> str:
     """
     deadline = time.monotonic() + PATIENCE
     while True:
-        done = subprocess.run(
-            [*SPECMESH, *words],
-            env=environment(site),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ended(site, [*SPECMESH, *words])
         if not done.returncode:
             return done.stdout
         if time.monotonic() > deadline:
@@ -59,14 +59,8 @@ def run(site: Path, *words: str) -> str:
 
 def check_places(site: Path) -> None:
     """Check that no editable installation of a checkout lends a package to the wheel."""
-    done = subprocess.run(
-        [*PYTHON, "-c", PLACES, *PACKAGES],
-        env=environment(site),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ended(site, [*PYTHON, "-c", PLACES, *PACKAGES])
+    done.check_returncode()
     root = str(site.resolve())
     strangers = [path for path in done.stdout.split() if not path.startswith(root)]
     if strangers:

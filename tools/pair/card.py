@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ def halved(model: Llama) -> Llama:
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 2:
-                weight.copy_(weight.to(torch.float16).float())
+                half = weight.to(torch.float16)
+                weight.copy_(half.float())
     return model
 
 
@@ -32,7 +33,7 @@ def _loss(model: Llama, held: list[list[int]], size: int) -> dict[str, float]:
     nats = train.held_out_loss(model, held)
     tokens = sum(map(len, held))
     bits = nats * tokens / size / math.log(2)
-    return {"nats_per_token": round(nats, 4), "bits_per_byte": round(bits, 4)}
+    return _rounded({"nats_per_token": nats, "bits_per_byte": bits})
 
 
 def fidelity(model: Llama, engine: measure.Engine, ids: list[int]) -> dict[str, float]:
@@ -68,7 +69,7 @@ def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle
     record = _facts(work, bundle)
     engines: list[measure.Engine] = []
     prompts = measure.spots(held, settings.prompt)
-    probe = list(chain.from_iterable(held[:3]))[:1000]
+    probe = list(islice(chain.from_iterable(held[:3]), 1000))
     size = _bytes(data.held_out_files())
     for name, model in zip(NAMES, map(halved, models), strict=True):
         engine = measure.Engine(bundle / f"{name}.gguf")
@@ -77,10 +78,12 @@ def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle
         record["fidelity"][name] = fidelity(model, engine, probe)
     target, drafter = engines
     record["settings"] = measure.settings_record(settings)
-    record["greedy"] = _rounded(measure.greedy_report(target, drafter, prompts, settings))
+    greedy = measure.greedy_report(target, drafter, prompts, settings)
+    record["greedy"] = _rounded(greedy)
     agreement = measure.real_text_agreement(target, drafter, held)
     record["agreement_on_held_out_text"] = round(agreement, 4)
-    record["sampled"] = _rounded(measure.sampled_report(target, drafter, prompts, settings))
+    sampled = measure.sampled_report(target, drafter, prompts, settings)
+    record["sampled"] = _rounded(sampled)
     text = json.dumps(record, indent=2) + "\n"
     (bundle / "card.json").write_text(text, encoding="utf-8")
     train.say(text)
@@ -88,6 +91,7 @@ def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle
 
 def _facts(work: Path, bundle: Path) -> dict[str, Any]:
     """Return the card without its measurements."""
+    texts = data.training_files()
     files = measure.bundle_bytes(bundle)
     for name in ("card.json", "README.md"):
         files.pop(name, None)
@@ -96,8 +100,8 @@ def _facts(work: Path, bundle: Path) -> dict[str, Any]:
         parameters[name] = measure.parameters(bundle / f"{name}.gguf")
     return {
         "python": platform.python_version(),
-        "training_files": len(data.training_files()),
-        "training_bytes": _bytes(data.training_files()),
+        "training_files": len(texts),
+        "training_bytes": _bytes(texts),
         "held_out": list(data.HELD_OUT),
         "recipe": _recipe(work),
         "parameters": parameters,

@@ -99,7 +99,8 @@ def training_files() -> dict[str, str]:
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
         name = relative.as_posix()
-        if _SKIPPED_FOLDERS & set(relative.parts) or name in _SKIPPED_FILES or name in HELD_OUT:
+        in_skipped = not _SKIPPED_FOLDERS.isdisjoint(relative.parts)
+        if in_skipped or name in _SKIPPED_FILES or name in HELD_OUT:
             continue
         text = _read(path)
         if text is None or _is_table(name, text):

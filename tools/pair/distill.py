@@ -55,10 +55,13 @@ class Distiller:
         self.out = out
         self.target.requires_grad_(False)
         self.optimiser = Optimiser(drafter, plan.muon_lr, plan.adam_lr, plan.decay)
-        self.batches = Batches(files, plan.seed + 100 * team.rank())
-        self.random = torch.Generator().manual_seed(plan.seed + 1 + 100 * team.rank())
+        seed = plan.seed + 100 * team.rank()
+        self.batches = Batches(files, seed)
+        self.random = torch.Generator().manual_seed(seed + 1)
         self.own = torch.empty(0, plan.length, dtype=torch.long)
-        self.loss = torch.compile(self._loss, dynamic=False) if plan.compile else self._loss
+        self.loss = self._loss
+        if plan.compile:
+            self.loss = torch.compile(self._loss, dynamic=False)
 
     def write_own(self) -> None:
         """Let the target write rows of `length` ids, half of them greedily."""
@@ -67,11 +70,13 @@ class Distiller:
         heat = torch.zeros(plan.own_rows)
         heat[plan.own_rows // 2 :] = 0.8
         written: list[Tensor] = []
-        while len(written) < plan.own_batches or (
-            not plan.own_batches and time.monotonic() - begun < 60 * plan.own_minutes
-        ):
+        count = plan.length - plan.prompt
+        while True:
+            minutes = (time.monotonic() - begun) / 60
+            by_clock = not plan.own_batches and minutes < plan.own_minutes
+            if len(written) >= plan.own_batches and not by_clock:
+                break
             prompts = self.batches.next(plan.own_rows, plan.prompt)[:, : plan.prompt]
-            count = plan.length - plan.prompt
             written.append(continue_rows(self.target, prompts, count, heat, self.random))
             say(f"own text: {len(written)} batches of {plan.own_rows} x {plan.length} ids")
         self.own = torch.cat(written)
@@ -111,6 +116,10 @@ class Distiller:
                 share = progress.share(clock)
                 say(f"distil {progress.step} {share:.3f} {float(loss.detach()):.4f}")
         if team.rank() == 0:
-            models = {"target": self.target.state_dict(), "drafter": self.drafter.state_dict()}
-            extra = {"distil_steps": progress.step, "own_rows": len(self.own) * team.size()}
-            save(self.out / "final.pt", {**models, **extra})
+            payload: dict[str, object] = {
+                "target": self.target.state_dict(),
+                "drafter": self.drafter.state_dict(),
+                "distil_steps": progress.step,
+                "own_rows": len(self.own) * team.size(),
+            }
+            save(self.out / "final.pt", payload)

@@ -92,7 +92,9 @@ def _vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     types = [gguf.TokenType.NORMAL] * len(tokens)
     types[END_ID] = gguf.TokenType.CONTROL
-    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    merges: list[str] = []
+    for merge in model["merges"]:
+        merges.append(merge if isinstance(merge, str) else " ".join(merge))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -126,7 +128,8 @@ def hf_tensors(model: Llama) -> dict[str, Tensor]:
     for name, weight in model.state_dict().items():
         theirs = re.sub(r"\.(gate|up|down)_proj", r".mlp.\1_proj", name)
         theirs = theirs.replace("embed.weight", "embed_tokens.weight")
-        out[f"model.{theirs}"] = weight.to(torch.float16).contiguous()
+        half = weight.to(torch.float16)
+        out[f"model.{theirs}"] = half.contiguous()
     return out
 
 
@@ -174,27 +177,27 @@ def write_hf(model: Llama, tokenizer: Tokenizer, folder: Path) -> None:
         "unk_token": None,
         "clean_up_tokenization_spaces": False,
     }
-    temporary = folder / "model.safetensors.tmp"
+    path = folder / "model.safetensors"
+    temporary = path.with_suffix(".tmp")
     save_file(hf_tensors(model), temporary, metadata={"format": "pt"})
     temporary.chmod(0o644)
-    temporary.replace(folder / "model.safetensors")
-    _put(folder / "config.json", json.dumps(hf_config(model.shape), indent=2) + "\n")
-    _put(folder / "tokenizer_config.json", json.dumps(settings, indent=2) + "\n")
-    _put(folder / "tokenizer.json", tokenizer.to_str(pretty=False) + "\n")
+    temporary.replace(path)
+    texts = {
+        "config.json": json.dumps(hf_config(model.shape), indent=2),
+        "tokenizer_config.json": json.dumps(settings, indent=2),
+        "tokenizer.json": tokenizer.to_str(pretty=False),
+    }
+    for name, text in texts.items():
+        _put(folder / name, f"{text}\n")
 
 
 def write_pair(target: Llama, drafter: Llama, tokenizer: Tokenizer, folder: Path) -> None:
     """Write everything that the package bundles."""
     folder.mkdir(parents=True, exist_ok=True)
     about = "Trained on the Python standard library's own source"
-    write_gguf(
-        target, tokenizer, folder / "target.gguf", "specmesh target 5M", f"{about}; verifier."
-    )
-    write_gguf(
-        drafter,
-        tokenizer,
-        folder / "drafter.gguf",
-        "specmesh drafter 0.8M",
-        f"{about}; distilled from the specmesh target, whose drafts it makes.",
-    )
+    path = folder / "target.gguf"
+    write_gguf(target, tokenizer, path, "specmesh target 5M", f"{about}; verifier.")
+    path = folder / "drafter.gguf"
+    about = f"{about}; distilled from the specmesh target, whose drafts it makes."
+    write_gguf(drafter, tokenizer, path, "specmesh drafter 0.8M", about)
     write_hf(drafter, tokenizer, folder / "drafter-hf")

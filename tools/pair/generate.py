@@ -33,7 +33,8 @@ def continue_rows(
     out = [prompts]
     logits = model(prompts, cache, 0)[:, -1]
     for at in range(start, end):
-        picked = choose(logits, temperature, random)[:, None]
+        ids = choose(logits, temperature, random)
+        picked = ids[:, None]
         out.append(picked)
         if at + 1 < end:
             logits = model(picked, cache, at)[:, -1]

@@ -60,8 +60,8 @@ class Engine:
         buffer = ctypes.create_string_buffer(256)
         into = (buffer, len(buffer), 0, False)  # nothing is stripped, no special token is written
         out = b""
-        for i in ids:
-            size = llama_cpp.llama_token_to_piece(vocab, i, *into)
+        for token in ids:
+            size = llama_cpp.llama_token_to_piece(vocab, token, *into)
             out += buffer.raw[:size]
         return out
 
@@ -79,12 +79,13 @@ class Engine:
 
 def spots(files: list[list[int]], length: int, each: int = 1) -> list[list[int]]:
     """Return prompts of `length` ids, from `each` evenly spaced places of each long file."""
-    found = []
+    found: list[list[int]] = []
     for ids in files:
-        for k in range(each):
-            start = len(ids) * (k + 1) // (each + 2)
-            if start + length < len(ids):
-                found.append(ids[start : start + length])
+        for number in range(1, each + 1):
+            start = len(ids) * number // (each + 2)
+            end = start + length
+            if end < len(ids):
+                found.append(ids[start:end])
     return found
 
 
@@ -106,8 +107,10 @@ def nucleus(row: Logits, temperature: float, top_p: float) -> NDArray[np.float64
     weights = np.exp(scaled - scaled.max())
     weights /= weights.sum()
     order = np.argsort(-weights, kind="stable")
-    before = np.cumsum(weights[order]) - weights[order]
-    weights[order[before >= top_p]] = 0.0
+    ranked = weights[order]
+    before = np.cumsum(ranked) - ranked
+    dropped = order[before >= top_p]
+    weights[dropped] = 0.0
     kept: NDArray[np.float64] = weights / weights.sum()
     return kept
 
@@ -122,7 +125,8 @@ def sample(
     seen = []
     while len(out) < settings.sampled:
         weights = nucleus(row, settings.temperature, settings.top_p)
-        out.append(int(random.choice(len(weights), p=weights)))
+        token = random.choice(len(weights), p=weights)
+        out.append(int(token))
         seen.append(weights)
         row = engine.feed(out[-1:])[-1]
     return out, seen
@@ -154,7 +158,9 @@ def windows(same: NDArray[np.bool_], drafts: int) -> tuple[int, int, int]:
     drafted = 0
     while at + drafts < len(same):
         window = same[at : at + drafts]
-        good = drafts if window.all() else int(window.argmin())
+        good = drafts
+        if not window.all():
+            good = int(window.argmin())
         accepted += good
         verified += min(drafts, good + 1)
         drafted += drafts
@@ -224,7 +230,8 @@ def sampled_report(
         rows = _rows_of(drafter, prompt, text)
         for p, row in zip(seen, rows, strict=True):
             q = nucleus(row, settings.temperature, settings.top_p)
-            overlaps.append(float(np.minimum(p, q).sum()))
+            overlap = np.minimum(p, q).sum()
+            overlaps.append(float(overlap))
         grams.append(distinct(text))
     return {
         "prompts": float(len(prompts)),

@@ -13,7 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Cache = list[tuple[Tensor, Tensor]]
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values of a layer, (B, H, T, E) each."""
+
+Cache = list[KeysValues]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class Attention(nn.Module):
         return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None, start: int
     ) -> Tensor:
         """Return the attention (B, T, D) of (B, T, D) to itself and to the cache."""
         q = rotate(self._split(self.q_proj(x)), cos, sin)  # (B, H, T, E)
@@ -98,14 +101,16 @@ class Attention(nn.Module):
         causal = True
         if past is not None:
             end = start + x.shape[1]
-            past[0][:, :, start:end] = k
-            past[1][:, :, start:end] = v
-            k = past[0][:, :, :end]
-            v = past[1][:, :, :end]
+            keys, values = past
+            keys[:, :, start:end] = k
+            values[:, :, start:end] = v
+            k = keys[:, :, :end]
+            v = values[:, :, :end]
             # One new position sees all earlier ones; several are only ever given at start 0.
             causal = x.shape[1] > 1
         out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        return self.o_proj(out.transpose(1, 2).reshape(x.shape))  # type: ignore[no-any-return]
+        joined = out.transpose(1, 2).reshape(x.shape)
+        return self.o_proj(joined)  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -121,7 +126,7 @@ class Block(nn.Module):
         self.down_proj = nn.Linear(shape.hidden, shape.width, bias=False)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None, start: int
     ) -> Tensor:
         """Return the residual stream (B, T, D) after this block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, start)
@@ -151,8 +156,10 @@ class Llama(nn.Module):
                 continue
             # Zero output projections make every block the identity at first, which is stable
             # at the large steps of Muon.
-            zero = name.endswith(("o_proj.weight", "down_proj.weight"))
-            nn.init.normal_(weight, std=0.0 if zero else 0.02)
+            std = 0.02
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                std = 0.0
+            nn.init.normal_(weight, std=std)
 
     def forward(self, ids: Tensor, cache: Cache | None = None, start: int = 0) -> Tensor:
         """Return logits (B, T, V) of ids (B, T) that begin at position `start`."""
@@ -160,8 +167,11 @@ class Llama(nn.Module):
         cos = self.cos[start:end]  # type: ignore[index]
         sin = self.sin[start:end]  # type: ignore[index]
         x = self.embed(ids)
-        for i, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, None if cache is None else cache[i], start)
+        for number, layer in enumerate(self.layers):
+            past = None
+            if cache is not None:
+                past = cache[number]
+            x = layer(x, cos, sin, past, start)
         return F.linear(self.norm(x), self.embed.weight)
 
     def new_cache(self, rows: int, length: int) -> Cache:

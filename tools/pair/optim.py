@@ -24,7 +24,8 @@ def orthogonalise(stack: Tensor, steps: int = 5) -> Tensor:
     x = x / length
     for _ in range(steps):
         gram = x @ x.transpose(1, 2)
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        polynomial = b * gram + c * gram @ gram
+        x = a * x + polynomial @ x
     return x.transpose(1, 2) if tall else x
 
 
@@ -62,9 +63,11 @@ class Muon:
             buffer = self.buffers[size]
             buffer.lerp_(grads, 1 - self.momentum)
             update = shared_orthogonalise(grads.lerp(buffer, self.momentum))
-            update *= max(1.0, size[0] / size[1]) ** 0.5
+            rows, columns = size
+            update *= max(1.0, rows / columns) ** 0.5
             for matrix, change in zip(group, update, strict=True):
-                matrix.mul_(1 - lr * self.decay).add_(change, alpha=-lr)
+                matrix.mul_(1 - lr * self.decay)
+                matrix.add_(change, alpha=-lr)
 
 
 class Optimiser:

@@ -50,17 +50,19 @@ class Batches:
         self.random = torch.Generator().manual_seed(seed)
         self.length = 0
         self.epochs = 0.0
-        self.total = sum(len(ids) for ids in self.files)
+        self.total = sum(map(len, files))
         self.rows: Iterator[Tensor] = iter(())
 
     def _epoch(self, length: int) -> Iterator[Tensor]:
         order = torch.randperm(len(self.files), generator=self.random).tolist()
-        ids = torch.cat([self.files[i] for i in order])
+        files = [self.files[number] for number in order]
+        ids = torch.cat(files)
         # A random first cut, so that every epoch cuts the files at other places.
         offset = int(torch.randint(length, (1,), generator=self.random))
         count = (len(ids) - offset - 1) // length
-        for i in torch.randperm(count, generator=self.random).tolist():
-            at = offset + i * length
+        rows = torch.randperm(count, generator=self.random).tolist()
+        for row in rows:
+            at = offset + row * length
             yield ids[at : at + length + 1]
 
     def next(self, rows: int, length: int) -> Tensor:
@@ -104,9 +106,9 @@ def rate(progress: Progress, plan: Plan) -> float:
 
 def kl(teacher: Tensor, student: Tensor) -> Tensor:
     """Return the mean KL(teacher || student) in nats over positions; logits (B, T, V)."""
-    t = F.log_softmax(teacher, dim=-1).flatten(0, 1)
-    s = F.log_softmax(student, dim=-1).flatten(0, 1)
-    return F.kl_div(s, t, reduction="batchmean", log_target=True)
+    wanted = F.log_softmax(teacher, dim=-1).flatten(0, 1)
+    guessed = F.log_softmax(student, dim=-1).flatten(0, 1)
+    return F.kl_div(guessed, wanted, reduction="batchmean", log_target=True)
 
 
 def nll(logits: Tensor, gold: Tensor) -> Tensor:
@@ -125,7 +127,8 @@ def held_out_loss(model: Llama, files: list[list[int]], length: int = 512) -> fl
     total = 0.0
     for first in range(0, count, 8):
         block = torch.stack(rows[first : first + 8])
-        total += float(nll(model(block[:, :-1]), block[:, 1:])) * len(block)
+        loss = nll(model(block[:, :-1]), block[:, 1:])
+        total += float(loss) * len(block)
     return total / count
 
 
@@ -169,7 +172,8 @@ class Trainer:
         soft = kl(logits.detach(), guess)
         hard = nll(guess, gold)
         share = self.plan.hard_share
-        return nll(logits, gold), (1 - share) * soft + share * hard
+        mixed = (1 - share) * soft + share * hard
+        return nll(logits, gold), mixed
 
     def step(self) -> tuple[float, float]:
         """Update both models once, by a gradient gathered over cache-sized pieces."""
@@ -179,7 +183,8 @@ class Trainer:
             length = plan.long
         block = self.batches.next(plan.tokens_per_step // length, length)
         mine = block[team.rank() :: team.size()]
-        pieces = torch.split(mine, max(1, plan.micro_tokens // length))
+        rows = max(1, plan.micro_tokens // length)
+        pieces = torch.split(mine, rows)
         total = [0.0, 0.0]
         for piece in pieces:
             first, second = self.losses(piece[:, :-1], piece[:, 1:])
@@ -235,11 +240,11 @@ class Trainer:
             self._evaluate()
 
     def _report(self, first: float, second: float) -> None:
-        p = self.progress
-        say(
-            f"step {p.step} {p.share(self.plan):.3f} epoch {self.batches.epochs:.2f} "
-            f"target {first:.3f} drafter {second:.3f} {p.tokens / p.seconds:.0f} tok/s"
-        )
+        done = self.progress
+        share = done.share(self.plan)
+        rate = done.tokens / done.seconds
+        place = f"step {done.step} {share:.3f} epoch {self.batches.epochs:.2f}"
+        say(f"{place} target {first:.3f} drafter {second:.3f} {rate:.0f} tok/s")
 
     def _evaluate(self) -> None:
         some = self.held[::4]  # a glance: the report measures all of them
