@@ -1,4 +1,4 @@
-"""What choosing costs: one step's rows through the sampler, for several ways of sampling.
+"""Measure the choice of tokens: one step's rows through the sampler, for several ways of sampling.
 
     python bench/sampling.py [--vocab N] [--rows N] [--seconds S] [--json]
 
@@ -29,18 +29,22 @@ WAYS: dict[str, SamplingParams] = {
 
 
 def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of each step, by way."""
+    """Return the milliseconds of each step, by way."""
     rng = np.random.default_rng(1)
-    logits = (rng.gumbel(0, 2.0, (rows, vocab))).astype(np.float32)
+    logits = rng.gumbel(0, 2.0, (rows, vocab)).astype(np.float32)
     before = rng.integers(0, vocab, 64).tolist()
-    taken: dict[str, list[float]] = {name: [] for name in WAYS}
+    taken: dict[str, list[float]] = {}
+    for name in WAYS:
+        taken[name] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for name, params in WAYS.items():
             started = time.perf_counter()
             for position in range(rows):
-                Sampler(params).after(before).choose(logits[position], position)
-            taken[name].append((time.perf_counter() - started) * 1e3)
+                sampler = Sampler(params).after(before)
+                sampler.choose(logits[position], position)
+            seconds_taken = time.perf_counter() - started
+            taken[name].append(seconds_taken * 1e3)
     return taken
 
 
@@ -55,10 +59,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     taken = steps(args.vocab, args.rows, args.seconds)
-    table = {
-        name: {"median_ms": float(np.median(ms)), "p90_ms": float(np.percentile(ms, 90))}
-        for name, ms in taken.items()
-    }
+    table: dict[str, dict[str, float]] = {}
+    for name, ms in taken.items():
+        median, p90 = np.percentile(ms, [50, 90]).tolist()
+        table[name] = {"median_ms": median, "p90_ms": p90}
     if args.json:
         print(json.dumps({"vocab": args.vocab, "rows": args.rows, "ways": table}))
         return

@@ -51,15 +51,22 @@ class Pair:
     jitter: float
     alphas: tuple[float, ...]  # acceptance of a draft, each for PERIOD tokens in turn
 
+    @property
+    def distance(self) -> float:
+        """Return the longest round trip."""
+        return self.round_trip + self.jitter
+
     def alpha(self, position: int) -> float:
-        """The probability for the token at `position`, prompt included."""
+        """Return the probability for the token at `position`, prompt included."""
         return self.alphas[position // PERIOD % len(self.alphas)]
 
 
 def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
     """Run the daemons alone, with each fixed draft_n, and adaptive; return what --json prints."""
     ways: list[int | str] = [0, *fixed, "auto"]
-    speeds: dict[int | str, list[float]] = {draft_n: [] for draft_n in ways}
+    speeds: dict[int | str, list[float]] = {}
+    for draft_n in ways:
+        speeds[draft_n] = []
     with daemons(pair) as client:
         for repeat in range(repeats):
             turn = repeat % len(ways)
@@ -70,86 +77,97 @@ def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
                     acceptance = accepted
         [peer] = objects_at(client.get("/stats"), "peers")
     mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
-    alone, adaptive = mean[0], mean["auto"]
-    best = max(fixed, key=lambda n: mean[n]) if fixed else None
-    best_possible, told = ideal(pair, tokens), oracle(pair, tokens)
+    alone = mean[0]
+    adaptive = mean["auto"]
+    best: int | None = None
+    best_speedup: float | None = None
+    if fixed:
+        best = max(fixed, key=mean.__getitem__)
+        best_speedup = round(mean[best] / alone, 4)
+    best_possible = ideal(pair, tokens)
+    informed = oracle(pair, tokens)
     lockstep = {str(n): round(mean[n], 3) for n in fixed}
     return {
         "schema_version": 1,
         "tokens_per_second": {"alone": alone, "lockstep": lockstep, "specmesh": adaptive},
         "speedup": round(adaptive / alone, 4),
         "best_lockstep": best,
-        "speedup_best_lockstep": None if best is None else round(mean[best] / alone, 4),
+        "speedup_best_lockstep": best_speedup,
         "ideal": best_possible,
         "ideal_speedup": round(best_possible * pair.steps[0], 4),
         "efficiency": round(adaptive / best_possible, 4),
-        "oracle": told,
-        "oracle_efficiency": round(adaptive / told, 4),
+        "oracle": informed,
+        "oracle_efficiency": round(adaptive / informed, 4),
         "acceptance_rate": round(acceptance, 4),
         "measured_round_trip_ms": at(peer, "round_trip_ms.p50"),
     }
 
 
 def lines(found: Json) -> list[str]:
-    """The same as a table."""
+    """Return the same as a table."""
     speeds = found["tokens_per_second"]
     assert isinstance(speeds, dict)
-    rows = [("the verifier alone", speeds["alone"])]
-    rows += [(f"fixed draft_n {n}", speed) for n, speed in speeds["lockstep"].items()]
-    rows += [("specmesh, adaptive", speeds["specmesh"]), ("ideal, no overhead", found["ideal"])]
-    rows += [("ideal, acceptance told", found["oracle"])]
-    table = [
-        f"{name:<22}{speed:9.2f} tok/s {speed / speeds['alone']:7.3f}x" for name, speed in rows
-    ]
-    return [*table, f"efficiency {found['efficiency']} of the ideal pair"]
+    rows = {"the verifier alone": speeds["alone"]}
+    for draft_n, speed in speeds["lockstep"].items():
+        rows[f"fixed draft_n {draft_n}"] = speed
+    rows["specmesh, adaptive"] = speeds["specmesh"]
+    rows["ideal, no overhead"] = found["ideal"]
+    rows["ideal, acceptance told"] = found["oracle"]
+    table: list[str] = []
+    for name, speed in rows.items():
+        speedup = speed / speeds["alone"]
+        table.append(f"{name:<22}{speed:9.2f} tok/s {speedup:7.3f}x")
+    table.append(f"efficiency {found['efficiency']} of the ideal pair")
+    return table
 
 
 def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None) -> float:
     """Return tokens per second of the daemons' text in virtual time, without the prompt."""
-    costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
-    site = Deployment(
-        costs=costs, draft=pair.draft, round_trip=pair.round_trip + pair.jitter, solving=0.0
-    )
+    steps_ms: dict[int, float] = {}
+    for rows, seconds in enumerate(pair.steps, 1):
+        steps_ms[rows] = seconds * 1e3
+    costs = costs_of({0: steps_ms})
+    site = Deployment(costs=costs, draft=pair.draft, round_trip=pair.distance, solving=0.0)
     hits = guesses(SimSettings(alphas=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
-    return (
-        Simulation(
-            site,
-            Workload(1, tokens),
-            1,
-            lambda position: any(hits[position - 1 : position]),
-            policy,
-        )
-        .run()
-        .total
-    )
+
+    def right(position: int) -> bool:
+        return any(hits[position - 1 : position])
+
+    simulation = Simulation(site, Workload(1, tokens), 1, right, policy)
+    return simulation.run().total
 
 
 def oracle(pair: Pair, tokens: int) -> float:
-    """The same where the acceptance need not be learned."""
-    restart = pair.round_trip + pair.jitter + 1.5 * pair.draft
-    known = {
-        alpha: solve(
-            PolicyInputs(
-                steps=pair.steps,
-                rates=(alpha,) * len(pair.steps),
-                interval=pair.draft,
-                restart=restart,
-                alone=pair.steps[0],
-            )
+    """Return the same for a pair that knows the acceptance."""
+    policies: dict[float, Policy] = {}
+    for alpha in set(pair.alphas):
+        inputs = PolicyInputs(
+            steps=pair.steps,
+            rates=(alpha,) * len(pair.steps),
+            interval=pair.draft,
+            restart=pair.distance + 1.5 * pair.draft,
+            alone=pair.steps[0],
         )
-        for alpha in set(pair.alphas)
-    }
-    return ideal(pair, tokens, lambda position: known[pair.alpha(len(PROMPT) + position - 1)])
+        policies[alpha] = solve(inputs)
+
+    def policy(position: int) -> Policy:
+        return policies[pair.alpha(len(PROMPT) + position - 1)]
+
+    return ideal(pair, tokens, policy)
 
 
 def guesses(settings: SimSettings, tokens: int) -> list[bool]:
-    """For each of `tokens` ids after the prompt whether SimDrafter guesses SimVerifier's token."""
-    target, drafter = SimVerifier(settings), SimDrafter(settings)
-    hits, prefix = [], target.prefixes[0]
-    token = [target.append(0, token) for token in target.encode(PROMPT)][-1]
+    """Return for each of `tokens` ids after the prompt if SimDrafter guesses SimVerifier's."""
+    target = SimVerifier(settings)
+    drafter = SimDrafter(settings)
+    prefix = target.prefixes[0]
+    for token in target.encode(PROMPT):
+        following = target.append(0, token)
+    hits: list[bool] = []
     for _ in range(tokens):
-        hits.append(drafter.draft(prefix.crc, len(prefix), token) == token)
-        token = target.append(0, token)
+        guess = drafter.draft(prefix.crc, len(prefix), following)
+        hits.append(guess == following)
+        following = target.append(0, following)
     return hits
 
 
@@ -160,37 +178,35 @@ def daemons(pair: Pair) -> Iterator[Client]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-")))
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        sockets = folder / "verifier.sock", folder / "drafter.sock"
         steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
         alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
-        common = ["--log-level", "warning", "--engine", "sim", "--model"]
-        verifier = [
-            "-m",
-            "specmesh",
-            "verifier",
-            *common,
-            f"steps_ms={steps}",
-            "--socket",
-            str(sockets[0]),
-        ]
-        stack.enter_context(running([*verifier, "--bind", f"tcp://127.0.0.1:{port}"]))
-        if pair.round_trip + pair.jitter >= MIN_PROXY_RTT_S:
+        models = {
+            "verifier": f"steps_ms={steps}",
+            "drafter": f"draft_ms={pair.draft * 1e3:.6g},alphas={alphas}",
+        }
+
+        def start(role: str, flag: str) -> None:
+            options = ["--log-level", "warning", "--engine", "sim", "--model", models[role]]
+            options += ["--socket", str(folder / f"{role}.sock")]
+            options += [flag, f"tcp://127.0.0.1:{port}"]
+            stack.enter_context(running(["-m", "specmesh", role, *options]))
+
+        start("verifier", "--bind")
+        if pair.distance >= MIN_PROXY_RTT_S:
             delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
             proxy = [str(Path(__file__).with_name("delay_proxy.py")), str(port), *delays]
-            said = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
-            assert said is not None
-            port = int(said.readline())
-        model = f"draft_ms={pair.draft * 1e3:.6g},alphas={alphas}"
-        drafter = ["-m", "specmesh", "drafter", *common, model, "--socket", str(sockets[1])]
-        stack.enter_context(running([*drafter, "--connect", f"tcp://127.0.0.1:{port}"]))
-        client = Client(sockets[0])
+            output = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
+            assert output is not None
+            port = int(output.readline())
+        start("drafter", "--connect")
+        client = Client(folder / "verifier.sock")
         until(lambda: bool(client.get("/stats").get("peers")))
         yield client
 
 
 @contextmanager
 def running(options: list[str], stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
-    """A Python process that ends with the block."""
+    """Run a Python process that ends with the block."""
     with subprocess.Popen([sys.executable, *options], stdout=stdout, text=True) as process:
         try:
             yield process
@@ -200,7 +216,7 @@ def running(options: list[str], stdout: int | None = None) -> Iterator["subproce
 
 
 def generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, float]:
-    """(tokens per second, acceptance rate) of one text."""
+    """Return the tokens per second and the acceptance rate of one text."""
     body: Json = {
         "prompt": PROMPT,
         "max_tokens": tokens,
@@ -236,28 +252,33 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    costs = None if args.steps_file is None else read_costs(args.steps_file)
-    steps = tuple(
-        (args.step_ms + args.row_ms * drafts) / 1e3 if costs is None else costs.seconds(drafts + 1)
-        for drafts in range(MAX_DRAFTS + 1)
-    )
+    steps: list[float] = []
+    if args.steps_file is None:
+        for drafts in range(MAX_DRAFTS + 1):
+            steps.append((args.step_ms + args.row_ms * drafts) / 1e3)
+    else:
+        costs = read_costs(args.steps_file)
+        for drafts in range(MAX_DRAFTS + 1):
+            steps.append(costs.seconds(drafts + 1))
     alphas = tuple(map(float, args.alpha.split("/")))
     pair = Pair(
-        steps=steps,
+        steps=tuple(steps),
         draft=args.draft_ms / 1e3,
         round_trip=args.round_trip_ms / 1e3,
         jitter=args.jitter_ms / 1e3,
         alphas=alphas,
     )
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # by an exception, so that no daemon is left behind
+    # By an exception, so that no daemon is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     fixed = [int(part) for part in args.lockstep.split(",") if part]
     try:
         found = measure(pair, args.tokens, fixed, args.repeats)
     except SpecmeshError as error:
         raise SystemExit(str(error)) from None
-    print(json.dumps(found, indent=2) if args.json else "\n".join(lines(found)))
+    if args.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print("\n".join(lines(found)))
 
 
 if __name__ == "__main__":
