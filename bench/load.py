@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,6 +38,7 @@ from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
 from specmesh.bench.load import Texts, level, run_clients
+from specmesh.bench.texts import requests_of
 from specmesh.cli.options import columns
 from specmesh.client import Client
 from specmesh.core.fields import Json, at, number_at, objects_at
@@ -160,21 +161,25 @@ def measure(
     characters: of each prompt.
     """
     names = list(contenders)
-    runs: Runs = {name: [] for name in names}
+    runs: Runs = {}
+    for name in names:
+        runs[name] = []
     fresh = prompts(10**6)
 
     def texts(name: str, count: int) -> Texts:
-        one = contenders[name]
-        bodies = [one.body | {"prompt": prompt[:characters]} for prompt in islice(fresh, count)]
-        return run_clients(one.source, bodies, 1, count, lambda: None)
+        contender = contenders[name]
+        cut = [prompt[:characters] for prompt in islice(fresh, count)]
+        bodies = requests_of(cut, contender.body)
+        return run_clients(contender.source, bodies, 1, count, lambda: None)
 
     for name in names:
         texts(name, 1)
     for count, turn in product(sessions, range(repeats)):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            runs[name].append(texts(name, count))
-            found = level(runs[name][-1])
+            generated = texts(name, count)
+            runs[name].append(generated)
+            found = level(generated)
             speed = f"{found['tokens_per_second']:8.1f} tokens/s, {found['fairness']:.2f}"
             print(f"{name:20} {count:3} sessions {speed}", file=sys.stderr, flush=True)
     return runs
@@ -187,29 +192,33 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
     fairness.
     """
     rows: list[dict[str, object]] = []
-    for count in dict.fromkeys(len(texts) for run in runs.values() for texts in run):
+    all_texts = chain.from_iterable(runs.values())
+    for count in dict.fromkeys(map(len, all_texts)):
         speeds: dict[str, float] = {}
         fairness: dict[str, float] = {}
         for name, run in runs.items():
-            levels = [level(texts) for texts in run if len(texts) == count]
-            speeds[name] = round(fmean(number_at(one, "tokens_per_second") for one in levels), 2)
-            fairness[name] = min(number_at(one, "fairness") for one in levels)
-        theirs = [speed for name, speed in speeds.items() if name.startswith("llama-server")]
-        rows.append(
-            {
-                "sessions": count,
-                "tokens_per_second": speeds,
-                "over_llama_server": _over(speeds.get("specmesh auto"), max(theirs, default=None)),
-                "fairness": fairness,
-            }
-        )
+            rates: list[float] = []
+            shares: list[float] = []
+            for texts in run:
+                if len(texts) == count:
+                    found = level(texts)
+                    rates.append(number_at(found, "tokens_per_second"))
+                    shares.append(number_at(found, "fairness"))
+            speeds[name] = round(fmean(rates), 2)
+            fairness[name] = min(shares)
+        row: dict[str, object] = {"sessions": count, "tokens_per_second": speeds}
+        row["over_llama_server"] = _over_llama_server(speeds)
+        row["fairness"] = fairness
+        rows.append(row)
     return rows
 
 
-def _over(ours: float | None, theirs: float | None) -> float | None:
-    if ours is None or theirs is None:
+def _over_llama_server(speeds: dict[str, float]) -> float | None:
+    ours = speeds.get("specmesh auto")
+    theirs = [speed for name, speed in speeds.items() if name.startswith("llama-server")]
+    if ours is None or not theirs:
         return None
-    return round(ours / theirs, 3)
+    return round(ours / max(theirs), 3)
 
 
 def _arguments() -> argparse.Namespace:
@@ -249,21 +258,22 @@ def main() -> None:
         contenders = dict(stack.enter_context(specmesh(args, folder, body)))
         for drafts in (False, True) if args.llama_server else ():
             contenders |= stack.enter_context(llama_server(args, folder, body, drafts))
-        if args.only:
-            contenders = {
-                name: one for name, one in contenders.items() if name.startswith(tuple(args.only))
-            }
+        for name in list(contenders):
+            if args.only and not name.startswith(tuple(args.only)):
+                del contenders[name]
         runs = measure(contenders, args.sessions, args.repeats, args.characters)
-    found = {name: [level(one) for one in run] for name, run in runs.items()}
+    found: dict[str, list[Json]] = {}
+    for name, run in runs.items():
+        found[name] = list(map(level, run))
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
     if args.json:
         print(json.dumps({"machine": machine, "contenders": found, "ratios": ratios(runs)}))
         return
-    for name, run in found.items():
-        print("\n".join([f"\n{name}", *columns(run)]))
+    for name, levels in found.items():
+        print("\n".join([f"\n{name}", *columns(levels)]))
     print(f"\nother programs kept {machine['foreign_cores']} cores busy")
-    for one in ratios(runs):
-        print(json.dumps(one))
+    for row in ratios(runs):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python bench/reproducible.py [MODEL.gguf ...] [--steps N] [--threads N]
 
 Without a model the bundled target is taken. Each model is loaded twice, as it is and reproducible;
-after a prompt of 200 ids both take single ids in turn. A plain step is what the verifier alone
-costs otherwise; a step of the width is what each step costs now, with drafts or without.
+after a prompt of 200 ids both take single ids in turn. A plain step is the cost of the verifier
+alone otherwise; a step of the width is the cost of each step now, with drafts or without.
 """
 
 import argparse
@@ -30,6 +30,45 @@ def seconds(engine: LlamaVerifier, position: int, rows: int) -> float:
     return taken
 
 
+def loaded(path: Path, threads: int | None, *, constant: bool) -> LlamaVerifier:
+    """Load a model and have it read the prompt. constant: all its steps have one width."""
+    settings = ModelSettings(
+        engine="llama",
+        model=str(path),
+        ctx=512,
+        max_sessions=1,
+        threads=threads,
+        gpu_layers=-1,
+        reproducible=constant,
+    )
+    engine = LlamaVerifier(settings)
+    engine.decode([Span(0, 0, (7,) * PROMPT, logits=False)])
+    return engine
+
+
+def row(path: Path, threads: int | None, steps: int) -> str:
+    """Measure a model; return its row."""
+    plain = loaded(path, threads, constant=False)
+    constant = loaded(path, threads, constant=True)
+    width = constant.info.capabilities.width or 0
+    ones: list[float] = []
+    constants: list[float] = []
+    ratios: list[float] = []
+    for position in range(PROMPT, PROMPT + steps):
+        ones.append(seconds(plain, position, 1))
+        constants.append(seconds(constant, position, 1))
+        ratios.append(constants[-1] / ones[-1])
+    wide: list[float] = []
+    for position in range(PROMPT + steps, PROMPT + 2 * steps):
+        wide.append(seconds(plain, position, width))
+    plain.close()
+    constant.close()
+    one_ms = f"{median(ones) * 1e3:6.2f} ms"
+    step_ms = f"{median(constants) * 1e3:6.2f} ms"
+    wide_ms = f"{median(wide) * 1e3:6.2f} ms"
+    return f"{path.stem:<28} {one_ms} {width:>5} {step_ms} {median(ratios):5.2f}x   {wide_ms}"
+
+
 def main() -> None:
     """Print a row per model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -41,37 +80,7 @@ def main() -> None:
     head = f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}"
     print(f"{head}   plain step of as many rows")
     for path in args.models:
-        settings = [
-            ModelSettings(
-                engine="llama",
-                model=str(path),
-                ctx=512,
-                max_sessions=1,
-                threads=args.threads,
-                gpu_layers=-1,
-                reproducible=constant,
-            )
-            for constant in (False, True)
-        ]
-        plain, constant = (LlamaVerifier(one) for one in settings)
-        width = constant.info.capabilities.width or 0
-        for engine in (plain, constant):
-            engine.decode([Span(0, 0, (7,) * PROMPT, logits=False)])
-        runs = [
-            (seconds(plain, at, 1), seconds(constant, at, 1), at)
-            for at in range(PROMPT, PROMPT + args.steps)
-        ]
-        wide = [
-            seconds(plain, at, width) for at in range(PROMPT + args.steps, PROMPT + 2 * args.steps)
-        ]
-        one, step = median(run[0] for run in runs), median(run[1] for run in runs)
-        ratio = median(run[1] / run[0] for run in runs)
-        print(
-            f"{path.stem:<28} {one * 1e3:6.2f} ms {width:>5} {step * 1e3:6.2f} ms {ratio:5.2f}x   "
-            f"{median(wide) * 1e3:6.2f} ms"
-        )
-        plain.close()
-        constant.close()
+        print(row(path, args.threads, args.steps))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ names only: prompts of agents are long enough."""
 
 
 class Recorder:
-    """Keeps what clients send, each request once."""
+    """Keeps the requests of clients, each once."""
 
     def __init__(self) -> None:
         self.client = ""
@@ -84,21 +84,22 @@ class Recorder:
 def shortened(value: dict[str, Any]) -> dict[str, Any]:
     """Return an object whose `content` is not long: instructions are their client's own."""
     content = value.get("content")
-    return value | {"content": content[:SHORT]} if isinstance(content, str) else value
+    if isinstance(content, str):
+        return value | {"content": content[:SHORT]}
+    return value
 
 
 def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str]]:
     """Return the rows of a client: its work at these places."""
     worker = str(Path(__file__).with_name("worker.py"))
     described = json.dumps([asdict(place) for place in places])
-    inherited = {
-        variable: value
-        for variable, value in os.environ.items()
-        if not variable.startswith(("OPENAI_", "SPECMESH_", "PYTHON"))
-    }
+    environment = dict(OFFLINE)
+    for variable, value in os.environ.items():
+        if not variable.startswith(("OPENAI_", "SPECMESH_", "PYTHON")):
+            environment.setdefault(variable, value)
     done = subprocess.run(
         [str(client.python), worker, name, str(client.folder), described],
-        env=inherited | OFFLINE,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -154,7 +155,7 @@ def main() -> None:
     if recorder is not None:
         kept = json.dumps(recorder.kept, indent=1, ensure_ascii=False)
         options.record.write_text(kept + "\n", encoding="utf-8")
-    raise SystemExit(1 if bad or not rows else 0)
+    raise SystemExit(int(bool(bad) or not rows))
 
 
 if __name__ == "__main__":
