@@ -156,11 +156,8 @@ def _textless(pieces: Pieces, others: Pieces) -> list[int]:
 
 def _unmatched_ends(vocabulary: Vocabulary, table: Mapping[int, int]) -> list[int]:
     """Return the end ids without a counterpart."""
-    found: list[int] = []
-    for token in sorted(vocabulary.end_ids):
-        if token in range(len(vocabulary)) and token not in table:
-            found.append(token)
-    return found
+    unmatched = vocabulary.end_ids - table.keys()
+    return [token for token in sorted(unmatched) if token in range(len(vocabulary))]
 
 
 def _count_foreign(pieces: Pieces, table: Mapping[int, int]) -> int:
