@@ -1,5 +1,4 @@
-"""Who gets the next session, who may wait for one, and what is short enough for a place beside
-them."""
+"""Admission: requests that begin, requests that wait, and short ones in a place of their own."""
 
 import itertools
 from unittest.mock import Mock
@@ -15,7 +14,9 @@ from specmesh.core.verifier.admission import MAX_BYTES, WaitingRequests, Waiting
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.errors import Busy
 
-ALICE, BOB, CAROL = ("alice",), ("bob",), ("carol",)
+ALICE = ("alice",)
+BOB = ("bob",)
+CAROL = ("carol",)
 PROMPT = (1, 2, 3)
 FULL = "all places are taken"
 
@@ -41,7 +42,7 @@ class Verifier:
             self.waiting.openings.append(opening(next(self._numbers), tenant, **how))
 
     def admit(self):
-        """Begin what can begin; return whose sessions these are, in order."""
+        """Begin the requests that can begin; return their tenants in order."""
         begun = []
         while (found := self.waiting.next(self.running)) is not None:
             admitted, guest = found
@@ -74,7 +75,7 @@ def test_of_fewer_than_four_sessions_one_tenant_gets_all():
     assert len(verifier.admit()) == 3
 
 
-def test_who_is_no_tenant_gets_all():
+def test_requests_without_a_tenant_get_all():
     verifier = Verifier(8)
     verifier.ask((), 9)
     assert len(verifier.admit()) == 8
@@ -95,7 +96,7 @@ def test_the_tenant_with_the_fewest_sessions_is_next():
     assert verifier.admit() == [ALICE, ALICE]  # Carol has two
 
 
-def test_where_there_is_one_session_tenants_take_turns():
+def test_tenants_take_turns_at_one_session():
     verifier, order = Verifier(1), []
     verifier.ask(ALICE, 4)
     verifier.ask(BOB, 2)
@@ -143,7 +144,7 @@ def test_a_shorter_one_does_not_wait_for_a_short_one():
 @pytest.mark.parametrize(
     ("max_tokens", "prompt"), [(17, 3), (2**31 - 1, 3), (1, GUEST_IDS), (16, GUEST_IDS - 24)]
 )
-def test_what_is_not_short_waits(max_tokens, prompt):
+def test_a_request_that_is_not_short_waits(max_tokens, prompt):
     verifier = Verifier(1, guests=1)
     verifier.ask(ALICE)
     verifier.admit()
@@ -151,7 +152,7 @@ def test_what_is_not_short_waits(max_tokens, prompt):
     assert verifier.admit() == []
 
 
-def test_what_is_left_of_a_resumed_text_may_be_short():
+def test_the_rest_of_a_resumed_text_may_be_short():
     verifier = Verifier(1, guests=1)
     verifier.ask(ALICE)
     verifier.admit()
@@ -173,7 +174,7 @@ def test_a_tenants_share_has_no_guests_beside():
     assert verifier.admit() == []
 
 
-# --- who may wait
+# --- requests that wait
 
 
 def filled(*counts, size=1):
@@ -184,7 +185,7 @@ def filled(*counts, size=1):
     return room
 
 
-def test_who_has_many_waiting_leaves_a_quarter_of_the_places():
+def test_a_tenant_with_many_requests_leaves_a_quarter_of_the_places():
     room = filled((ALICE, 191))
     room.check(ALICE, 1, 256, FULL)
     room.enter(ALICE, 1)
@@ -206,7 +207,7 @@ def test_beyond_the_places_nobody_waits():
         filled(*(((number,), 1) for number in range(4))).check(BOB, 1, 4, FULL)
 
 
-def test_who_leaves_makes_room():
+def test_a_request_that_leaves_makes_room():
     room = filled((ALICE, 192))
     room.leave(ALICE, 1)
     room.check(ALICE, 1, 256, FULL)
@@ -219,5 +220,5 @@ def test_bytes_are_shared_as_places_are():
     room.check(BOB, MAX_BYTES // 4, 256, FULL)
 
 
-def test_one_alone_may_be_of_any_size():
+def test_the_only_request_may_be_of_any_size():
     WaitingRoom().check(ALICE, 2 * MAX_BYTES, 256, FULL)

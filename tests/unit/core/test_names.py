@@ -56,8 +56,10 @@ def test_every_number_is_tried(numbers):
 
 
 def test_the_same_numbers_in_another_order_change_nothing():
-    """Resolvers shuffle: each is tried in its turn all the same."""
-    host, now, seen = HostNumbers("big.test"), 0.0, set()
+    """Resolvers shuffle; each number has its turn."""
+    host = HostNumbers("big.test")
+    now = 0.0
+    seen = set()
     for _ in range(4):
         others = sorted({"10.0.0.1", "10.0.0.2"} - {host.number})
         before = [host.number] if host.number else []
