@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness.sessions import generate, ids_of, mostly_right
 from harness.sessions import session as session_of
+from harness.tables import cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -276,23 +277,29 @@ def test_an_engine_does_not_choose_guided_drafts_itself(grammars):
 GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
 
 
-@pytest.mark.parametrize(
-    ("grammar", "why"),
-    [
-        (Grammar(GBNF, "x" * (MAX_GRAMMAR + 1)), "bytes"),
-        (Grammar(GBNF, " \n"), "empty"),
-        (Grammar(GBNF, 'root ::= "x" # \x01'), "control characters"),
-        (Grammar(GBNF, "\udc80"), "not valid Unicode"),
-        (Grammar(SCHEMA, "{"), "not JSON"),
-        (Grammar(SCHEMA, "[" * 20_000), "nested too deeply"),
-        (Grammar(SCHEMA, "[]"), "must be a JSON object"),
-        (Grammar(GrammarKind.TOOLS, "[]"), "must be a JSON object"),
-        (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
-    ],
+TOO_LONG = "x" * (MAX_GRAMMAR + 1)
+
+
+@cases(
+    "kind, text, why",
+    r"""
+    ["gbnf", $LONG, "bytes"]
+    ["gbnf", " \n", "empty"]
+    ["gbnf", "root ::= \"x\" # \u0001", "control characters"]
+    ["gbnf", "\udc80", "not valid Unicode"]
+    ["json_schema", "{", "not JSON"]
+    ["json_schema", $DEEP, "nested too deeply"]
+    ["json_schema", "[]", "must be a JSON object"]
+    ["tools", "[]", "must be a JSON object"]
+    ["json_schema", $LARGE, "bytes"]
+    """,
+    LONG=TOO_LONG,
+    DEEP="[" * 20_000,
+    LARGE=json.dumps({"title": TOO_LONG}),
 )
-def test_an_impossible_grammar_is_refused(grammar, why):
+def test_an_impossible_grammar_is_refused(kind, text, why):
     with pytest.raises(RequestError, match=why):
-        check_grammar(grammar)
+        check_grammar(Grammar(GrammarKind(kind), text))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
+import json
+import re
 from contextlib import closing
 from dataclasses import replace
 
@@ -33,30 +35,45 @@ def opened(make_gguf, template):
     )
 
 
-def test_own_template(make_gguf):
-    """Special tokens at a text's ends are left out on demand, one written in it is read; /props
-    tells `texts`."""
+@pytest.fixture
+def tokenizer(make_gguf):
     with opened(make_gguf, PLAIN) as engine:
-        told = engine.tokenizer
-        assert told.chat_text(SAID, {}) == EXPECTED
-        assert sum(token in told.vocabulary.end_ids for token in told.encode(EXPECTED)) == 2
-        begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
-        assert told.encode(told.chat_text(BEGUN, {}, continued=True)) == told.encode(begun)
-        assert told.encode("a<|end|>", special=False)[-1:] == told.encode("a<|end|>")[-1:]
-        assert set(told.texts.values()) >= {PLAIN, "<|end|>"}
+        yield engine.tokenizer
+
+
+def test_own_template(tokenizer):
+    text = tokenizer.chat_text(SAID, {})
+    assert text == EXPECTED
+    assert sum(token in tokenizer.vocabulary.end_ids for token in tokenizer.encode(text)) == 2
+
+
+def test_own_template_goes_on(tokenizer):
+    text = tokenizer.chat_text(BEGUN, {}, continued=True)
+    expected = "system=be<|end|>user=hello<|end|>assistant= The sky  "
+    assert tokenizer.encode(text) == tokenizer.encode(expected)
+
+
+def test_special_tokens_in_a_text_are_read(tokenizer):
+    """Those at its ends are left out on demand."""
+    text = "a<|end|>"
+    assert tokenizer.encode(text, special=False)[-1:] == tokenizer.encode(text)[-1:]
+
+
+def test_texts_of_the_model(tokenizer):
+    assert set(tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
 
 
 @pytest.mark.parametrize("template", ["{% for", "{{ x | nosuchfilter }}", "{% if %}"])
 def test_own_template_that_cannot_be_read(make_gguf, template):
-    """A chat is refused with what is wrong with it, a model without one in other words."""
     with opened(make_gguf, template) as engine:
         with pytest.raises(RequestError, match=r"cannot be used: .+--chat-template") as refused:
             engine.tokenizer.chat_text(SAID, {})
         assert "no chat template" not in str(refused.value)
-    with (
-        opened(make_gguf, "") as engine,
-        pytest.raises(RequestError, match="has no chat template: give"),
-    ):
+
+
+def test_a_model_without_a_template(make_gguf):
+    refused = pytest.raises(RequestError, match="has no chat template: give")
+    with opened(make_gguf, "") as engine, refused:
         engine.tokenizer.chat_text(SAID, {})
 
 
@@ -71,60 +88,42 @@ def test_template_that_refuses(make_gguf, template):
         engine.tokenizer.chat_text(SAID, {})
 
 
-def rendered(
-    template,
-    said=SAID,
-    *,
-    continued=False,
-    **more,
-):
-    """What the child process answers, without a model; whether the template compiles where nothing
-    was `said`."""
-    messages = said and [message.fields() for message in said]
-    request = {
-        "template": template,
-        "bos": "<s>",
-        "eos": "</s>",
-        "messages": messages,
-        "continued": continued,
-    }
-    return answer(request | more)
+def rendered(template, messages=SAID, **more):
+    """Return the answer of the child process; without messages it only compiles the template."""
+    fields = messages and [message.fields() for message in messages]
+    request = {"template": template, "bos": "<s>", "eos": "</s>", "messages": fields}
+    return answer(request | {"continued": False} | more)
 
 
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        (PLAIN, "system=be</s>user=hello</s>assistant= The sky  "),
-        (
-            PLAIN.replace("m.content", "m.content | trim"),
-            "system=be</s>user=hello</s>assistant=The sky  ",
-        ),
-        (
-            "{% for m in messages %}[{{ m.name }}:{{ m.content | tojson }}]{% endfor %}",
-            '[:"be"][:"hello"][bot:" The sky  ',
-        ),
-        (
-            "{{ messages[-1].content }}{% if add_generation_prompt %}>{% else %} END{% endif %}",
-            " The sky  ",
-        ),
-    ],
+@cases(
+    "template, text",
+    r"""
+    [$PLAIN, "system=be</s>user=hello</s>assistant= The sky  "]
+    [$TRIM, "system=be</s>user=hello</s>assistant=The sky  "]
+    ["{% for m in messages %}[{{ m.name }}:{{ m.content | tojson }}]{% endfor %}",
+     "[:\"be\"][:\"hello\"][bot:\" The sky  "]
+    ["{{ messages[-1].content }}{% if add_generation_prompt %}>{% else %} END{% endif %}",
+     " The sky  "]
+    """,
+    PLAIN=PLAIN,
+    TRIM=PLAIN.replace("m.content", "m.content | trim"),
 )
 def test_the_last_message_goes_on(template, text):
     assert rendered(template, BEGUN, continued=True) == {"text": text}
     assert rendered(template, BEGUN) != {"text": text}
 
 
-def test_variables_of_a_chat():
-    """They take the place of those that every template has: the answer's beginning, today's
-    date."""
-    template, today = (
-        "{{ date_string }}{% if add_generation_prompt %}>{% endif %}",
-        {"date_string": "1 May"},
-    )
-    assert rendered(template, variables=today | {"add_generation_prompt": False}) == {
-        "text": "1 May"
-    }
-    assert rendered(template, variables=today) == {"text": "1 May>"}
+@cases(
+    "variables, text",
+    """
+    [{"date_string": "1 May"}, "1 May>"]
+    [{"date_string": "1 May", "add_generation_prompt": false}, "1 May"]
+    """,
+)
+def test_variables_of_a_chat(variables, text):
+    """They replace those of every template: the beginning of the answer, and today's date."""
+    template = "{{ date_string }}{% if add_generation_prompt %}>{% endif %}"
+    assert rendered(template, variables=variables) == {"text": text}
 
 
 @pytest.mark.fault("E6.71")
@@ -146,47 +145,46 @@ def test_template_is_in_a_sandbox(template):
     assert [*rendered(template)] == ["refused"]
 
 
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>be</s>"),
-        ("{% for m in messages %}\n    {{ m.role }}\n{% endfor %}", "    system\n    user\n"),
-        (
-            "{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
-            "system",
-        ),
-        ("{% generation %}{{ messages[1]['content'] }}{% endgeneration %}", "hello"),
-        (
-            "{{ {'é': [1, '<']} | tojson }}|{{ {'a': 1} | tojson(indent=1) }}",
-            '{"é": [1, "<"]}|{\n "a": 1\n}',
-        ),
-        (
-            "{% if tools %}t{% endif %}{{ tools is none }}{{ documents is defined }}{{ add_generation_prompt }}",
-            "TrueFalseTrue",
-        ),
-        (
-            "{{ strftime_now('%Y') | length }}{{ (date_string | length, datetime | length) }}",
-            "4(11, 11)",
-        ),
-        (
-            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-            "2",
-        ),
-        (
-            "{% set q = [] %}{% for m in messages %}{% set _ = q.append(m.role) %}{% endfor %}{{ q.pop(0) }} {{ q }}",
-            "system ['user']",
-        ),
-        ("{{ messages | map(attribute='content') | tojson }}", '["be", "hello"]'),
-    ],
-)
-def test_what_templates_of_models_use(template, text):
-    """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for
-    HTML."""
-    assert rendered(template) == {"text": text}
+TEMPLATES = r"""
+{{ bos_token }}{{ messages[0].content }}{{ eos_token }}
+-> "<s>be</s>"
+{% for m in messages %}#    {{ m.role }}#{% endfor %}
+-> "    system\n    user\n"
+{% for m in messages %}
+{% if m.role == 'user' %}{% break %}{% endif %}{{ m.role }}
+{% endfor %}
+-> "system"
+{% generation %}{{ messages[1]['content'] }}{% endgeneration %}
+-> "hello"
+{{ {'é': [1, '<']} | tojson }}|{{ {'a': 1} | tojson(indent=1) }}
+-> "{\"é\": [1, \"<\"]}|{\n \"a\": 1\n}"
+{% if tools %}t{% endif %}
+{{ tools is none }}{{ documents is defined }}{{ add_generation_prompt }}
+-> "TrueFalseTrue"
+{{ strftime_now('%Y') | length }}{{ (date_string | length, datetime | length) }}
+-> "4(11, 11)"
+{% set ns = namespace(n=0) %}
+{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}
+-> "2"
+{% set q = [] %}{% for m in messages %}
+{% set _ = q.append(m.role) %}{% endfor %}{{ q.pop(0) }} {{ q }}
+-> "system ['user']"
+{{ messages | map(attribute='content') | tojson }}
+-> "[\"be\", \"hello\"]"
+"""
+"""Templates with their texts; a `#` is a line break."""
+EXAMPLES = re.findall(r"((?:[^-].*\n)+)-> (.*)\n", TEMPLATES.lstrip())
 
 
-def test_what_a_template_changes_is_gone_with_the_text():
-    """Another chat, and the same one again, begin with lists and objects of their own."""
+@pytest.mark.parametrize(("template", "text"), EXAMPLES)
+def test_templates_of_models(template, text):
+    """As in transformers, blocks are trimmed, loops have breaks, and JSON is not escaped."""
+    source = template.replace("\n", "").replace("#", "\n")
+    assert rendered(source) == {"text": json.loads(text)}
+
+
+def test_changes_of_a_template_are_gone_with_the_text():
+    """Each text begins with lists and objects of its own."""
     template = (
         "{% set _ = messages.append(1) %}{% set _ = tools.append(2) %}{% set _ = [0].append(3) %}"
         "{{ messages | length }} {{ tools }}"
@@ -195,13 +193,16 @@ def test_what_a_template_changes_is_gone_with_the_text():
         assert rendered(template, variables={"tools": [1]}) == {"text": "3 [1, 2]"}
 
 
-def test_what_json_lacks_is_refused():
-    for value in ("nothing", "raise_exception"):
-        assert "not JSON serializable" in str(rendered(f"{{{{ {value} | tojson }}}}"))
+@pytest.mark.parametrize("value", ["nothing", "raise_exception"])
+def test_values_that_json_lacks_are_refused(value):
+    assert "not JSON serializable" in str(rendered(f"{{{{ {value} | tojson }}}}"))
 
 
 CALL = ToolCall("1", "f", '{"a": 1}')
-CALLS = "{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments }}){% endfor %}"
+CALLS = (
+    "{% for c in m.tool_calls or [] %}"
+    "({{ c.function.name }} {{ c.function.arguments }}){% endfor %}"
+)
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(CALL,)),
@@ -210,74 +211,80 @@ LOOP = (
 
 
 def traits_of(template):
-    """What a template takes, as it is tried when it is loaded."""
+    """Return the traits that are found when a template is loaded."""
     return object_at(rendered(template, None, probe=True), "traits")
 
 
-def shown(template, said):
-    """What a template makes of messages once it was tried; or why it refuses them."""
-    traits = traits_of(template)
-    told = rendered(template, said, traits=traits)
-    return str(told.get("text", told.get("refused")))
+def shown(template, messages):
+    """Return the text of messages by a template's traits, or the reason of its refusal."""
+    answered = rendered(template, messages, traits=traits_of(template))
+    return str(answered.get("text", answered.get("refused")))
 
 
-@pytest.mark.parametrize("arguments", ["", "no JSON", '{"cut": ', "[1]", "null", "[" * 5000])
-@pytest.mark.parametrize(
-    ("loop", "as_text"),
-    [
-        ("{{ m.tool_calls[0].function.arguments.items() | list }}", False),
-        (
-            "{% set a = m.tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}",
-            True,
-        ),
-    ],
-    ids=["wants an object", "takes a text"],
-)
-def test_arguments_that_are_no_object(loop, as_text, arguments):
-    """Nothing where nothing was written; else the text as it is, or none where the template wants
-    an object."""
+def calling(loop, arguments):
+    """Return the text of a loop by a template that writes the arguments of its call."""
     called = f"{{% if m.tool_calls %}}{{{{ m.tool_calls[0].function.name }}}} {loop}{{% endif %}}"
     template = f"{{% for m in messages %}}[{{{{ m.content }}}}{called}]{{% endfor %}}"
-    said = (LOOP[0], replace(LOOP[1], tool_calls=(replace(CALL, arguments=arguments),)), LOOP[2])
-    kept = arguments if as_text and arguments else ("{}" if as_text else "[]")
-    assert shown(template, said) == f"[Hi][f {kept}][3]"
+    call = replace(LOOP[1], tool_calls=(replace(CALL, arguments=arguments),))
+    return shown(template, (LOOP[0], call, LOOP[2]))
 
 
-@cases(
-    "begin, wants_none",
-    """
-    ["{% if m.content is none %}", true]
-    ["{% if m.content == '' %}", false]
-    ["{% if 'x' not in m.content %}", false]
-    """,
+ARGUMENTS = ["no JSON", '{"cut": ', "[1]", "null", "[" * 5000]
+AS_OBJECT = "{{ m.tool_calls[0].function.arguments.items() | list }}"
+AS_TEXT = "{% set a = m.tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}"
+
+
+@pytest.mark.parametrize("arguments", ["", *ARGUMENTS])
+def test_arguments_that_are_no_object_for_a_template_that_wants_one(arguments):
+    assert calling(AS_OBJECT, arguments) == "[Hi][f []][3]"
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_arguments_that_are_no_object_for_a_template_that_takes_a_text(arguments):
+    assert calling(AS_TEXT, arguments) == f"[Hi][f {arguments}][3]"
+
+
+def test_no_arguments_are_an_empty_object():
+    assert calling(AS_TEXT, "") == "[Hi][f {}][3]"
+
+
+EITHER = f"{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+
+
+@pytest.mark.parametrize(
+    ("body", "wants_none"),
+    [
+        ("{% if m.content is none %}" + EITHER, True),
+        ("{% if m.content == '' %}" + EITHER, False),
+        ("{{ m.content.split('x')[0] }}" + CALLS, False),
+    ],
 )
-def test_content_beside_calls_is_as_the_template_can_take_it(begin, wants_none):
-    template = f"{{% for m in messages %}}{begin}{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
-    said = (LOOP[0], LOOP[1], LOOP[2])
-    if "not in" in begin:
-        template = "{% for m in messages %}{{ m.content.split('x')[0] }}" + CALLS + "{% endfor %}"
-    assert shown(template, said) == "Hi(f {'a': 1})3".replace("'", '"')
+def test_content_with_calls_is_as_the_template_can_take_it(body, wants_none):
+    template = "{% for m in messages %}" + body + "{% endfor %}"
+    assert shown(template, LOOP) == 'Hi(f {"a": 1})3'
     assert traits_of(template)["no_content"] is wants_none
 
 
+PARTS = (
+    "{% if m.content is not string %}{{ m.content[0].thinking }}{{ m.content[1].text }}{% endif %}"
+)
+
+
 @pytest.mark.parametrize(
-    ("template", "field"),
+    ("field", "template"),
     [
-        ("{{ m.reasoning_content }}", "reasoning_content"),
-        ("{{ m.thinking }}", "thinking"),
-        ("{{ m.reasoning }}", "reasoning"),
-        (
-            "{% if m.content is not string %}{{ m.content[0].thinking }}{{ m.content[1].text }}{% endif %}",
-            "parts",
-        ),
+        ("reasoning_content", "{{ m.reasoning_content }}"),
+        ("thinking", "{{ m.thinking }}"),
+        ("reasoning", "{{ m.reasoning }}"),
+        ("parts", PARTS),
     ],
 )
-def test_a_thought_comes_where_the_template_finds_it(template, field):
+def test_a_thought_comes_in_the_templates_field(field, template):
     content = "{% if m.content is string %}{{ m.content }}{% endif %}"
     whole = f"{{% for m in messages %}}[{template}{content}]{{% endfor %}}"
-    said = (LOOP[0], ChatMessage("assistant", "Yes.", reasoning="Hm."), ChatMessage("user", "So?"))
+    thought = ChatMessage("assistant", "Yes.", reasoning="Hm.")
     assert traits_of(whole)["thoughts"] == field
-    assert shown(whole, said) == "[Hi][Hm.Yes.][So?]"
+    assert shown(whole, (LOOP[0], thought, LOOP[0])) == "[Hi][Hm.Yes.][Hi]"
 
 
 def test_content_parts_for_a_template_that_wants_them():
@@ -307,9 +314,7 @@ def test_a_call_that_a_template_drops_is_refused():
     assert shown(template, LOOP) == "it does not show messages[1], of the role assistant"
 
 
-def test_what_a_template_writes_after_the_end_is_no_part_of_what_goes_on():
-    """So a system message there is as good as dropped."""
+def test_a_message_after_the_one_that_goes_on_is_dropped():
     template = "{% for m in messages[1:] %}[{{ m.content }}]{% endfor %}{{ messages[0].content }}"
-    traits = traits_of(template)
-    told = rendered(template, BEGUN, continued=True, traits=traits)
-    assert told == {"refused": "it does not show messages[0], of the role system"}
+    answered = rendered(template, BEGUN, continued=True, traits=traits_of(template))
+    assert answered == {"refused": "it does not show messages[0], of the role system"}

@@ -1,10 +1,9 @@
-"""Small chat templates that are particular as those of real models are: what is found in them, and
-the prompts of chats that they refuse or drop something of."""
+"""Traits of small chat templates, and prompts of chats that a template refuses in part."""
 
 import json
 
 import pytest
-from harness.tables import cases, rows
+from harness.tables import cases
 from rendered import TemplateTokenizer
 
 from specmesh.core.requests import Request
@@ -16,21 +15,24 @@ from specmesh.core.text.tool_formats import FORMATS, ToolCall, write_calls
 
 pytest.importorskip("jinja2")
 
-TOOL = json.loads("""
-    {"name": "get_time", "description": "Tells it.", "parameters": {"type": "object"}}
-    """)
-(ASKED,) = rows(
-    """
-    {"tools": [$TOOL], "choice": "auto", "parallel": true, "format": "", "thinking": ""}
-    """,
-    TOOL=TOOL,
+TOOLED = Grammar(
+    GrammarKind.TOOLS,
+    """{"tools": [{"name": "get_time", "description": "It is the time.",
+        "parameters": {"type": "object"}}],
+        "choice": "auto", "parallel": true, "format": "", "thinking": ""}""",
 )
-TOOLED = Grammar(GrammarKind.TOOLS, json.dumps(ASKED))
-
-SYSTEM, OTHER = ChatMessage("system", "Be brief."), ChatMessage("system", "In French.")
-DEVELOPER = ChatMessage("developer", "Be polite.")
-USER, AGAIN = ChatMessage("user", "Hi"), ChatMessage("user", "And?")
-ANSWER = ChatMessage("assistant", "Yes.")
+SYSTEM = ChatMessage("system", "Be brief.")
+OTHER = ChatMessage("system", "In French.")
+USER = ChatMessage("user", "Hi")
+AGAIN = ChatMessage("user", "And?")
+MESSAGES = {
+    "S": SYSTEM,
+    "T": OTHER,
+    "D": ChatMessage("developer", "Be polite."),
+    "U": USER,
+    "V": AGAIN,
+    "A": ChatMessage("assistant", "Yes."),
+}
 
 
 def calling(call, *more, content=""):
@@ -52,68 +54,62 @@ def traits(template):
 
 EACH = "{% for m in messages %}"
 SHOW = "[{{ m.role }}|{{ m.content }}]"
-ANY_ROLE = f"{EACH}{SHOW}{{% endfor %}}"
-KNOWN = (
-    f"{EACH}{{% if m.role in ['system', 'user', 'assistant'] %}}{SHOW}{{% endif %}}{{% endfor %}}"
-)
-NO_SYSTEM = f"{EACH}{{% if m.role in ['user', 'assistant'] %}}{SHOW}{{% endif %}}{{% endfor %}}"
-REFUSES_SYSTEM = (
-    f"{EACH}{{% if m.role == 'system' %}}{{{{ raise_exception('no system role') }}}}{{% endif %}}"
-    f"{SHOW}{{% endfor %}}"
-)
-FIRST_SYSTEM = (
-    f"{EACH}{{% if m.role == 'system' and not loop.first %}}"
-    "{{ raise_exception('only first') }}"
-    f"{{% endif %}}{SHOW}{{% endfor %}}"
-)
-ALTERNATES = (
-    f"{EACH}{{% if (m.role == 'user') != (loop.index0 is even) %}}"
-    "{{ raise_exception('roles must alternate') }}"
-    f"{{% endif %}}{SHOW}{{% endfor %}}"
-)
-WITH_LAST_USER = (
-    f"{EACH}{{% if m.role == 'user' and loop.last and messages[0].role == 'system' %}}"
-    f"<{{{{ messages[0].content }}}}>{{% endif %}}{{% if m.role != 'system' %}}{SHOW}{{% endif %}}"
-    "{% endfor %}"
-)
-DEVELOPERS = f"{EACH}{{% if m.role in ['developer', 'user'] %}}{SHOW}{{% endif %}}{{% endfor %}}"
+END = "{% endfor %}"
+ANY_ROLE = EACH + SHOW + END
 
 
-@pytest.mark.parametrize(
-    ("template", "messages", "text", "merged"),
-    [
-        (ANY_ROLE, (DEVELOPER, USER), "[system|Be polite.][user|Hi]", ()),
-        (KNOWN, (DEVELOPER, USER), "[system|Be polite.][user|Hi]", ()),
-        (DEVELOPERS, (DEVELOPER, USER), "[developer|Be polite.][user|Hi]", ()),
-        (NO_SYSTEM, (SYSTEM, USER), "[user|Be brief.\n\nHi]", ("system",)),
-        (NO_SYSTEM, (DEVELOPER, USER), "[user|Be polite.\n\nHi]", ("system",)),
-        (REFUSES_SYSTEM, (SYSTEM, USER), "[user|Be brief.\n\nHi]", ("system",)),
-        (REFUSES_SYSTEM, (SYSTEM,), "[user|Be brief.]", ("system",)),
-        (FIRST_SYSTEM, (SYSTEM, OTHER, USER), "[system|Be brief.\n\nIn French.][user|Hi]", ("system",)),
-        (
-            FIRST_SYSTEM,
-            (USER, ANSWER, OTHER, AGAIN),
-            "[user|Hi][assistant|Yes.][user|In French.\n\nAnd?]",
-            ("system",),
-        ),
-        (ALTERNATES, (USER, AGAIN), "[user|Hi\n\nAnd?]", ("user",)),
-        (ALTERNATES, (ANSWER, USER), "[user|][assistant|Yes.][user|Hi]", ("assistant",)),
-        (
-            WITH_LAST_USER,
-            (SYSTEM, USER, ANSWER),
-            "[user|Be brief.\n\nHi][assistant|Yes.]",
-            ("system",),
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_template_refuses_or_drops_is_joined(template, messages, text, merged):
-    assert chat(template, *messages) == RenderedChat(text, merged)
+def showing(condition):
+    """Return a template that shows some messages only."""
+    return f"{EACH}{{% if {condition} %}}{SHOW}{{% endif %}}{END}"
 
 
-@pytest.mark.parametrize("template", [NO_SYSTEM, REFUSES_SYSTEM])
+def refusing(condition, begin=EACH):
+    """Return the beginning of a template that refuses some messages."""
+    return f"{begin}{{% if {condition} %}}{{{{ raise_exception('no') }}}}{{% endif %}}"
+
+
+TEMPLATES = {
+    "any role": ANY_ROLE,
+    "known": showing("m.role in ['system', 'user', 'assistant']"),
+    "no system": showing("m.role in ['user', 'assistant']"),
+    "refuses system": refusing("m.role == 'system'") + SHOW + END,
+    "first system": refusing("m.role == 'system' and not loop.first") + SHOW + END,
+    "alternates": refusing("(m.role == 'user') != (loop.index0 is even)") + SHOW + END,
+    "with last user": (
+        f"{EACH}{{% if m.role == 'user' and loop.last and messages[0].role == 'system' %}}"
+        "<{{ messages[0].content }}>{% endif %}"
+        f"{{% if m.role != 'system' %}}{SHOW}{{% endif %}}{END}"
+    ),
+    "developers": showing("m.role in ['developer', 'user']"),
+}
+
+
+@cases(
+    "template, letters, text, merged",
+    r"""
+    ["any role", "DU", "[system|Be polite.][user|Hi]", []]
+    ["known", "DU", "[system|Be polite.][user|Hi]", []]
+    ["developers", "DU", "[developer|Be polite.][user|Hi]", []]
+    ["no system", "SU", "[user|Be brief.\n\nHi]", ["system"]]
+    ["no system", "DU", "[user|Be polite.\n\nHi]", ["system"]]
+    ["refuses system", "SU", "[user|Be brief.\n\nHi]", ["system"]]
+    ["refuses system", "S", "[user|Be brief.]", ["system"]]
+    ["first system", "STU", "[system|Be brief.\n\nIn French.][user|Hi]", ["system"]]
+    ["first system", "UATV", "[user|Hi][assistant|Yes.][user|In French.\n\nAnd?]", ["system"]]
+    ["alternates", "UV", "[user|Hi\n\nAnd?]", ["user"]]
+    ["alternates", "AU", "[user|][assistant|Yes.][user|Hi]", ["assistant"]]
+    ["with last user", "SUA", "[user|Be brief.\n\nHi][assistant|Yes.]", ["system"]]
+    """,
+)
+def test_messages_that_a_template_refuses_or_drops_are_joined(template, letters, text, merged):
+    messages = [MESSAGES[letter] for letter in letters]
+    assert chat(TEMPLATES[template], *messages) == RenderedChat(text, tuple(merged))
+
+
+@pytest.mark.parametrize("template", ["no system", "refuses system"])
 def test_tools_in_words_are_joined_to_the_users_first_message(template):
-    """Also where the client sent no system message."""
-    shown = chat(template, USER, tools=True)
+    """There need not be a system message."""
+    shown = chat(TEMPLATES[template], USER, tools=True)
     assert shown.text.startswith("[user|You can call these tools")
     assert "get_time" in shown.text
     assert shown.text.endswith("\n\nHi]")
@@ -139,7 +135,7 @@ UNKNOWN = HERMES.replace("<tool_call>", "{# <tool_call> #}<x:call>").replace("</
 
 
 def test_a_mark_in_the_source_is_no_form_of_calls():
-    """The template writes another one: the tools are told in words, and earlier calls as text."""
+    """The template writes another form: tools are described in words, and calls are text."""
     shown = chat(UNKNOWN, *LOOP, tools=True).text
     assert traits(UNKNOWN)["tool_format"] == "generic"
     assert "<x:call>" not in shown
@@ -151,14 +147,13 @@ SILENT = f"{{# <tool_call> #}}{LISTED}{ANY_ROLE}"
 
 
 def test_a_template_that_shows_tools_but_no_calls():
-    """Its source has a sign of their form, in which they become text."""
+    """Its source has a sign of the form in which calls become text."""
     shown = chat(SILENT, *LOOP, tools=True).text
     assert shown == f"(get_time)[user|Hi][assistant|{WRITTEN}][tool|noon]"
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "generic"])
 def test_the_form_of_each_family_is_found(name):
-    """As its template writes a call with two arguments."""
     form = FORMATS[name]
     call = ToolCall("call_1-a", "callname", '{"alpha": "valueword", "beta": 7}')
     text = write_calls(form, [call])
@@ -172,37 +167,31 @@ def test_the_form_of_each_family_is_found(name):
     assert write_calls(same, [call]) == write_calls(form, [call])
 
 
-ONE_CALL = HERMES.replace(
-    EACH, f"{EACH}{{% if m.tool_calls and m.tool_calls | length > 1 %}}{{{{ raise_exception('one') }}}}{{% endif %}}"
-)  # fmt: skip
+ONE_CALL = HERMES.replace(EACH, refusing("m.tool_calls and m.tool_calls | length > 1"))
+NO_RESULTS = HERMES.replace(EACH, refusing("m.role == 'tool'"))
 NO_TEXT = HERMES.replace(
     SHOW, f"{{% if not m.tool_calls or m.content is none %}}{SHOW}{{% endif %}}"
 )
-SHORT_IDS = HERMES.replace(
-    EACH,
-    f"{EACH}{{% for c in m.tool_calls or [] %}}{{% if c.id | length != 9 %}}"
-    "{{ raise_exception('ids must be nine letters') }}{% endif %}{% endfor %}",
-)
-NO_RESULTS = HERMES.replace(
-    EACH, f"{EACH}{{% if m.role == 'tool' %}}{{{{ raise_exception('no tools') }}}}{{% endif %}}"
-)
+EACH_CALL = EACH + "{% for c in m.tool_calls or [] %}"
+SHORT_IDS = HERMES.replace(EACH, refusing("c.id | length != 9", EACH_CALL) + END)
+TWO = calling(CALL, ToolCall("b", "other", "{}"))
 
 
 @pytest.mark.parametrize(
     ("template", "messages", "words"),
     [
-        (ONE_CALL, (USER, calling(CALL, ToolCall("b", "other", "{}")), NOON), ["get_time", "other", "noon"]),
-        (NO_TEXT, (USER, calling(CALL, content="I look."), NOON), ["I look.", "get_time", "noon"]),
-        (SHORT_IDS, LOOP, ["<tool_call>", "get_time", "noon"]),
-        (NO_RESULTS, LOOP, ["<tool_call>", "get_time", "<tool_response>", "noon"]),
-        (ALTERNATES, (*LOOP, AGAIN), ["get_time", "noon", "And?"]),
-        (FIRST_SYSTEM, (SYSTEM, *LOOP, OTHER), ["get_time", "noon", "Be brief.", "In French."]),
+        (ONE_CALL, (USER, TWO, NOON), "get_time other noon"),
+        (NO_TEXT, (USER, calling(CALL, content="Looking"), NOON), "Looking get_time noon"),
+        (SHORT_IDS, LOOP, "<tool_call> get_time noon"),
+        (NO_RESULTS, LOOP, "<tool_call> get_time <tool_response> noon"),
+        (TEMPLATES["alternates"], (*LOOP, AGAIN), "get_time noon And?"),
+        (TEMPLATES["first system"], (SYSTEM, *LOOP, OTHER), "get_time noon brief. French."),
     ],
     ids=["one call", "no text", "short ids", "no results", "turns", "first system"],
-)  # fmt: skip
+)
 def test_no_text_and_no_call_of_a_loop_is_lost(template, messages, words):
     shown = chat(template, *messages, tools=True).text
-    assert [word for word in words if word not in shown] == []
+    assert [word for word in words.split() if word not in shown] == []
 
 
 @cases(
