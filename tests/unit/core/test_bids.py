@@ -13,11 +13,8 @@ def bid(*rates, chosen=False):
     return DraftBid(tuple(accumulate(rates, mul)), chosen)
 
 
-bids = st.lists(
-    st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), max_size=3)),
-    min_size=1,
-    max_size=3,
-)
+one_bid = st.lists(st.floats(0, 1), max_size=3).map(lambda rates: bid(*rates))
+bids = st.lists(one_bid, min_size=1, max_size=3)
 steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 examples = given(bids, steps, st.integers(0, 9))
 
@@ -27,7 +24,7 @@ def allocated(bids, steps, room):
 
 
 def rate(bids, steps, counts):
-    """Tokens per second with so many drafts of each bidder."""
+    """Return the tokens a second with these numbers of drafts."""
     tokens = len(bids)
     for bidder, count in zip(bids, counts, strict=True):
         tokens += sum(bidder.acceptance[:count])
@@ -36,7 +33,7 @@ def rate(bids, steps, counts):
 
 
 def ways(bids, room):
-    """All allocations."""
+    """Return all allocations that have room."""
     offered = [range(len(bidder.acceptance) + 1) for bidder in bids]
     return [counts for counts in product(*offered) if sum(counts) <= room]
 

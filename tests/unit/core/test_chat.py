@@ -201,21 +201,30 @@ def test_a_grammar_begins_with_the_thought_that_may_come_first(kind, thinking, t
 
 
 THOUGHT = tuple(b"user. {'a': 1} True<think>")
-CONTINUED = {
-    "text": (Request("Hi<think>", None, params()), tuple(b"Hi<think>"), ""),
-    "empty": (Request("", None, params(), id="cmpl-1"), (7,), ""),
-    "chat": (chat_of("U", template={"a": 1}, continued=True), THOUGHT, "think!"),
-    "chat with ids": (replace(chat_of("U"), prompt_ids=(72, 999)), (72, 999), "think"),
-    "a chat resumed": (Request(None, THOUGHT, params(), id="chatcmpl-1"), THOUGHT, "think!"),
-    "a completion resumed": (Request(None, THOUGHT, params(), id="cmpl-1"), THOUGHT, ""),
-}
 
 
-@pytest.mark.parametrize(("request_", "ids", "thinking"), CONTINUED.values(), ids=CONTINUED)
-def test_the_prompt_of_a_request(request_, ids, thinking):
-    """A prompt is the ids, or the chat, or the text; only a chat's answer has thoughts."""
-    found, form = prompt_of(request_, Target())
-    assert (found, form.thinking) == (ids, thinking)
+@pytest.mark.parametrize(("prompt", "ids"), [("Hi<think>", tuple(b"Hi<think>")), ("", (7,))])
+def test_the_prompt_of_a_text(prompt, ids):
+    found, form = prompt_of(Request(prompt, None, params(), id="cmpl-1"), Target())
+    assert (found, form.thinking) == (ids, "")
+
+
+def test_the_prompt_of_a_chat():
+    request = chat_of("U", template={"a": 1}, continued=True)
+    found, form = prompt_of(request, Target())
+    assert (found, form.thinking) == (THOUGHT, "think!")
+
+
+def test_ids_replace_the_prompt_of_a_chat():
+    found, form = prompt_of(replace(chat_of("U"), prompt_ids=(72, 999)), Target())
+    assert (found, form.thinking) == ((72, 999), "think")
+
+
+@pytest.mark.parametrize(("name", "thinking"), [("chatcmpl-1", "think!"), ("cmpl-1", "")])
+def test_a_resumed_chat_is_known_by_its_name(name, thinking):
+    """Only the answer of a chat has thoughts."""
+    found, form = prompt_of(Request(None, THOUGHT, params(), id=name), Target())
+    assert (found, form.thinking) == (THOUGHT, thinking)
 
 
 def test_the_parameters_have_the_roles_that_were_joined():

@@ -107,14 +107,9 @@ def test_text_apart_from_calls():
 def test_calls_one_at_a_time():
     """Each call comes with its result, in any order of the results."""
     loop = [USER, calling(FIRST, SECOND, content="So"), result(SECOND, "4"), result(FIRST), ANSWER]
-    assert made(loop, parallel=False) == [
-        USER,
-        calling(FIRST, content="So"),
-        result(FIRST),
-        calling(SECOND),
-        result(SECOND, "4"),
-        ANSWER,
-    ]
+    first = [calling(FIRST, content="So"), result(FIRST)]
+    second = [calling(SECOND), result(SECOND, "4")]
+    assert made(loop, parallel=False) == [USER, *first, *second, ANSWER]
 
 
 def ids_of(given, kind):
@@ -158,18 +153,17 @@ def test_words_for_the_model():
     assert with_words([SYSTEM, USER], "W") == [replace(SYSTEM, content="Be brief.\n\nW"), USER]
 
 
-FLAGS = [
-    "system", "systems", "late_system", "developer", "users", "assistants", "calls", "parallel",
-    "text_with_calls", "results",
-]  # fmt: skip
+FLAGS = (
+    "system systems late_system developer users assistants calls parallel text_with_calls results"
+)
 ROLES = ["system", "developer", "user", "assistant", "call", "calls", "result"]
 
 
-@given(
-    st.lists(st.sampled_from(ROLES), min_size=1, max_size=8),
-    st.fixed_dictionaries(dict.fromkeys(FLAGS, st.booleans())),
-    st.sampled_from(list(IdKind)),
-)
+role_lists = st.lists(st.sampled_from(ROLES), min_size=1, max_size=8)
+flag_sets = st.fixed_dictionaries(dict.fromkeys(FLAGS.split(), st.booleans()))
+
+
+@given(role_lists, flag_sets, st.sampled_from(list(IdKind)))
 def test_nothing_is_lost(roles, flags, kind):
     """Each text and each call is there once, for all traits of a template."""
     messages = []

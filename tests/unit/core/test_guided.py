@@ -54,7 +54,7 @@ def grammars():
 
 
 def language(grammars, texts):
-    """A constraint to these texts at its start."""
+    """Return a constraint to these texts at its start."""
     alternatives = [f'"{text.decode()}"' for text in sorted(texts)]
     return grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {' | '.join(alternatives)}"))
 
@@ -191,36 +191,38 @@ class Tiring:
 
 WORDS = [bytes(text) for text in product(b"ab", repeat=5)]
 tiring = given(
-    most=st.integers(0, 6),
-    drafted=st.integers(0, 40),
-    temperature=st.sampled_from([0.0, 0.7]),
-    seed=seeds,
+    limits=st.fixed_dictionaries(
+        {
+            "most": st.integers(0, 6),
+            "drafted": st.integers(0, 40),
+            "temperature": st.sampled_from([0.0, 0.7]),
+            "seed": seeds,
+        }
+    )
 )
 
 
-def tired(grammars, most, drafted, temperature, seed, drafter=None):
-    """The text of a grammar that gives up, and why it ends."""
-    sampling = SamplingParams(temperature=temperature, seed=seed)
+def tired(grammars, limits, drafter=None):
+    """Return the text of a grammar that gives up, and the reason of its end."""
+    seed = limits["seed"]
+    sampling = SamplingParams(temperature=limits["temperature"], seed=seed)
     fresh = partial(language, grammars, WORDS)
     drafters = {"hostile": hostile(seed), "knowing": knowing(fresh, sampling)}
-    made = session(Tiring(fresh(), most, drafted), sampling)
+    made = session(Tiring(fresh(), limits["most"], limits["drafted"]), sampling)
     return finish(made, drafters.get(drafter)), made.finished
 
 
 @FEW
 @tiring
 @pytest.mark.parametrize("drafter", ["hostile", "knowing"])
-def test_a_grammar_gives_up_at_the_same_place_for_every_drafter(
-    grammars, most, drafted, temperature, seed, drafter
-):
-    alone = tired(grammars, most, drafted, temperature, seed)
-    assert tired(grammars, most, drafted, temperature, seed, drafter) == alone
+def test_a_grammar_gives_up_at_the_same_place_for_every_drafter(grammars, limits, drafter):
+    assert tired(grammars, limits, drafter) == tired(grammars, limits)
 
 
 @FEW
 @tiring
-def test_a_text_whose_grammar_gives_up_ends_in_an_error(grammars, most, drafted, temperature, seed):
-    ids, reason = tired(grammars, most, drafted, temperature, seed)
+def test_a_text_whose_grammar_gives_up_ends_in_an_error(grammars, limits):
+    ids, reason = tired(grammars, limits)
     assert (reason == "error") == (len(spelt(ids)) < 5)
 
 
@@ -228,7 +230,7 @@ def test_a_text_whose_grammar_gives_up_ends_in_an_error(grammars, most, drafted,
 
 
 def guided(grammars, texts, seed):
-    """A text, the constraint of its drafter, and the sampler without one."""
+    """Return a text, the constraint of its drafter, and the sampler without one."""
     sampling = SamplingParams(temperature=1.0, seed=seed)
     ids = finish(session(language(grammars, texts), sampling))
     return ids, DraftConstraint(language(grammars, texts), {END}), Sampler(sampling)
@@ -313,34 +315,45 @@ def test_a_refusal_names_the_field(kind, field):
     assert refused.value.param == field
 
 
-@pytest.mark.parametrize(
+BIASES = ((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))
+
+
+@pytest.mark.parametrize("penalties", [Penalties(100, 100, 100), Penalties(0.01, -100, -100)])
+def test_penalties_make_no_forbidden_id_win(penalties):
+    assert chosen(SamplingParams(temperature=1.0, penalties=penalties)) <= {3, 7}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_biases_make_no_forbidden_id_win(temperature):
+    assert chosen(SamplingParams(temperature=temperature, logit_bias=BIASES)) <= {3, 7}
+
+
+@cases(
     "params",
-    [
-        SamplingParams(),
-        SamplingParams(temperature=0.8),
-        SamplingParams(temperature=100.0, seed=3),
-        SamplingParams(temperature=0.7, top_k=5, top_p=0.99),
-        SamplingParams(temperature=0.7, min_p=0.01),
-        SamplingParams(temperature=0.7, top_p=1 - 1e-12),
-        SamplingParams(temperature=1.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
-        SamplingParams(temperature=0.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
-        SamplingParams(temperature=1.0, penalties=Penalties(100.0, 100.0, 100.0)),
-        SamplingParams(temperature=1.0, penalties=Penalties(0.01, -100.0, -100.0)),
-    ],
+    """
+    {}
+    {"temperature": 0.8}
+    {"temperature": 100.0, "seed": 3}
+    {"temperature": 0.7, "top_k": 5, "top_p": 0.99}
+    {"temperature": 0.7, "min_p": 0.01}
+    {"temperature": 0.7, "top_p": 0.999999999999}
+    """,
 )
-def test_nothing_makes_a_forbidden_id_win(params):
+def test_no_filter_makes_a_forbidden_id_win(params):
+    assert chosen(SamplingParams(**params)) <= {3, 7}
+
+
+def chosen(params):
+    """Return the ids that are chosen from rows that allow 3 and 7."""
     allowed = np.zeros(64, np.bool_)
     allowed[[3, 7]] = True
     rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)
     with np.errstate(all="raise", under="ignore"):
-        chosen = {
-            Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position)
-            for position, row in enumerate(rows)
-        }
-    assert chosen <= {3, 7}
+        sampler = Sampler(params, (5, 5, 3))
+        return {sampler.choose(masked(row, allowed), at) for at, row in enumerate(rows)}
 
 
-# --- what a drafter gets of it
+# --- the grammar of a drafter
 
 
 @pytest.mark.parametrize(

@@ -131,19 +131,12 @@ def test_coupled_sampling_is_exact(logits, params, draws, seed):
     assert sum((found - expected) ** 2 / expected) < CHI_SQUARE[len(support) - 1]
 
 
-@given(
-    small_rows | wide_rows,
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "top_k": st.integers(0, 30) | st.sampled_from([300, 10**6]),
-            "top_p": st.floats(0.001, 1.0),
-            "min_p": st.floats(0.0, 1.0),
-        },
-    ),
-    positions,
-    seeds,
-)
+top_ks = st.integers(0, 30) | st.sampled_from([300, 10**6])
+FILTERS = {"top_k": top_ks, "top_p": st.floats(0.001, 1.0), "min_p": st.floats(0.0, 1.0)}
+filter_sets = st.fixed_dictionaries({}, optional=FILTERS)
+
+
+@given(small_rows | wide_rows, filter_sets, positions, seeds)
 def test_support_is_every_filter_in_order(logits, filters, position, seed):
     """The support is top-k's, then top-p's and min-p's, each of the ids that are left.
 
@@ -212,13 +205,12 @@ def test_a_bias_forces():
     assert set(draw(BIASED, range(50), temperature=2.0, logit_bias=((0, 100.0),))) == {0}
 
 
-@given(
-    small_rows,
-    texts,
-    st.sampled_from([1.0, 1.1, 2.0, 0.5]),
-    st.sampled_from([0.0, 0.5, -1.0]),
-    st.sampled_from([0.0, 1.5]),
-)
+repeats = st.sampled_from([1.0, 1.1, 2.0, 0.5])
+frequencies = st.sampled_from([0.0, 0.5, -1.0])
+presences = st.sampled_from([0.0, 1.5])
+
+
+@given(small_rows, texts, repeats, frequencies, presences)
 def test_each_id_of_the_text_pays(logits, ids, repeat, frequency, presence):
     row = penalised(logits, ids, Penalties(repeat, frequency, presence))
     for token, score in enumerate(logits.tolist()):
@@ -296,9 +288,10 @@ def test_the_text_before_a_stop_string_is_shown(stops, ids, data):
     assert [*begins, *passage.begins] == starts
 
 
-@pytest.mark.parametrize(
-    "stops", [["x"] * 65, ["x" * 1025], ["x" * 1024] * 17, ["a\ufffd"], ["\ud800"]]
-)
+LONG = "x" * 1024
+
+
+@pytest.mark.parametrize("stops", [["x"] * 65, [LONG + "x"], [LONG] * 17, ["a\ufffd"], ["\ud800"]])
 def test_stops_that_cannot_be(stops):
     with pytest.raises(RequestError, match="stop") as refused:
         stops_of(stops)

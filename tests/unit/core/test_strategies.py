@@ -313,13 +313,13 @@ def offered(draw):
     return SampledDraft(draw(st.sampled_from(ids)), proposal)
 
 
-@given(
-    st.lists(offered(), max_size=4),
-    st.lists(st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf]), min_size=5, max_size=5),
-    st.integers(0, 2**32 - 1),
-    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0.01}]),
-    st.booleans(),
-)
+scores = st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf])
+rows_of_scores = st.lists(scores, min_size=5, max_size=5)
+filter_sets = st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0.01}])
+offer_lists = st.lists(offered(), max_size=4)
+
+
+@given(offer_lists, rows_of_scores, st.integers(0, 2**32 - 1), filter_sets, st.booleans())
 def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters, more):
     """Each token is one that the target's filters leave; a draft is not replaced by itself."""
     params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
@@ -368,10 +368,10 @@ def test_every_small_case(length, room):
 
 # --- proposals: as few ids as carry the distribution
 
-scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
+many_scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 
 
-@given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
+@given(many_scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
 def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
     logits = np.array(scores, np.float32)
     sampler = Sampler(SamplingParams(temperature=temperature, top_k=top_k))

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from specmesh.core.text import tool_calls, tool_formats
 from specmesh.core.text.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
-from specmesh.core.text.tool_formats import (
-    FORMATS,
-    GENERIC,
-    TOOL_MARKS,
-    ToolCall,
-    write_calls,
-)
+from specmesh.core.text.tool_formats import FORMATS, GENERIC, TOOL_MARKS, ToolCall, write_calls
 
 TOOLS = rows("""
     {"name": "get", "parameters": {"properties": {
@@ -87,10 +81,13 @@ def test_several_calls_are_read(form):
     check_read(form, "I'll look.\n", [("get", GIVEN), ("get_time", {}), ("get", {})])
 
 
+SAMPLES = [("get", GIVEN), ("get_time", {}), ("other", {})]
+
+
 @given(
     form=st.sampled_from(list(FORMATS.values())),
     before=st.sampled_from(NO_CALLS),
-    calls=st.lists(st.sampled_from([("get", GIVEN), ("get_time", {}), ("other", {})]), max_size=3),
+    calls=st.lists(st.sampled_from(SAMPLES), max_size=3),
     lost=st.integers(0, 60),
     cuts=st.lists(st.integers(0, 800), max_size=8),
     cut=st.booleans(),

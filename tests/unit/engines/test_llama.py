@@ -1,5 +1,4 @@
-"""llama.cpp: loading, its errors, files that are no models, its vocabulary, what it logs, rows taken back, and steps of
-a constant width."""
+"""llama.cpp as engine: GPUs, contexts, failed steps, texts, damaged files, and rollback."""
 
 import functools
 import os
@@ -290,8 +289,10 @@ def bundled_encoders():
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_what_is_offloaded_has_no_cells(tiny_gguf, monkeypatch, gpu):
-    """Each step goes through all that there are. On a GPU, where a copy takes long, others must have stepped for a
-    while, and each use of it begins that anew."""
+    """Each step goes through all cells.
+
+    On a GPU a copy takes long, so other sequences must have stepped for a while since its last use.
+    """
     monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
     lib, made = llama_library.library(), []
     memory_of = lib.llama_get_memory
@@ -342,20 +343,18 @@ def test_pin_is_the_packages():
     )
 
 
+QUIET = """
+import sys, structlog
+from specmesh.config import ModelSettings
+from specmesh.engines.llama.engine import LlamaVerifier
+structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+LlamaVerifier(ModelSettings(engine="llama", model=sys.argv[1], ctx=64, max_sessions=1, threads=1))
+"""
+
+
 def test_nothing_on_stderr(tiny_gguf):
-    program = (
-        "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama.engine import *;"
-        "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
-        "settings = ModelSettings(engine='llama', model=sys.argv[1], ctx=64, max_sessions=1, threads=1);"
-        "LlamaVerifier(settings)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tiny_gguf)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=True,
-    )
+    command = [sys.executable, "-c", QUIET, str(tiny_gguf)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -474,7 +473,10 @@ class TestRestore:
 
 # --- steps of a constant width: the same bits with any drafts, cuts and other sequences
 
-WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
+WIDTH = 4
+N_CTX = 600
+PROMPT = 250
+STEPS = 40
 
 
 @pytest.fixture(scope="module")

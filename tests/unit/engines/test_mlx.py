@@ -36,7 +36,7 @@ def opened(folder):
 
 @pytest.mark.fault("E7.82")
 def test_the_cpu_instead_of_a_gpu(monkeypatch):
-    """It is warned of where one was asked for, and refused where one is required."""
+    """A GPU that was asked for is warned of; a required one is an error."""
     mx = model._library("mlx.core")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
     folder, required = str(MODELS / "drafter-hf"), {"gpu_layers": None, "require_gpu": True}
@@ -157,8 +157,7 @@ def test_sentencepiece_bytes_and_the_unknown():
 
 
 def test_added_tokens():
-    """Control tokens, and those that llama.cpp takes for some, are silent, but for marks of calls; the others stand for
-    their text."""
+    """Control tokens are silent but for marks of calls, as in llama.cpp."""
     contents = {1: "b", 2: "<tool_call>", 3: "<|im_end|>", 4: "[TOOL_CALLS]", 5: "▁▁"}
     added = [
         {"id": number, "content": text, "special": number in (1, 4)}
