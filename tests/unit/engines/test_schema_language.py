@@ -4,6 +4,7 @@ import itertools
 import json
 
 import jsonschema
+from harness.tables import rows
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
@@ -17,7 +18,7 @@ FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 
 def grammar(schema):
-    """The grammar of a schema; None where it is refused."""
+    """Return the grammar of a schema, or None if it is refused."""
     answered = answer({"kind": "json_schema", "text": json.dumps(schema)})
     if "lark" not in answered:
         return None
@@ -25,7 +26,7 @@ def grammar(schema):
 
 
 def plain(schema):
-    """Whether the library alone takes a schema."""
+    """Return True if llguidance takes a schema as it is."""
     rule = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
     return not matcher_of(rule).is_error()
 
@@ -37,7 +38,7 @@ def accepts(matcher, text):
 
 
 def orders(value):
-    """The same document with the names of its objects in all orders."""
+    """Yield a document with the names of its objects in each order."""
     if isinstance(value, dict):
         for names in itertools.permutations(value):
             for inner in itertools.product(*(orders(value[name]) for name in names)):
@@ -55,40 +56,46 @@ def valid(schema, document):
         return reject()
 
 
-# --- what subschemas there are for a place, found anew: by their definition, without haste
+# --- the subschemas of a place, by their definition and without haste
+
+
+def values_of(subschemas, keyword):
+    return [schema[keyword] for schema in subschemas if keyword in schema]
 
 
 def here(root, nodes):
-    """All subschemas that hold where these do, or are compared there."""
+    """Return all subschemas that hold at a place, or are compared there."""
     found = []
     for node in nodes:
-        if not isinstance(node, dict) or any(node is one for one in found):
+        if not isinstance(node, dict) or any(node is known for known in found):
             continue
         found.append(node)
-        inner = [one for key in ("allOf", "anyOf", "oneOf") for one in node.get(key, [])]
-        inner += [node[key] for key in ("if", "then", "else", "not") if key in node]
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            nodes += node.get(keyword, [])
+        nodes += [node[keyword] for keyword in ("if", "then", "else", "not") if keyword in node]
         if "$ref" in node:
-            inner.append(root["$defs"][node["$ref"].removeprefix("#/$defs/")])
-        nodes += inner
+            nodes.append(root["$defs"][node["$ref"].removeprefix("#/$defs/")])
     return found
 
 
+def properties_of(subschemas, name):
+    """Return the subschemas of a property."""
+    return values_of(values_of(subschemas, "properties"), name)
+
+
 def declared(root, nodes, document):
-    """Whether some subschema at each place declares each name there."""
+    """Return True if some subschema of each place declares each name there."""
     found = here(root, list(nodes))
     if isinstance(document, list):
-        items = [one["items"] for one in found if "items" in one]
+        items = values_of(found, "items")
         return all(declared(root, items, inner) for inner in document)
     if not isinstance(document, dict):
         return True
     for name, inner in document.items():
-        own = [one["properties"][name] for one in found if name in one.get("properties", {})]
-        others = [
-            one["additionalProperties"]
-            for one in found
-            if "additionalProperties" in one and name not in one.get("properties", {})
-        ]
-        if not own or not declared(root, [*own, *others], inner):
+        own = properties_of(found, name)
+        without = [schema for schema in found if name not in schema.get("properties", {})]
+        others = values_of(without, "additionalProperties")
+        if not own or not declared(root, own + others, inner):
             return False
     return True
 
@@ -96,18 +103,11 @@ def declared(root, nodes, document):
 # --- schemas and documents
 
 SCALARS = st.sampled_from(
-    [
-        {"type": "integer"},
-        {"type": "string"},
-        {"type": ["integer", "null"]},
-        {"const": 1},
-        {"enum": ["x", 2, None]},
-        {"type": "boolean"},
-        {"type": "integer", "minimum": 1},
-        {"type": "string", "minLength": 1},
-        {},
-        True,
-    ]
+    rows("""
+    {"type": "integer"} {"type": "string"} {"type": ["integer", "null"]} {"const": 1}
+    {"enum": ["x", 2, null]} {"type": "boolean"} {"type": "integer", "minimum": 1}
+    {"type": "string", "minLength": 1} {} true
+    """)
 )
 
 
@@ -145,9 +145,9 @@ LEAVES = st.sampled_from([0, 1, 2, -3, "", "x", None, True, 0.5, {}, []])
 def documents(draw, root, nodes, depth=0):
     """Make a document that may fit: most names are declared, most required ones are present."""
     found = here(root, list(nodes))
-    names = sorted({name for one in found for name in one.get("properties", {})})
-    required = sorted({name for one in found for name in one.get("required", [])})
-    items = [one["items"] for one in found if "items" in one]
+    names = sorted(set().union(*values_of(found, "properties")))
+    required = sorted(set().union(*values_of(found, "required")))
+    items = values_of(found, "items")
     if items and draw(st.integers(0, 3)):
         return draw(st.lists(documents(root, items, depth + 1), max_size=2))
     if not names or depth > 3 or draw(st.integers(0, 9)) == 0:
@@ -159,7 +159,7 @@ def documents(draw, root, nodes, depth=0):
         chosen["e"] = None
     document = {}
     for name in chosen:
-        own = [one["properties"][name] for one in found if name in one.get("properties", {})]
+        own = properties_of(found, name)
         document[name] = draw(documents(root, own, depth + 1))
     return document
 
@@ -170,7 +170,7 @@ slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_
 @slow
 @given(SCHEMAS, st.data())
 def test_a_document_is_taken_that_fits_and_whose_names_are_declared(schema, data):
-    """And none that does not fit; of the others those where some place takes all names."""
+    """No other document is taken, in any order of names."""
     matcher = grammar(schema)
     assume(matcher is not None)
     for _ in range(12):
