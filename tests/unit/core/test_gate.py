@@ -27,7 +27,7 @@ def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_alone=1.0, shared_h
 
 
 def accepted(luck, mean, drafts=4):
-    """How many drafts are accepted, where a step has `mean` tokens on average."""
+    """Return the number of accepted drafts if a step has `mean` tokens on average."""
     return sum(luck.random() < (mean - 1) / 4 for _ in range(drafts))
 
 
@@ -187,9 +187,9 @@ def test_a_measurement_beside_a_drafter_that_goes_on_costs_little():
     """,
 )
 def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, most):
-    """Drafting has 0.8 of the rate without, which is more than was expected.
+    """Drafting has 0.8 of the rate without, more than expected.
 
-    Beside a drafter of this host the rate without is not expected but measured.
+    With a drafter of this host the rate without is measured.
     """
     gate = SpeculationGate()
     lost = 0.0

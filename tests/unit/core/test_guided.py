@@ -360,7 +360,7 @@ def chosen(params):
     ("text", "fits"), [("x" * 300_000, True), ('"' * 300_000, False), ("ü" * 300_000, False)]
 )
 def test_a_grammar_that_no_frame_holds_is_left_out(text, fits):
-    """Escapes and bytes count; all else of the session is the same."""
+    """Escapes and bytes count; the rest of the session is the same."""
     grammar = Grammar(GrammarKind.TOOLS, text)
     params = SessionParams(SamplingParams(), 9, stop=("x",), grammar=grammar)
     options = opened_options(params)

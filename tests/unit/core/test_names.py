@@ -94,7 +94,7 @@ def test_the_last_good_answer_is_kept():
 
 
 def test_a_number_that_has_served_gets_its_time_again():
-    """After a loss the same number comes first: most verifiers come back where they were."""
+    """After a loss the same number comes first, since most verifiers come back at it."""
     host = HostNumbers("big.test")
     host.answered(("10.0.0.1", "10.0.0.2"), 0.0)
     assert host.moves(0.0, there=False)

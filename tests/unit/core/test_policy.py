@@ -70,7 +70,7 @@ def rate_of(made, alpha, round_trip, decide):
 
 @functools.cache
 def reached(alpha, step, row, interval, round_trip):
-    """Tokens per second of the process by its policy, and what the policy promises."""
+    """Return the tokens per second of the process by its policy, and those of the forecast."""
     made = inputs(alpha, step, row, interval, round_trip)
     policy = solve(made)
 
@@ -216,7 +216,7 @@ SITES = pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.9, 
 
 
 def oracle(alpha, round_trip):
-    """The policy of somebody who knows the acceptance."""
+    """Return the policy for a known acceptance."""
     steps = tuple(COSTS.seconds(drafts + 1) for drafts in range(17))
     return solve(
         PolicyInputs(

@@ -178,7 +178,7 @@ prompts = st.lists(
 
 
 def constant_step(prompts, verifying_rows, waits):
-    """The parts of prompts in a step of constant rows, beside other sessions."""
+    """Return the parts of prompts in a step of constant rows with other sessions."""
     sessions = dict(enumerate(prompts))
     if verifying_rows:
         sessions[100] = verifying(verifying_rows)
@@ -206,7 +206,7 @@ ELSEWHERE = SimpleNamespace(host="other", cpu_threads=8)
 
 
 def beside(*drafters):
-    """The threads of a verifier of 8 cores beside these drafters, one after the other."""
+    """Return the threads of a verifier of 8 cores with these drafters, one after the other."""
     share = ThreadShare(8, 8, "h", drafter=False, follows=True)
     for present in drafters:
         share.beside(present)
@@ -413,7 +413,7 @@ BLOCK = 8
 
 
 class Machine(RuleBasedStateMachine):
-    """Slots beside an engine that carries the orders out; its steps may fail."""
+    """Slots with an engine that carries the orders out; its steps may fail."""
 
     room = 12 * BLOCK
 

@@ -121,7 +121,7 @@ def test_the_tables_are_by_context():
 
 
 def shared():
-    """Costs of which one was measured again beside a drafter."""
+    """Return costs, one of which was measured again with a drafter."""
     costs = measured({1: 10.0, 4: 16.0})
     costs.split(2.0)
     costs.record(1, 14.0)
@@ -129,7 +129,7 @@ def shared():
 
 
 def slow():
-    """The same after many slow steps beside the drafter, and one without it."""
+    """Return the same after many slow steps with the drafter and one without it."""
     costs = shared()
     for _ in range(9):
         costs.record(1, 100.0)

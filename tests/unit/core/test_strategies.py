@@ -341,7 +341,7 @@ END = 0
 
 
 def one_by_one(drafts, target, room):
-    """Return what the target commits alone as far as its drafts go: ids, accepted and tested."""
+    """Return the ids that the target commits with these drafts, those accepted and those tested."""
     text = []
     while True:
         text.append(target[len(text)])

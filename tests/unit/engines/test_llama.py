@@ -71,7 +71,7 @@ class TestGpu:
         gpu_layers,
         warned,
     ):
-        """Where one was asked for, or the build is for one; by either daemon's engine."""
+        """It warns if a GPU was asked for, or the build is for one, in both daemons."""
         monkeypatch.setattr(llama_model, "gpu_backends", lambda: backends)
         monkeypatch.setattr(llama_model, "gpu_devices", tuple)
         for kind in (LlamaVerifier, LlamaDrafter):
@@ -97,7 +97,7 @@ class TestGpu:
     )
     @pytest.mark.fault("E7.82")
     def test_it_may_come(self, monkeypatch, seen, error):
-        """Where the build is for one and the driver is not ready yet; else it never does."""
+        """It may come if the build is for one and the driver is not ready yet."""
 
         def ask(_):
             if isinstance(seen, Exception):
@@ -133,7 +133,7 @@ class TestEngine:
     """,
     )
     def test_a_context_beyond_training(self, make_gguf, trained, warned):
-        """It is warned of where the file says what it was trained with."""
+        """It warns if the file has the context of its training."""
         path = make_gguf(f"trained-{trained}", n_ctx=trained)
         with capture_logs() as told:
             LlamaVerifier(settings(path)).close()

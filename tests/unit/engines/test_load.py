@@ -157,7 +157,7 @@ VERIFIER = Vocabulary((*WORDS, b""), frozenset({40}))
 
 
 class Scripted(Unthreaded):
-    """A draft model whose logits the test gives; it keeps what it was fed."""
+    """A draft model with the logits of the test; it keeps the ids that it was fed."""
 
     def __init__(self, vocabulary):
         self.info = EngineInfo(
@@ -215,7 +215,7 @@ def test_choices_are_those_of_an_identical_model(params):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_best_token_without_counterpart_is_no_guess(temperature):
-    """Where the model would say a foreign token there is no guess, not a second-best one."""
+    """If the best token is foreign there is no guess, not a second-best one."""
     draft = Vocabulary((*WORDS[:39], b"foreign", b""), frozenset({40}))
     engine, inner = wrapped(draft)
     sampler = Sampler(SamplingParams(temperature=temperature, seed=1))
