@@ -106,8 +106,8 @@ class KVSlots:
       session exceed `room`: then the least recently used ones are emptied.
     - A sequence that a failed step has used is emptied.
 
-    At a verifier only this and the engine note what a sequence holds: here its KVSlot has the length
-    while it has a session, and its KVContents have the ids afterwards.
+    At a verifier only this and the engine note what a sequence holds: here its KVSlot has the
+    length while it has a session, and its KVContents have the ids afterwards.
 
     It is false while no sequence is free.
     """

@@ -26,7 +26,7 @@ CHOICE_BYTES = 2048  # and of a request without its prompt
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One generation.
 
@@ -34,9 +34,9 @@ class Request:
     template) and `prompt`.
     """
 
-    prompt: str | None
-    prompt_ids: tuple[int, ...] | None
-    params: SessionParams
+    prompt: str | None = field(kw_only=False)
+    prompt_ids: tuple[int, ...] | None = field(kw_only=False)
+    params: SessionParams = field(kw_only=False)
     rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specmesh.core.requests import Tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDrafts:
     """Consecutive drafts of a step that one source proposed."""
 
@@ -63,8 +63,8 @@ def split_by_source(
         if size <= 0:
             break
         share = SourceDrafts(
-            segment.source,
-            size,
+            source=segment.source,
+            drafted=size,
             tested=_within(tested, begin, size),
             accepted=_within(accepted, begin, size),
             exact=segment.exact,

@@ -301,9 +301,9 @@ def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
 
     Raises RequestError for other values, and for biases beyond `largest`.
     """
-    pairs = [] if value is None else value
+    pairs: object = [] if value is None else value
     if is_object(pairs):
-        pairs = list(map(list, pairs.items()))
+        pairs = [[token, bias] for token, bias in pairs.items()]
     if is_list(pairs):
         check_biases(pairs)
         biases = [_bias(pair, largest) for pair in pairs]

@@ -309,7 +309,9 @@ class VerifierSession:
             drafts = source.propose(proposed, limit - len(proposed), now)
             if drafts:
                 proposed += drafts
-                segments.append(SourceDrafts(source.name, len(drafts), exact=source.exact))
+                segments.append(
+                    SourceDrafts(source=source.name, drafted=len(drafts), exact=source.exact)
+                )
         ids = self.prefix.ids
         return ev.Verify(len(ids) - 1, ids[-1], tuple(proposed), tuple(segments))
 

@@ -131,7 +131,7 @@ class RemoteSource:
         for drafts in done.by_source:
             if drafts.source == self.name:
                 return drafts
-        return SourceDrafts(self.name, 0)
+        return SourceDrafts(source=self.name, drafted=0)
 
     def forget(self) -> None:
         """Drop all drafts."""
