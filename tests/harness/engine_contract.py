@@ -1,6 +1,7 @@
 """Small engines of every kind, and ids for the promises that all of them keep."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,31 +22,30 @@ N_SEQ = 3
 N_BATCH = 32
 TINY = ("llama", "mamba", "lfm2")
 MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
-BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
+MODELS = Path(str(files("specmesh") / "models"))
+BUNDLED = {path.stem: path for path in sorted(MODELS.glob("**/*.gguf"))}
 
 GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
+def settings(engine: str, model: Path, **changes: object) -> ModelSettings:
+    made = ModelSettings(engine=engine, model=str(model), ctx=N_CTX, max_sessions=N_SEQ)
+    return replace(made, **changes)
+
+
 def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
-    return ModelSettings(
-        engine="llama",
-        model=str(pick_gguf(request.param, request)),
-        ctx=N_CTX,
-        max_sessions=N_SEQ,
-        threads=1,
-    )
+    path = pick_gguf(request.param, request)
+    return settings("llama", path, threads=1)
 
 
 def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     kind = name.removeprefix("mlx-")
-    folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
-    return MlxDrafter(
-        ModelSettings(
-            engine="mlx", model=str(folder), ctx=N_CTX, max_sessions=N_SEQ, gpu_layers=-1
-        ),
-        n_batch=N_BATCH,
-    )
+    quantised = kind == "quantised"
+    if quantised:
+        kind = "llama"
+    folder = make_hf(name, kind, quantised=quantised)
+    return MlxDrafter(settings("mlx", folder, gpu_layers=-1), n_batch=N_BATCH)
 
 
 def sim_settings(**changes: object) -> SimSettings:
@@ -53,29 +53,32 @@ def sim_settings(**changes: object) -> SimSettings:
 
 
 def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
-    if name in TINY:
-        pytest.importorskip("llama_cpp")
-        return request.getfixturevalue("make_gguf")(f"tiny-{name}", arch=name)
-    return next(path for path in BUNDLED if path.stem == name)
+    if name not in TINY:
+        return BUNDLED[name]
+    pytest.importorskip("llama_cpp")
+    make_gguf = request.getfixturevalue("make_gguf")
+    return make_gguf(f"tiny-{name}", arch=name)
 
 
 def model_params(*names: str) -> list[object]:
-    return [
-        pytest.param(name, marks=pytest.mark.models)
-        for name in (*names, *(path.stem for path in BUNDLED))
-    ]
+    """Return parameters, with the mark `models`: names and those of the bundled models."""
+    mark = pytest.mark.models
+    return [pytest.param(name, marks=mark) for name in (*names, *BUNDLED)]
 
 
 def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
-    """The same tokens in another order, and for each id the one it was."""
-    order = [int(i) for i in np.random.default_rng(7).permutation(len(vocabulary))]
-    ends = frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids)
-    return Vocabulary(tuple(vocabulary.pieces[i] for i in order), ends), order
+    """Return the same tokens in another order, and for each id the one it was."""
+    random = np.random.default_rng(7)
+    order = random.permutation(len(vocabulary)).tolist()
+    pieces = tuple(vocabulary.pieces[was] for was in order)
+    ends = frozenset(order.index(was) for was in vocabulary.end_ids)
+    return Vocabulary(pieces, ends), order
 
 
 def text_ids(length: int, seed: int = 0) -> list[int]:
-    """Ids every engine knows, with repetitions, so that prompt lookup has something to find."""
-    phrase = np.random.default_rng(seed).integers(33, 126, size=9).tolist()
+    """Return ids every engine knows, with repetitions, which prompt lookup can find."""
+    random = np.random.default_rng(seed)
+    phrase = random.integers(33, 126, size=9).tolist()
     return (phrase * length)[:length]
 
 
@@ -84,12 +87,17 @@ def span(seq: int, position: int, ids: Sequence[int], *, logits: bool = True) ->
 
 
 def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
-    """One step, the logits copied: the arrays an engine returns die with the next call."""
-    return [rows.copy() for rows in engine.decode(spans) if rows is not None]
+    """Do a step and copy the logits: the arrays an engine returns die with the next call."""
+    copies: list[NDArray[np.float32]] = []
+    for rows in engine.decode(spans):
+        if rows is not None:
+            copies.append(rows.copy())
+    return copies
 
 
 def predict(
     engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None
 ) -> int | None:
-    [guess] = engine.predict([Ask(seq, tuple(ids), sampler)])
+    ask = Ask(seq, tuple(ids), sampler)
+    [guess] = engine.predict([ask])
     return guess

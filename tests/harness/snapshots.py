@@ -30,8 +30,6 @@ ENGINE = SimVerifier(SimSettings())
 PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
 ADDRESS = "tcp://127.0.0.1:7071"
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
-
-
 MEASURED = {
     "draft_interval_ms": 2.0,
     "acceptance_rate": None,
@@ -41,34 +39,35 @@ MEASURED = {
 
 
 def peer(name="mac:7"):
-    """A drafter that has answered a PING after 5 ms."""
+    """Return a drafter that has answered a PING after 5 ms."""
     greeting = hello(name, engine="llama", model="small.gguf")
     made = DrafterPeer(identity=name.encode(), hello=greeting, link=Link(0.0))
     made.link.pong(made.link.ping(1.0), 0.25, 1.005)
     return made
 
 
-def verifier(sessions=1, drafters=1, now=152.0, ended=()):
-    """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
-    stats = VerifierStats(0.0)
-    traffic = WireSection()
-    for reason in ended:
-        over = vev.SessionEnded(
-            session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
-        )
-        stats.ended(over)
-    traffic.rejected["magic"] += 1
-    traffic.handshake_failures["hello"] += 1
+def end(stats, reason):
+    """Count a session that ended for a reason."""
+    ended = vev.SessionEnded(
+        session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
+    )
+    stats.ended(ended)
+
+
+def generated():
+    """Return a session with a whole text."""
     limits = TargetLimits(4096, 16, frozenset())
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), limits)
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
-    rows = [session_row(machine, None, now)] * sessions
-    peers = [peer(f"mac:{number}") for number in range(drafters)]
-    known = {peer.identity: peer.describe() for peer in peers}
-    report = vev.CoreReport(
-        sessions=rows,
-        drafters=dict.fromkeys(known, MEASURED),
+    return machine
+
+
+def core_report(machine, sessions, peers, now):
+    """Return the report of a core that has so many sessions, all like one."""
+    return vev.CoreReport(
+        sessions=[session_row(machine, None, now)] * sessions,
+        drafters=dict.fromkeys(peers, MEASURED),
         kept=2,
         draft_n=machine.draft_n,
         prefix_cache=PREFIX_CACHE,
@@ -76,31 +75,52 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
         step_s=0.034,
         steps={0: {1: 0.034}},
     )
-    model = INFO.named() | {"reproducible": False, "model_hash": None}
+
+
+def process_facts(model):
+    return facts(ENGINE, model, ADDRESS, encrypted=False)
+
+
+def verifier(sessions=1, drafters=1, now=152.0, ended=()):
+    """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
+    stats = VerifierStats(0.0)
+    for reason in ended:
+        end(stats, reason)
+    traffic = WireSection()
+    traffic.rejected["magic"] += 1
+    traffic.handshake_failures["hello"] += 1
+    peers = {}
+    for number in range(drafters):
+        made = peer(f"mac:{number}")
+        peers[made.identity] = made.describe()
+    model = INFO.named()
+    model["reproducible"] = False
+    model["model_hash"] = None
     return stats.snapshot(
         max_sessions=INFO.max_sessions,
-        core=report,
-        peers=known,
+        core=core_report(generated(), sessions, peers, now),
+        peers=peers,
         traffic=traffic,
         now=now,
         live=sessions,
         queued=3,
-        **facts(ENGINE, model, ADDRESS, encrypted=False),
+        **process_facts(model),
     )
 
 
 def drafter(now=152.0):
-    stats, traffic = DrafterStats(0.0), WireSection()
-    traffic.rejected["magic"] += 1
-    stats.worked(
-        ev.WorkReport(ended=now - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
-    )
+    """Return a drafter's snapshot after one step."""
+    stats = DrafterStats(0.0)
+    work = ev.WorkReport(ended=now - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
+    stats.worked(work)
     stats.prefix_cache = PREFIX_CACHE
+    traffic = WireSection()
+    traffic.rejected["magic"] += 1
     return stats.snapshot(
         max_sessions=INFO.max_sessions,
         draft_ns=[0],
         traffic=traffic,
         now=now,
         verifiers=[],
-        **facts(ENGINE, INFO.named(), ADDRESS, encrypted=False),
+        **process_facts(INFO.named()),
     )
