@@ -1,6 +1,7 @@
 """`specmesh generate` against running daemons: the text is the target's, the numbers are sane."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from harness.tables import cases
@@ -11,10 +12,20 @@ from specmesh.core.sampling.sampler import Penalties, SamplingParams
 PROMPT = "Once upon a time"
 N = 200
 TEXT = sim_text(PROMPT, N) + "\n"
+COLOUR = "\x1b[32m"
+NO_COLOUR = "\x1b[39m"
 
 
 def report_of(daemon: Daemon, *options: object, tokens: int = N) -> Json:
-    return generate(daemon, PROMPT, *options, max_tokens=tokens, json=True).json
+    done = generate(daemon, PROMPT, *options, max_tokens=tokens, json=True)
+    return done.json
+
+
+def assert_quiet(done: Done, text: str) -> None:
+    """Assert that a command ended well, with a text on stdout and nothing on stderr."""
+    assert done.code == 0
+    assert done.err == ""
+    assert done.out == text
 
 
 def drafting(daemon: Daemon, *options: object, least: int = 1) -> Json:
@@ -39,16 +50,19 @@ ODD = ["a\0b", "\x1b[31m", "e\u0301 \u200d \U0001f9d1\u200d\U0001f680", "\ufeffx
 def test_text_is_the_targets_own(daemon, prompt):
     """stdout has only the text and a newline; `-` reads the prompt unchanged."""
     done = generate(daemon, "-", max_tokens=N, stdin=prompt)
-    assert (done.code, done.out, done.err) == (0, sim_text(prompt, N) + "\n", "")
+    assert_quiet(done, sim_text(prompt, N) + "\n")
 
 
 @pytest.mark.fault("E7.83")
 def test_a_prompt_that_is_no_text(pair):
-    generate(pair["verifier"], os.fsdecode(b"caf\xe9")).refused(2, "is not UTF-8", "iconv")
+    prompt = os.fsdecode(b"caf\xe9")
+    done = generate(pair["verifier"], prompt)
+    done.refused(2, "is not UTF-8", "iconv")
 
 
 def test_a_stop_string_that_is_no_text(pair):
-    done = generate(pair["verifier"], "x", "--stop", os.fsdecode(b"\xff"))
+    stop = os.fsdecode(b"\xff")
+    done = generate(pair["verifier"], "x", "--stop", stop)
     done.refused(2, "is not UTF-8")
 
 
@@ -63,34 +77,45 @@ def test_a_locale_without_utf_8(pair, env):
     """The prompt arrives as it was typed; a character the locale lacks is shown as `?`."""
     words = ("generate", "Grüße", "--socket", pair["verifier"].socket, "--max-tokens", N)
     done = command(*words, env=env, shell='exec "$@"')  # noqa: S604
-    assert (done.code, done.err) == (0, "")
-    assert done.out == sim_text("Grüße", N).encode("ascii", "replace").decode() + "\n"
+    shown = sim_text("Grüße", N).encode("ascii", "replace")
+    assert_quiet(done, shown.decode() + "\n")
 
 
 def test_json_has_the_text(daemon):
     report = report_of(daemon)
     assert report["schema_version"] == 1
     assert report["token_ids"] == sim_ids(PROMPT, N)
-    assert (report["text"], report["finish_reason"]) == (sim_text(PROMPT, N), "length")
+    assert report["text"] == sim_text(PROMPT, N)
+    assert report["finish_reason"] == "length"
     assert report["prompt_token_ids"] == list(PROMPT.encode())
-    assert (report["prompt_tokens"], report["generated_tokens"]) == (len(PROMPT), N)
+    assert report["prompt_tokens"] == len(PROMPT)
+    assert report["generated_tokens"] == N
     assert isinstance(report["seed"], int)
 
 
 def test_json_counts_drafts(daemon):
     report = drafting(daemon, "--draft-n", 4)
     accepted = report["accepted"]
+    drafted = report["drafted"]
     rounds = report["rounds"]
-    histogram = report["accept_histogram"]
     assert report["generated_tokens"] == accepted + rounds
-    assert 0 < accepted <= report["drafted"] <= 4 * rounds
-    assert report["acceptance_rate"] == pytest.approx(accepted / report["drafted"], abs=1e-4)
+    assert 0 < accepted <= drafted <= 4 * rounds
+    rate = accepted / drafted
+    assert report["acceptance_rate"] == pytest.approx(rate, abs=1e-4)
     assert report["mean_acceptance_length"] == pytest.approx(1 + accepted / rounds, abs=1e-4)
-    assert len(histogram) <= 4 + 1
-    assert sum(histogram) == rounds
-    assert sum(count * times for count, times in enumerate(histogram)) == accepted
     assert report["draft_n_last"] == 4
     assert report["drafter"] is not None
+
+
+def test_json_counts_rounds_by_their_drafts_that_stood(daemon):
+    report = drafting(daemon, "--draft-n", 4)
+    histogram = report["accept_histogram"]
+    assert len(histogram) <= 4 + 1
+    assert sum(histogram) == report["rounds"]
+    accepted = 0
+    for count, times in enumerate(histogram):
+        accepted += count * times
+    assert accepted == report["accepted"]
 
 
 def test_json_has_sane_times(daemon):
@@ -113,9 +138,11 @@ VERBOSE = "rounds accepted time_s verify_ms speedup_vs_one_token_step one_token_
 def test_verbose_writes_the_report_to_stderr(pair):
     """It has the names of --json; stdout has only the text."""
     done = generate(pair["verifier"], PROMPT, max_tokens=N, verbose=True)
-    assert (done.code, done.out) == (0, TEXT)
+    assert done.code == 0
+    assert done.out == TEXT
     shown = dict(line.split(None, 1) for line in done.err.splitlines())
-    assert (shown["prompt_tokens"], shown["generated_tokens"]) == (str(len(PROMPT)), str(N))
+    assert shown["prompt_tokens"] == str(len(PROMPT))
+    assert shown["generated_tokens"] == str(N)
     assert set(VERBOSE.split()) <= set(shown)
 
 
@@ -130,65 +157,73 @@ def show_drafts(daemon: Daemon, mark: str, **options: object) -> str:
 
 
 def test_show_drafts_marks_the_same_text(pair):
-    shown = show_drafts(pair["verifier"], "\x1b[32m")
-    assert shown.replace("\x1b[32m", "").replace("\x1b[39m", "") == TEXT
+    shown = show_drafts(pair["verifier"], COLOUR)
+    plain = shown.replace(COLOUR, "").replace(NO_COLOUR, "")
+    assert plain == TEXT
 
 
 def test_drafts_are_marked_without_colours(pair):
-    assert "\x1b" not in show_drafts(pair["verifier"], "[[", env={"NO_COLOR": "1"})
+    shown = show_drafts(pair["verifier"], "[[", env={"NO_COLOR": "1"})
+    assert "\x1b" not in shown
 
 
 @pytest.mark.fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(daemon):
     options = ("--temperature", 8, "--seed", 7)
     expected = sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
-    with_drafts = drafting(daemon, *options, "--draft-n", 4)
-    assert (with_drafts["seed"], with_drafts["token_ids"]) == (7, expected)
-    assert report_of(daemon, *options, "--draft-n", 0)["token_ids"] == expected
+    report = drafting(daemon, *options, "--draft-n", 4)
+    assert report["seed"] == 7
+    assert report["token_ids"] == expected
+    report = report_of(daemon, *options, "--draft-n", 0)
+    assert report["token_ids"] == expected
 
 
 SEVERAL = ("--max-tokens", 12, "--temperature", 4, "--top-k", 60, "--seed", 7, "--n", 3)
-SEVERAL_TEXTS = [
-    sim_text(PROMPT, 12, SamplingParams(temperature=4, top_k=60, seed=seed)) for seed in (7, 8, 9)
-]
+SEEDS = [7, 8, 9]
+
+
+def text_of_seed(seed: int) -> str:
+    return sim_text(PROMPT, 12, SamplingParams(temperature=4, top_k=60, seed=seed))
 
 
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon):
     done = generate(daemon, PROMPT, *SEVERAL)
-    assert len(set(SEVERAL_TEXTS)) == 3
-    assert (done.code, done.out) == (0, "\n".join([*SEVERAL_TEXTS, ""]))
-    lines = [f"specmesh: text {number} of 3, seed {6 + number}" for number in (1, 2, 3)]
-    assert done.err.splitlines() == lines
+    texts = list(map(text_of_seed, SEEDS))
+    assert len(set(texts)) == 3
+    assert done.code == 0
+    assert done.out == "\n".join([*texts, ""])
+    lines = done.err.splitlines()
+    assert lines == [f"specmesh: text {number} of 3, seed {6 + number}" for number in (1, 2, 3)]
 
 
 def test_several_texts_as_json(daemon):
-    choices = generate(daemon, PROMPT, *SEVERAL, json=True).json["choices"]
-    assert [choice["text"] for choice in choices] == SEVERAL_TEXTS
-    assert [choice["seed"] for choice in choices] == [7, 8, 9]
+    report = generate(daemon, PROMPT, *SEVERAL, json=True).json
+    choices = report["choices"]
+    assert [choice["seed"] for choice in choices] == SEEDS
+    for choice in choices:
+        assert choice["text"] == text_of_seed(choice["seed"])
 
 
-def penalised(**penalties: float) -> SamplingParams:
-    return SamplingParams(temperature=8, seed=3, penalties=Penalties(**penalties))
-
-
-@pytest.mark.parametrize(
-    ("options", "params"),
-    [
-        (("--top-k", 5), SamplingParams(temperature=8, top_k=5, seed=3)),
-        (("--top-p", 0.5), SamplingParams(temperature=8, top_p=0.5, seed=3)),
-        (("--min-p", 0.3), SamplingParams(temperature=8, seed=3, min_p=0.3)),
-        (("--presence-penalty", 40, "--repeat-last-n", -1), penalised(presence=40.0, window=-1)),
-        (("--frequency-penalty", 9), penalised(frequency=9.0)),
-        (("--presence-penalty", -9), penalised(presence=-9.0)),
-    ],
-    ids=["top-k", "top-p", "min-p", "window", "frequency", "presence"],
+@cases(
+    "options, params, penalties",
+    """
+    [["--top-k", 5], {"top_k": 5}, {}]
+    [["--top-p", 0.5], {"top_p": 0.5}, {}]
+    [["--min-p", 0.3], {"min_p": 0.3}, {}]
+    [["--presence-penalty", 40, "--repeat-last-n", -1], {}, {"presence": 40.0, "window": -1}]
+    [["--frequency-penalty", 9], {}, {"frequency": 9.0}]
+    [["--presence-penalty", -9], {}, {"presence": -9.0}]
+    """,
 )
-def test_sampling_options_are_what_the_verifier_samples_with(pair, options, params):
+def test_the_verifier_samples_with_the_options(pair, options, params, penalties):
     """Filters and penalties go over HTTP and the wire."""
-    sampling = ("--temperature", 8, "--seed", 3, *options)
-    expected = sim_ids(PROMPT, 30, params)
-    assert report_of(pair["drafter"], *sampling, tokens=30)["token_ids"] == expected
-    assert expected != sim_ids(PROMPT, 30, SamplingParams(temperature=8, seed=3))
+    plain = SamplingParams(temperature=8, seed=3)
+    sampling = replace(plain, **params, penalties=Penalties(**penalties))
+    expected = sim_ids(PROMPT, 30, sampling)
+    words = ("--temperature", 8, "--seed", 3, *options)
+    report = report_of(pair["drafter"], *words, tokens=30)
+    assert report["token_ids"] == expected
+    assert expected != sim_ids(PROMPT, 30, plain)
 
 
 def with_strategy(pair: dict[str, Daemon], strategy: str, least: int) -> Json:
@@ -197,29 +232,34 @@ def with_strategy(pair: dict[str, Daemon], strategy: str, least: int) -> Json:
     return drafting(pair["drafter"], *options, *strategy_options, least=least)
 
 
-@pytest.mark.parametrize(("strategy", "exact"), [("probabilistic", True), ("threshold", False)])
+@cases("strategy, exact", '["probabilistic", true] ["threshold", false]')
 def test_strategies(pair, strategy, exact):
     """The report names the strategy and whether it is exact."""
     report = with_strategy(pair, strategy, least=11)
-    assert (report["strategy"], report["exact"]) == (strategy, exact)
+    assert report["strategy"] == strategy
+    assert report["exact"] is exact
     assert len(report["token_ids"]) == N
 
 
 def test_probabilistic_drafts_come_with_distributions(pair):
     report = with_strategy(pair, "probabilistic", least=11)
-    assert max(report["bytes_sent"], report["bytes_received"]) > 100 * report["drafted"]
+    largest = max(report["bytes_sent"], report["bytes_received"])
+    assert largest > 100 * report["drafted"]
 
 
 def test_greedy_drafts_of_sampled_texts_hardly_stand(pair):
     report = with_strategy(pair, "greedy", least=0)
-    assert (report["strategy"], report["exact"]) == ("greedy", True)
+    assert report["strategy"] == "greedy"
+    assert report["exact"] is True
     assert report["accepted"] <= 10
-    assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=3, seed=5))
+    sampling = SamplingParams(temperature=3, seed=5)
+    assert report["token_ids"] == sim_ids(PROMPT, N, sampling)
 
 
 def test_closed_stdout_ends_quietly(pair):
     """`specmesh generate ... | head -c 3` has no traceback, and its session ends."""
     daemon = pair["verifier"]
     done = generate(daemon, PROMPT, max_tokens=2000, shell='"$@" | head -c 3')  # noqa: S604
-    assert (done.out, done.err) == (sim_text(PROMPT, 3), "")
+    assert done.out == sim_text(PROMPT, 3)
+    assert done.err == ""
     until(lambda: daemon.live() == 0, "the session is cancelled")
