@@ -34,75 +34,78 @@ def crossed(message):
     return decode(encode(message))
 
 
-CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
+def assert_crosses(request):
+    asked = DrafterRequest(request=request, client=None)
+    message = crossed(open_of(asked, 9))
+    assert requested(message) == request
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        Request("hi", None, PARAMS),
-        Request("hi", (1, 2), PARAMS),
-        Request("", None, PARAMS, messages=CHAT, continued=True),
-    ],
-)
-def test_requests_cross_the_wire(request_):
-    message = crossed(open_of(DrafterRequest(request=request_, client=None), 9))
-    assert requested(message) == request_
+@pytest.mark.parametrize("ids", [None, (1, 2)])
+def test_prompts_cross_the_wire(ids):
+    assert_crosses(Request("hi", ids, PARAMS))
+
+
+def test_chats_cross_the_wire():
+    user = ChatMessage("user", "hi", name="ann")
+    assistant = ChatMessage("assistant", "The ")
+    assert_crosses(Request("", None, PARAMS, messages=(user, assistant), continued=True))
 
 
 def test_a_message_without_content_is_empty():
-    [message] = requested(replace(OPEN, messages=[{"role": "user"}])).messages
+    order = replace(OPEN, messages=[{"role": "user"}])
+    [message] = requested(order).messages
     assert message == ChatMessage("user", "")
 
 
 def test_a_resumed_request():
     order = replace(OPEN, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True)
     resumed = requested(order)
-    assert (resumed.prompt_ids, resumed.generated) == ((1, 2), (3,))
-    assert (resumed.id, resumed.named_only) == ("cmpl-1", True)
+    assert resumed.prompt_ids == (1, 2)
+    assert resumed.generated == (3,)
+    assert resumed.id == "cmpl-1"
+    assert resumed.named_only
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [(GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema")],
-)
-def test_grammars_that_no_session_can_have(text, kind):
-    options = OPEN.options | {"grammar": text, "grammar_kind": kind}
+def assert_refused(**changes):
+    order = replace(OPEN, **changes)
     with pytest.raises(RequestError):
-        requested(replace(OPEN, options=options))
+        requested(order)
+
+
+@pytest.mark.parametrize("text", ["[]", " " * 70_000], ids=["no schema", "too long"])
+def test_schemas_that_no_session_can_have(text):
+    assert_refused(options={**OPEN.options, "grammar": text, "grammar_kind": "json_schema"})
+
+
+def test_a_grammar_of_an_unknown_kind_is_refused():
+    assert_refused(options={**OPEN.options, "grammar": GRAMMAR.text, "grammar_kind": "regex"})
 
 
 def test_a_prompt_longer_than_its_ids_is_refused():
-    with pytest.raises(RequestError):
-        requested(replace(OPEN, ids=[1], n_prompt=2))
+    assert_refused(ids=[1], n_prompt=2)
 
 
-def params_of(**sampling):
-    sampled = SamplingParams(**sampling)
-    return SessionParams(
-        sampled, 20, draft_n=5, stop=("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False
+FILTERS = SamplingParams(temperature=1.0, top_k=3, top_p=0.5, seed=2**32 - 1, min_p=0.1)
+BIASES = SamplingParams(logit_bias=((5, 1.5), (0, -1e9)))
+PENALTIES = SamplingParams(penalties=Penalties(1.1, 0.5, -0.5, 9))
+WHOLE_WINDOW = SamplingParams(penalties=Penalties(2.0, window=-1))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), FILTERS, BIASES, PENALTIES, WHOLE_WINDOW])
+def test_options_cross_the_wire(sampling):
+    params = SessionParams(
+        sampling, 20, draft_n=5, stop=("x",), logprobs=2, grammar=GRAMMAR, cache_prompt=False
     )
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        params_of(),
-        params_of(temperature=1.0, top_k=3, top_p=0.5, seed=2**32 - 1, min_p=0.1),
-        params_of(penalties=Penalties(1.1, 0.5, -0.5, 9), logit_bias=((5, 1.5), (0, -1e9))),
-        params_of(penalties=Penalties(2.0, window=-1)),
-    ],
-)
-def test_options_cross_the_wire(params):
-    assert (
-        wire_params(crossed(m.Open(ref=9, prompt="hi", options=params.named())).options) == params
-    )
+    order = crossed(replace(OPEN, options=params.named()))
+    assert wire_params(order.options) == params
 
 
 def test_the_largest_distribution_fits_a_frame():
     """A frame holds as many tokens, as heavy, as a drafter may sample from."""
     assert m.MAX_SUPPORT == MAX_PROPOSAL
-    proposals = (Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL),) * 32
+    tokens = tuple(range(MAX_PROPOSAL))
+    weights = (HEAVIEST,) * MAX_PROPOSAL
+    proposals = (Proposal(tokens, weights),) * 32
     message = m.DraftProbs(7, 3, 9, (5,) * 32, *flattened(proposals))
     drafts = crossed(message)
     assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == proposals
@@ -112,7 +115,8 @@ def test_the_largest_session_fits_a_frame():
     """One OPENED holds the longest options of a request, in letters that JSON escapes."""
     biases = ((2**31 - 1, -1.2345678901234567e-300),) * MAX_BIASES
     grammar = check_grammar(Grammar(GrammarKind.GBNF, '"' * MAX_GRAMMAR))
-    stops = stops_of(["\x01" * (MAX_TOGETHER // MAX_STOPS)] * MAX_STOPS)
+    longest_stop = "\x01" * (MAX_TOGETHER // MAX_STOPS)
+    stops = stops_of([longest_stop] * MAX_STOPS)
     params = SessionParams(SamplingParams(logit_bias=biases), 20, stop=stops, grammar=grammar)
     opened = crossed(m.Opened(3, 0, 12, params.named()))
     assert wire_params(opened.options) == params
@@ -181,7 +185,8 @@ def test_accepted_drafts_of_a_grammar_are_counted():
     sender = Sender((1, 2, 3), 0)
     accepted = 0
     for _ in range(40):
-        accepted += sum(truth.accepted for truth in sender.grow(range(24), 4.0, accepted=24))
+        for truth in sender.grow(range(24), 4.0, accepted=24):
+            accepted += truth.accepted
     assert accepted > 40 * 24 - 256
 
 
@@ -189,9 +194,10 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Each SYNC frame starts at the end of the one before, with the CRC of all ids before it."""
     ids = list(range(2 * m.MAX_TOKENS + 3))
     sender = Sender(ids, 4)
-    places = [(frame.base, frame.prefix_crc) for frame in sender.syncs]
-    bases = [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
-    assert places == [(base, sender.prefix.crc_at(base)) for base in bases]
+    bases = [frame.base for frame in sender.syncs]
+    assert bases == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
+    for frame in sender.syncs:
+        assert frame.prefix_crc == sender.prefix.crc_at(frame.base)
     assert sender.received == ids
 
 
