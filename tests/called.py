@@ -10,14 +10,18 @@ Call = tuple[str, dict[str, Any]]
 
 
 def spelt(form: ToolFormat, *calls: Call, before: str = "") -> str:
-    written = [
-        ToolCall("", name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls
-    ]
+    written: list[ToolCall] = []
+    for name, arguments in calls:
+        text = json.dumps(arguments, ensure_ascii=False)
+        written.append(ToolCall("", name, text))
     return before + write_calls(form, written)
 
 
 def cut_up(text: str, cuts: list[int]) -> list[str]:
-    return [
-        text[begin:end]
-        for begin, end in pairwise([0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)])
-    ]
+    """Return the parts of a text between cuts, of which each is some place in it."""
+    length = len(text)
+    places = [0, length]
+    for cut in cuts:
+        places.append(cut % (length + 1))
+    places.sort()
+    return [text[begin:end] for begin, end in pairwise(places)]

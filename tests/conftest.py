@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def forget_configuration() -> None:
-    """Let each module's logger be configured again: it keeps the configuration of its first line."""
+    """Let each module's logger be configured again: it keeps that of its first line."""
     lazy = type(structlog.get_logger())
     for module in list(sys.modules.values()):
         logger = getattr(module, "log", None)

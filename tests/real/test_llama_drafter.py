@@ -24,35 +24,43 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
     target = real_models.path("smollm2-f16.gguf")
     verifier = shared.verifier(target, *OPTIONS, "--reproducible", engine="llama")
     draft = real_models.path("smollm2-q4_0.gguf")
-    return {"verifier": verifier, "drafter": shared.drafter(draft, *OPTIONS, engine="llama")}
+    drafter = shared.drafter(draft, *OPTIONS, engine="llama")
+    return {"verifier": verifier, "drafter": drafter}
 
 
 @pytest.fixture(scope="module")
 def alone(pair: dict[str, Daemon]) -> dict[str, list[int]]:
-    """The ids that follow each prompt without drafts, by its name."""
-    asked = {name: body(prompt, N, draft_n=0) for name, prompt in PROMPTS.items()}
-    return {name: complete(pair["verifier"], request).ids for name, request in asked.items()}
+    """Return the ids that follow each prompt without drafts, by its name."""
+    found: dict[str, list[int]] = {}
+    for name, prompt in PROMPTS.items():
+        asked = body(prompt, N, draft_n=0)
+        found[name] = complete(pair["verifier"], asked).ids
+    return found
 
 
 @pytest.mark.parametrize("draft_n", ["auto", 4])
 @pytest.mark.parametrize("name", PROMPTS)
 def test_drafts_change_no_id(pair, alone, name, draft_n):
-    found = complete(pair["verifier"], body(PROMPTS[name], N, draft_n=draft_n)).ids
-    assert found == alone[name]
+    asked = body(PROMPTS[name], N, draft_n=draft_n)
+    found = complete(pair["verifier"], asked)
+    assert found.ids == alone[name]
 
 
 def test_the_drafters_clients_get_the_same_ids(pair, alone):
-    found = complete(pair["drafter"], body(PROMPTS["function"], N)).ids
-    assert found == alone["function"]
+    asked = body(PROMPTS["function"], N)
+    found = complete(pair["drafter"], asked)
+    assert found.ids == alone["function"]
 
 
 def test_a_sampled_text_is_its_seeds(pair):
     sampled = {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     asked = body(PROMPTS["planets"], N) | sampled
-    drafted = complete(pair["verifier"], asked | {"draft_n": 4}).ids
-    assert drafted == complete(pair["verifier"], asked | {"draft_n": 0}).ids
+    drafted = complete(pair["verifier"], asked | {"draft_n": 4})
+    undrafted = complete(pair["verifier"], asked | {"draft_n": 0})
+    assert drafted.ids == undrafted.ids
 
 
 def test_most_drafts_are_accepted(pair):
     asked = [body(prompt, N, draft_n=4) for prompt in PROMPTS.values()]
-    assert acceptance(drafted_texts(pair["verifier"], asked, least=N)) > 0.5
+    texts = drafted_texts(pair["verifier"], asked, least=N)
+    assert acceptance(texts) > 0.5

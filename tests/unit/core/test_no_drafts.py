@@ -76,7 +76,9 @@ class World:
 
     def __init__(self, draft_n=2, sampling=GREEDY, constraint=None, owner=None, drafters=()):
         self.core = core_of_two()
-        self.now, self.noted, self.ended = 0.0, [], []
+        self.now = 0.0
+        self.noted = []
+        self.ended = []
         for drafter, n_ctx in drafters:
             self.handle(vev.DrafterJoined(drafter, n_ctx))
         request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n=draft_n))
