@@ -34,10 +34,13 @@ class Told:
         self.router = router
         self.session = session
         self.order = order
-        self.known = Prefix((*PROMPT, *TEXT[:said]) if said else tuple(order.ids) or PROMPT)
+        ids = tuple(order.ids) or PROMPT
+        if said:
+            ids = (*PROMPT, *TEXT[:said])
+        self.known = Prefix(ids)
         options = order.options | {"temperature": 0}
-        router.say(m.Opened(session, order.ref, len(PROMPT), options))
-        router.say(m.Sync(session, 0, 0, tuple(self.known[0:]), 0))
+        opened = m.Opened(session, order.ref, len(PROMPT), options)
+        router.say(opened, m.Sync(session, 0, 0, ids, 0))
 
     def more(self, count: int, *, logprobs: bool = False) -> "Told":
         """Send the next ids, perhaps with log-probabilities that differ by position."""
@@ -47,7 +50,8 @@ class Told:
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
         if logprobs:
             values = [-float(at) for at in range(begin, begin + len(ids))]
-            self.router.say(m.Logprobs(session=self.session, base=base, chosen=values))
+            logprobs = m.Logprobs(session=self.session, base=base, chosen=values)
+            self.router.say(logprobs)
         self.known.extend(ids)
         return self
 
@@ -59,10 +63,11 @@ class Told:
 
 
 def back(router: Scripted, **changes: object) -> None:
-    """The verifier goes away, and comes back, or another in its place."""
+    """Let the verifier go away, and come back, or another in its place."""
     router.say(m.Bye())
     router.expect(m.Hello)
-    router.say(welcome(**({"verifier": "w"} | changes)))
+    changes.setdefault("verifier", "w")
+    router.say(welcome(**changes))
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
@@ -75,25 +80,30 @@ def by_name(ref: int, name: str = NAME) -> m.Open:
 
 
 def asked(max_tokens: int = 200, timeout: float = PATIENCE) -> Request:
-    return replace(request(max_tokens, None), id=NAME, reconnect_timeout=timeout)
+    made = request(max_tokens, None)
+    return replace(made, id=NAME, reconnect_timeout=timeout)
 
 
 def wanted(name: str = NAME) -> Request:
-    named = {"prompt_ids": None, "id": name, "named_only": True}
-    return replace(request(1, ids=()), **named, reconnect_timeout=PATIENCE)
+    made = request(1, ids=())
+    made = replace(made, prompt_ids=None, reconnect_timeout=PATIENCE)
+    return replace(made, id=name, named_only=True)
 
 
 def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
     """Return a drafter's part of a session: OPENED, all ids in their places, DONE."""
     opened = peer.expect(m.Opened)
     known = Prefix()
-    while not isinstance(told := peer.expect(m.Sync, m.Truth, m.Done), m.Done):
-        assert told.session == opened.session
-        assert known.holds(told.base, told.prefix_crc), "a gap"
-        known.truncate(told.base)
-        known.extend(told.ids)
-    assert told.length == len(known)
-    return opened, known[0:], told
+    while True:
+        message = peer.expect(m.Sync, m.Truth, m.Done)
+        if isinstance(message, m.Done):
+            break
+        assert message.session == opened.session
+        assert known.holds(message.base, message.prefix_crc), "a gap"
+        known.truncate(message.base)
+        known.extend(message.ids)
+    assert message.length == len(known)
+    return opened, known[0:], message
 
 
 def sessions(running: Running) -> dict[str, object]:
@@ -105,4 +115,5 @@ def kept(verifier: Running, count: int = 1) -> None:
 
 
 def slow(max_sessions: int = 8) -> Flaky:
-    return Flaky(SimSettings(step_ms=2, max_sessions=max_sessions))
+    settings = SimSettings(step_ms=2, max_sessions=max_sessions)
+    return Flaky(settings)

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 from harness.loops import PROMPT, Bench, request, until, welcome, welcomed
+from harness.tables import cases
 from named_texts import NAME, TEXT, Told, asked, back, wanted
 
 from specmesh import errors
@@ -22,33 +23,40 @@ from specmesh.wire.codec import encode
 
 
 def of_version(version: int, frame: bytes) -> bytes:
+    """Return a frame with another version byte and the checksum of that."""
     frame = b"SM" + bytes([version]) + frame[3:-4]
-    return frame + crc32(frame).to_bytes(4, "little")
+    checksum = crc32(frame)
+    return frame + checksum.to_bytes(4, "little")
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (encode(m.Error("version", "I speak version 9")), ["refused", "version 9"]),
-        (of_version(9, encode(welcome())), ["version 9", "this drafter 2", "update"]),
-    ],
-    ids=["version told", "version seen"],
-)
+ERROR = encode(m.Error("version", "I speak version 9"))
+WELCOME = of_version(9, encode(welcome()))
+ANSWERS = {
+    "version told": (ERROR, ["refused", "version 9"]),
+    "version seen": (WELCOME, ["version 9", "this drafter 2", "update"]),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.fault("E8.98")
-def test_a_verifier_of_another_version(bench, answer, words):
+def test_a_verifier_of_another_version(bench, name):
     """The drafter stays, gives the reason, and serves once the verifier was updated."""
-    router, drafter = bench.router(), bench.drafter()
+    answer, words = ANSWERS[name]
+    router = bench.router()
+    drafter = bench.drafter()
     router.expect(m.Hello)
     router.raw(answer)
-    words = [*words, bench.address]
-    until(lambda: all(word in drafter.trouble for word in words), "it says why")
+    for word in (*words, bench.address):
+        until(lambda word=word: word in drafter.trouble, f"it says {word}")
     [shown] = drafter.stats()["verifiers"]
     assert shown["refusal"] == shown["no_drafts"] == drafter.trouble
     error = drafter.ask(request()).error()
-    assert (type(error), str(error)) == (errors.DaemonUnreachable, drafter.trouble)
+    assert type(error) is errors.DaemonUnreachable
+    assert str(error) == drafter.trouble
     router.say(welcome())
     until(lambda: drafter.welcome, "it is welcome")
-    assert drafter.stats()["verifiers"][0]["refusal"] is None
+    [shown] = drafter.stats()["verifiers"]
+    assert shown["refusal"] is None
     assert bench.errors.empty()
 
 
@@ -64,7 +72,7 @@ def test_a_damaged_frame_after_the_welcome(bench):
     """
     router, drafter = welcomed(bench)
     router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
-    router.raw(of_version(9, encode(welcome())))
+    router.raw(WELCOME)
     router.say(m.Ping(5))
     router.expect(m.Pong)
     assert drafter.stats()["wire"]["rejected"] == {"checksum": 1, "version": 1}
@@ -76,20 +84,19 @@ def test_a_damaged_frame_after_the_welcome(bench):
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [m.Vocab(0, ["!"]), m.Vocab(0, ["ü"]), m.Vocab(0, ["YQ=="])],
-    ids=["not base64", "not ASCII", "not as told"],
+    "token", ["!", "ü", "YQ=="], ids=["not base64", "not ASCII", "not as told"]
 )
 @pytest.mark.fault("E7.78")
-def test_a_lying_vocabulary(bench, answer):
+def test_a_lying_vocabulary(bench, token):
     """No client is served by it, and each gets the reason; it is asked for once, and another
     verifier's is taken.
     """
-    router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
+    router = bench.router()
+    drafter = bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))
     router.expect(m.Vocab)
-    router.say(answer)
+    router.say(m.Vocab(0, [token]))
     until(lambda: "the verifier's vocabulary" in drafter.trouble, "it says why")
     assert drafter.stats()["verifiers"][0]["refusal"] in drafter.trouble
     router.say(m.Bye())
@@ -102,9 +109,30 @@ def test_a_lying_vocabulary(bench, answer):
     router.expect(m.Hello)
     router.say(welcome(verifier="w"))
     asked = router.expect(m.Vocab)
-    router.say(m.Vocab(asked.start, chunk(SimVerifier(SimSettings()).vocabulary, 0)))
+    vocabulary = SimVerifier(SimSettings()).vocabulary
+    router.say(m.Vocab(asked.start, chunk(vocabulary, 0)))
     until(lambda: drafter.welcome, "it is served by")
     assert bench.errors.empty()
+
+
+FOR_NOBODY = [
+    m.Truth(99, 5, 1, (1, 2), 4),
+    m.Sync(99, 0, 0, (), 4),
+    m.Nack(99, 2**32 - 1, 1),
+    m.Done(99, "stop", 5),
+    m.Logprobs(session=99, base=0, chosen=[-1.0], top_ids=[2**32 - 1], top=[0.0]),
+    m.Close(99),
+    m.Draft(99, 0, 0, (1,)),
+    m.Error("session", "nonsense", 77),
+    m.Pong(12345),
+    m.Vocab(0, ["YQ=="]),
+]
+OPENINGS = [m.Opened(5, 0, 3, {"temperature": 0}), m.Opened(6, 0, 3, {"temperature": "hot"})]
+WILD = [
+    m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 255),
+    m.Sync(5, 0, 0, (-1,), 4),
+    m.Truth(5, 0, 99, (1,), 4),
+]
 
 
 def test_drafter_survives_a_hostile_verifier(bench):
@@ -115,57 +143,43 @@ def test_drafter_survives_a_hostile_verifier(bench):
     router, drafter = welcomed(bench)
     router.raw(b"junk")
     router.raw(b"two", b"parts")
-    for message in (
-        m.Truth(99, 5, 1, (1, 2), 4),
-        m.Sync(99, 0, 0, (), 4),
-        m.Nack(99, 2**32 - 1, 1),
-        m.Done(99, "stop", 5),
-        m.Logprobs(session=99, base=0, chosen=[-1.0], top_ids=[2**32 - 1], top=[0.0]),
-        m.Close(99),
-        m.Draft(99, 0, 0, (1,)),
-        m.Error("session", "nonsense", 77),
-        m.Pong(12345),
-        m.Vocab(0, ["YQ=="]),
-        m.Opened(5, 0, 3, {"temperature": 0}),
-        m.Opened(6, 0, 3, {"temperature": "hot"}),
-        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 255),
-        m.Sync(5, 0, 0, (-1,), 4),
-        m.Truth(5, 0, 99, (1,), 4),
-        m.Sync(5, 0, 0, PROMPT, 4),
-    ):
-        router.say(message)
+    router.say(*FOR_NOBODY, *OPENINGS, *WILD, m.Sync(5, 0, 0, PROMPT, 4))
     assert router.expect(m.Close).session == 6
     draft = router.expect(m.Draft)
-    assert (draft.session, draft.base) == (5, len(PROMPT))
+    assert draft.session == 5
+    assert draft.base == len(PROMPT)
     rejected = drafter.stats()["wire"]["rejected"]
-    assert (rejected["parts"], rejected["direction"], rejected["body"]) == (1, 2, 1)
+    assert rejected["parts"] == 1
+    assert rejected["direction"] == 2
+    assert rejected["body"] == 1
     assert sum(rejected.values()) == 5
 
 
-CODES = ("busy", "request", "engine", "session", "context")
-CLASSES = (
-    errors.Busy,
-    errors.RequestError,
-    errors.EngineError,
-    errors.NoSuchText,
-    errors.PromptTooLong,
-)
+CLASSES = {
+    "busy": errors.Busy,
+    "request": errors.RequestError,
+    "engine": errors.EngineError,
+    "session": errors.NoSuchText,
+    "context": errors.PromptTooLong,
+}
 
 
-@pytest.mark.parametrize(("code", "error"), [*zip(CODES, CLASSES, strict=True)])
-def test_refused_open(bench, code, error):
+@pytest.mark.parametrize("code", CLASSES)
+def test_refused_open(bench, code):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
     router.say(m.Error(code, "no room", order.ref))
     refusal = client.error()
-    assert (type(refusal), str(refusal)[-7:]) == (error, "no room")
+    assert type(refusal) is CLASSES[code]
+    assert str(refusal).endswith("no room")
 
 
 def test_hello_is_said_ever_more_rarely(bench):
     """Several drafters of one key, without an answer, stay within its limits."""
     began = time.monotonic()
-    router, _ = bench.router(), bench.drafter()
+    router = bench.router()
+    bench.drafter()
     for _ in range(4):
         router.expect(m.Hello)
     assert time.monotonic() > began + 0.25 + 0.5 + 1.0, (
@@ -185,9 +199,8 @@ def test_a_close_that_is_lost(bench, monkeypatch):
     monkeypatch.setattr(Dealer, "send", without_room)
     router, _ = welcomed(bench)
     before = router.peer
-    router.say(
-        m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3)
-    )
+    opened = m.Opened(5, 0, 3, {"temperature": 0})
+    router.say(opened, m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
     router.expect(m.Hello)
     assert router.peer != before
 
@@ -219,7 +232,9 @@ def test_a_text_is_opened_again_with_what_is_known(bench):
     begun.told.more(2)
     back(router)
     order = router.expect(m.Open)
-    assert (order.name, order.n_prompt, order.options["max_tokens"]) == (NAME, len(PROMPT), 20)
+    assert order.name == NAME
+    assert order.n_prompt == len(PROMPT)
+    assert order.options["max_tokens"] == 20
     assert tuple(order.ids) == (*PROMPT, *TEXT[:7])
     assert not order.adopt
     Told(router, order, 5).rest()
@@ -241,15 +256,14 @@ def test_a_verifier_that_does_not_come_back(bench, timeout):
     begun = Begun(bench, asked(20, timeout))
     begun.router.say(m.Bye())
     error = begun.client.error()
-    assert (type(error), error.address) == (errors.DaemonUnreachable, bench.address)
+    assert type(error) is errors.DaemonUnreachable
+    assert error.address == bench.address
     begun.returns()
     begun.client = begun.drafter.ask(wanted())
     begun.ends()
 
 
-@pytest.mark.parametrize(
-    "now", [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}]
-)
+@cases("now", '{"model": "another", "model_hash": "x"} {"model_hash": ""} {"model_hash": "y"}')
 def test_another_model_does_not_go_on(bench, now):
     """Equal ids would mean another text."""
     begun = Begun(bench, model_hash="x")
@@ -313,7 +327,8 @@ def test_why_a_text_ends_in_an_error(bench):
     begun.router.say(m.Error("request", "too much", begun.told.order.ref))
     begun.told.done("error")
     broken = begun.client.error()
-    assert (type(broken), str(broken)) == (errors.RequestError, "too much")
+    assert type(broken) is errors.RequestError
+    assert str(broken) == "too much"
 
 
 def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench):
