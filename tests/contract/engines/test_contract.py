@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from harness import engine_contract as contract
 from harness.engine_contract import GREEDY, N_BATCH, N_CTX, N_SEQ, predict, span, step, text_ids
+from harness.tables import cases
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -37,6 +38,12 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
         engine = LlamaVerifier(contract.llama_settings(request), n_batch=N_BATCH)
     yield engine
     engine.close()
+
+
+def all_at_once(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[np.float32]:
+    """Return the logits of a sequence that was empty."""
+    [rows] = step(engine, span(seq, 0, ids))
+    return rows
 
 
 def one_by_one(
@@ -81,31 +88,34 @@ class TestVerifier:
 
     def test_rows_at_once_equal_one_at_a_time(self, verifier):
         ids = text_ids(12)
-        assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
+        together = all_at_once(verifier, 0, ids)
+        assert_same_logits(together, one_by_one(verifier, 1, ids))
 
     def test_sequences_in_one_step_are_independent(self, verifier):
         texts = [text_ids(7, seed) for seed in range(N_SEQ)]
-        together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
+        spans = [span(seq, 0, ids) for seq, ids in enumerate(texts)]
+        together = step(verifier, *spans)
         for seq, ids in enumerate(texts):
             verifier.trim(seq, 0)
-            assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
+            assert_same_logits(together[seq], all_at_once(verifier, seq, ids))
 
     def test_prefill_and_last_row_in_one_step(self, verifier):
         """A sequence may have two spans in a step, as a prefill with logits of its last id only."""
         ids = text_ids(10)
-        full = step(verifier, span(0, 0, ids))[0]
-        (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
+        full = all_at_once(verifier, 0, ids)
+        prefill = span(1, 0, ids[:9], logits=False)
+        [last] = step(verifier, prefill, span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
     def test_trim_before_the_last_step(self, verifier):
         """Far back an engine holds the ids that it returns, and goes on from there."""
         ids = text_ids(20)
-        straight = step(verifier, span(0, 0, ids))[0]
+        straight = all_at_once(verifier, 0, ids)
         for start, end in ((0, 8), (8, 12), (12, 16)):
             step(verifier, span(1, start, ids[start:end]))
         held = verifier.trim(1, 6)
-        removes = verifier.info.capabilities.trimming == "removal"
-        assert held == (6 if removes else 0)
+        expected = 6 if verifier.info.capabilities.trimming == "removal" else 0
+        assert held == expected
         check_next(verifier, 1, held, ids, straight)
 
     def test_rejected_drafts_leave_no_trace(self, verifier):
@@ -139,7 +149,7 @@ class TestVerifier:
 
     def test_copies(self, verifier):
         ids = text_ids(20)
-        straight = step(verifier, span(0, 0, ids))[0]
+        straight = all_at_once(verifier, 0, ids)
         if verifier.info.capabilities.reuse != "copied":
             with pytest.raises(LocalProtocolError):
                 verifier.copy(1, 0, 6)
@@ -157,8 +167,9 @@ class TestVerifier:
 
     def test_offloaded(self, verifier):
         """Gone on with, cut, copied and freed as if it had stayed."""
-        ids, others = text_ids(20), text_ids(15, seed=4)
-        straight = step(verifier, span(0, 0, ids))[0]
+        ids = text_ids(20)
+        others = text_ids(15, seed=4)
+        straight = all_at_once(verifier, 0, ids)
         step(verifier, span(1, 0, ids[:12]))
         for seq in (0, 1, 1, 2):  # again, and an empty one
             verifier.offload(seq)
@@ -172,11 +183,12 @@ class TestVerifier:
         check_next(verifier, 0, held, ids, straight)
         check_next(verifier, 1, 12, ids, straight)
         verifier.trim(2, 0)
-        assert_same_logits(step(verifier, span(2, 0, ids))[0], straight)
+        assert_same_logits(all_at_once(verifier, 2, ids), straight)
 
-    @pytest.mark.parametrize(
-        ("seq", "source", "length"),
-        [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)],
+    @cases(
+        "seq, source, length",
+        "[1, 0, 0] [1, 0, 5] [1, 0, -1] [0, 0, 2] [2, 0, 2] [1, $SEQS, 2] [-1, 0, 2]",
+        SEQS=N_SEQ,
     )
     def test_bad_copies(self, verifier, seq, source, length):
         """Into a sequence that is not empty, of more or less than there is, or of none.
@@ -184,7 +196,7 @@ class TestVerifier:
         Refused, with nothing done.
         """
         ids = text_ids(6)
-        straight = step(verifier, span(1, 0, ids))[0]
+        straight = all_at_once(verifier, 1, ids)
         verifier.trim(1, 0)
         step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
         with pytest.raises(LocalProtocolError):
@@ -193,13 +205,12 @@ class TestVerifier:
         step(verifier, span(1, 0, ids))
 
 
+SIMPLE = ["sim", "ngram", "remapped"]
+LLAMA = contract.model_params(*contract.TINY)
 MLX = [pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS]
 
 
-@pytest.fixture(
-    scope="module",
-    params=["sim", "ngram", "remapped", *contract.model_params(*contract.TINY), *MLX],
-)
+@pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
 def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine: DraftEngine
     if request.param == "sim":
@@ -212,7 +223,8 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
         remap = compare(inner.vocabulary, vocabulary).remap
         engine = RemappedDrafter(inner, remap, vocabulary)
     elif request.param.startswith("mlx"):
-        engine = contract.mlx_drafter(request.param, request.getfixturevalue("make_hf"))
+        make_hf = request.getfixturevalue("make_hf")
+        engine = contract.mlx_drafter(request.param, make_hf)
     else:
         engine = LlamaDrafter(contract.llama_settings(request), n_batch=N_BATCH)
     yield engine
@@ -235,11 +247,9 @@ class TestDrafter:
         predict(drafter, 1, ids[:19], None)
         predict(drafter, 1, [50, 51], GREEDY)
         held = drafter.trim(1, length)
-        assert (
-            held == length
-            if drafter.info.capabilities.trimming == "removal"
-            else 0 <= held <= length
-        )
+        assert 0 <= held <= length
+        if drafter.info.capabilities.trimming == "removal":
+            assert held == length
         assert predict(drafter, 1, ids[held:], GREEDY) == fresh
 
     def test_sequences_are_independent(self, drafter):
@@ -252,23 +262,26 @@ class TestDrafter:
             for seq, ids in enumerate(texts):
                 predict(drafter, seq, ids[start:end], None)
         drafter.trim(0, 0)
-        assert [predict(drafter, seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+        for seq in (1, 2):
+            last = texts[seq][19:]
+            assert predict(drafter, seq, last, GREEDY) == alone[seq]
 
     def test_several_at_once(self, drafter):
         """Guesses for several sequences in one call are those of each one's own call."""
         if not drafter.info.capabilities.batches:
             pytest.skip("it guesses for one sequence at a time")
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
-        alone = []
+        firsts = []
+        seconds = []
         for ids in texts:
-            alone.append([predict(drafter, 0, more, GREEDY) for more in (ids, [44])])
+            firsts.append(predict(drafter, 0, ids, GREEDY))
+            seconds.append(predict(drafter, 0, [44], GREEDY))
             drafter.trim(0, 0)
-        first = drafter.predict([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
-        second = drafter.predict(
-            [Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)]
-        )
-        assert first == [guesses[0] for guesses in alone]
-        assert second == [alone[2][1], None, alone[1][1]]
+        asks = [Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)]
+        assert drafter.predict(asks) == firsts
+        unasked = Ask(0, (44,), None)
+        asks = [Ask(2, (44,), GREEDY), unasked, Ask(1, (44,), GREEDY)]
+        assert drafter.predict(asks) == [seconds[2], None, seconds[1]]
 
     def test_trim_says_what_is_held(self, drafter):
         assert drafter.trim(0, 10) == 0
@@ -301,9 +314,12 @@ class TestDrafter:
         with pytest.raises(LocalProtocolError, match="at most 96"):
             predict(drafter, 0, [40], GREEDY)
 
-    @pytest.mark.parametrize(
-        ("seq", "ids"),
-        [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
+    @cases(
+        "seq, ids",
+        "[0, []] [0, [-1]] [0, [$BEYOND]] [$SEQS, [40]] [-1, [40]] [0, $LONG]",
+        BEYOND=2**31,
+        SEQS=N_SEQ,
+        LONG=[40] * (N_CTX + 1),
     )
     def test_bad_ids(self, drafter, seq, ids):
         text = text_ids(20)
