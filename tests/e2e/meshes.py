@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from processes import FORKED, STARTED, Daemon, Mesh, until
 from proxy import Proxy
-from served import CONTEXT, PAGE, Served, serve
 
 
 @contextmanager
 def running() -> Iterator[Mesh]:
-    """Daemons in a folder of their own, until the end of it."""
+    """Start daemons in a folder of their own, until the end of it."""
     folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
     mesh = Mesh(folder, FORKED)
     try:
@@ -43,18 +42,6 @@ def shared() -> Iterator[Mesh]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
-    """A verifier and a drafter for tests that leave them as they are."""
-    return {"verifier": shared.verifier(), "drafter": shared.drafter()}
-
-
-@pytest.fixture(scope="module")
-def served(shared: Mesh) -> dict[str, Served]:
-    """Serve a verifier with a key and a page's origin, and a drafter with the origin, at ports."""
-    return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
-
-
 @pytest.fixture
 def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
     """The mesh of a module's own `verifier`, which has no peers at first.
@@ -72,16 +59,6 @@ def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
 @pytest.fixture(params=["verifier", "drafter"])
 def role(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
-    return pair[role]
-
-
-@pytest.fixture
-def server(role: str, served: dict[str, Served]) -> Served:
-    return served[role]
 
 
 @pytest.fixture
