@@ -30,16 +30,17 @@ def originals() -> list[bytes]:
     """Return the golden vectors of all kinds, and longer frames of long sessions."""
     found: list[bytes] = []
     for name in ("token", "control", "accepted"):
-        vectors = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))["vectors"]
-        found += [bytes.fromhex(vector["hex"]) for vector in vectors]
-    longer: list[m.Message] = [
-        m.Draft(7, 3000, 1, tuple(range(32))),
-        m.Truth(7, 3000, 1, tuple(range(17)), 4),
-        m.Sync(7, 0, 0, tuple(range(2000)), 4),
-        m.Vocab(256, ["IHRoZQ=="] * 200),
-        m.Done(7, "stop", 3000, {"rounds": 200, "by_position": [0.9, 0.7, 0.5] * 4}),
-    ]
-    return found + [encode(message) for message in longer]
+        file = VECTORS / f"{name}.json"
+        content = json.loads(file.read_bytes())
+        for vector in content["vectors"]:
+            found.append(bytes.fromhex(vector["hex"]))
+    report: dict[str, object] = {"rounds": 200, "by_position": [0.9, 0.7, 0.5] * 4}
+    found.append(encode(m.Draft(7, 3000, 1, tuple(range(32)))))
+    found.append(encode(m.Truth(7, 3000, 1, tuple(range(17)), 4)))
+    found.append(encode(m.Sync(7, 0, 0, tuple(range(2000)), 4)))
+    found.append(encode(m.Vocab(256, ["IHRoZQ=="] * 200)))
+    found.append(encode(m.Done(7, "stop", 3000, report)))
+    return found
 
 
 @dataclass(slots=True)
@@ -50,37 +51,50 @@ class Mutant:
     frame: bytearray
     other: bytes
 
+    def place(self) -> int:
+        return self.rng.randrange(len(self.frame))
+
+    def length(self) -> int:
+        return self.rng.randint(1, 64)
+
     def flip(self) -> None:
-        self.frame[self.rng.randrange(len(self.frame))] ^= 1 << self.rng.randrange(8)
+        at = self.place()
+        bit = self.rng.randrange(8)
+        self.frame[at] ^= 1 << bit
 
     def set_byte(self) -> None:
-        self.frame[self.rng.randrange(len(self.frame))] = self.rng.choice(
-            (*SPECIAL, self.rng.randrange(256))
-        )
+        other = self.rng.randrange(256)
+        byte = self.rng.choice((*SPECIAL, other))
+        self.frame[self.place()] = byte
 
     def cut(self) -> None:
-        at = self.rng.randrange(len(self.frame))
-        del self.frame[at : at + self.rng.randint(1, 64)]
+        at = self.place()
+        end = at + self.length()
+        del self.frame[at:end]
 
     def repeat(self) -> None:
-        at = self.rng.randrange(len(self.frame))
-        self.frame[at:at] = self.frame[at : at + self.rng.randint(1, 64)]
+        at = self.place()
+        end = at + self.length()
+        self.frame[at:at] = self.frame[at:end]
 
     def splice(self) -> None:
-        self.frame[self.rng.randrange(len(self.frame)) :] = self.other[
-            self.rng.randrange(len(self.other)) :
-        ]
+        begin = self.rng.randrange(len(self.other))
+        self.frame[self.place() :] = self.other[begin:]
 
     def insert(self) -> None:
-        at = self.rng.randrange(len(self.frame))
-        self.frame[at : at + 1] = self.rng.randbytes(self.rng.randint(1, 64))
+        at = self.place()
+        inserted = self.rng.randbytes(self.length())
+        self.frame[at : at + 1] = inserted
 
     def set_count(self) -> None:
-        count = self.rng.choice((*COUNTS, self.rng.randrange(65536)))
+        other = self.rng.randrange(65536)
+        count = self.rng.choice((*COUNTS, other))
         self.frame[16:18] = count.to_bytes(2, "little")
 
     def set_kind(self) -> None:
-        self.frame[3:4] = bytes([self.rng.choice((*m.Kind, self.rng.randrange(256)))])
+        other = self.rng.randrange(256)
+        kind = self.rng.choice((*m.Kind, other))
+        self.frame[3:4] = bytes([kind])
 
     def set_body(self) -> None:
         self.frame[HEADER.size :] = self.other[HEADER.size :]
@@ -104,7 +118,9 @@ def mutants(seed: int) -> Iterator[bytes]:
     rng = random.Random(seed)
     frames = originals()
     while True:
-        mutant = Mutant(rng, bytearray(rng.choice(frames)), rng.choice(frames))
+        damaged = rng.choice(frames)
+        other = rng.choice(frames)
+        mutant = Mutant(rng, bytearray(damaged), other)
         for _ in range(rng.choice((1, 1, 2, 3))):
             damage = rng.choice(DAMAGES)
             damage(mutant)

@@ -48,7 +48,8 @@ def alone(
     shown: list[int] = []
     text = b""
     while True:
-        token = sampler.after(prefix[0:]).choose(row(prefix.crc, end_bias=end_bias), len(prefix))
+        logits = row(prefix.crc, end_bias=end_bias)
+        token = sampler.after(prefix[0:]).choose(logits, len(prefix))
         prefix.extend([token])
         text += PIECES[token]
         if token == END:
@@ -114,8 +115,10 @@ def said(
         for token, prob in enumerate(probs):
             residual.append(max(kept[i] * prob - shares.get(token, 0.0), 0.0))
         left.append(residual)
-        kept.append(min(kept[i] * probs[tokens[i]] / shares[tokens[i]], 1.0))
-    coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
+        token = offer.token
+        kept.append(min(kept[i] * probs[token] / shares[token], 1.0))
+    seed = derived(params.seed, NoiseStream.COINS)
+    coins = uniform(seed, len(ids), np.arange(len(offers)))
     accepted = 0
     for i in range(1, len(offers) + 1):
         if coins[i - 1] <= _height(kept, left, i):
@@ -126,8 +129,10 @@ def said(
         return [*tokens[:accepted], _drawn(left[accepted], coin)]
     if len(offers) == len(rows):
         return tokens
-    own = Sampler(params).after([*ids, *tokens]).keyed(Prefix([*ids, *tokens]).crc)
-    return [*tokens, own.choose(rows[len(tokens)], len(ids) + len(tokens))]
+    known = Prefix([*ids, *tokens])
+    own = Sampler(params).after(known[0:]).keyed(known.crc)
+    last = own.choose(rows[len(tokens)], len(known))
+    return [*tokens, last]
 
 
 def _drawn(weights: Sequence[float], coin: float) -> int:
@@ -147,4 +152,5 @@ def _shares(offer: SampledDraft) -> dict[int, float]:
 def _height(kept: Sequence[float], left: Sequence[Sequence[float]], i: int) -> float:
     if i == len(left) or kept[i] == 1:
         return kept[i]
-    return sum(left[i]) / (sum(left[i]) + 1 - kept[i])
+    total = sum(left[i])
+    return total / (total + 1 - kept[i])

@@ -62,9 +62,8 @@ class _World:
         self.costs = StepCosts()
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
-        ids = truth[
-            : len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)
-        ]  # a text that is gone on with, or a prompt
+        begun = max(number // MAX_TOKENS - BEGUN, 0)
+        ids = truth[: len(PROMPT) + begun]  # a text that is gone on with, or a prompt
         self.session = VerifierSession(
             id=SESSION,
             ids=ids,
