@@ -50,8 +50,8 @@ class Told:
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
         if logprobs:
             values = [-float(at) for at in range(begin, begin + len(ids))]
-            logprobs = m.Logprobs(session=self.session, base=base, chosen=values)
-            self.router.say(logprobs)
+            frame = m.Logprobs(session=self.session, base=base, chosen=values)
+            self.router.say(frame)
         self.known.extend(ids)
         return self
 
