@@ -86,6 +86,9 @@ def config_folders() -> list[Path]:
     return [user_config_path("specmesh"), Path(system)]
 
 
+_WRITABLE = "others may write there"
+
+
 def check_socket_path(path: Path) -> None:
     """Raise ConfigError if the path is too long for a socket, or no file's."""
     if path.name in ("", ".."):
@@ -110,7 +113,9 @@ def prepare_folder(path: Path) -> None:
         failure = f"cannot make the folder {folder} for the socket: {error.strerror}"
         raise ConfigError(failure) from None
     if reason:
-        remedy = f"run `chmod go-w {folder}` if it is yours, or choose another --socket"
+        remedy = "choose another --socket"
+        if reason == _WRITABLE:
+            remedy = f"run `chmod go-w {folder}`, or {remedy}"
         raise ConfigError(f"the folder {folder} for the socket is not safe ({reason})", remedy)
 
 
@@ -129,7 +134,7 @@ def _open_to_others(folder: Path) -> str:
         return ""
     by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
     if by_group or found.st_mode & stat.S_IWOTH:
-        return "others may write there"
+        return _WRITABLE
     return ""
 
 
