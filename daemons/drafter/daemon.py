@@ -131,10 +131,11 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                     link.looked_up(order, now)
             case BaseException():
                 raise order
-            case Submit(request, client, tenant) if self._stopping is None:
-                self._router.ask(request, client, now, tenant)
-            case Submit(_, client):
-                client.on_event(Failed(self._refusal))
+            case Submit(texts, tenant) if self._stopping is None:
+                self._router.submit(texts, tenant, now)
+            case Submit(texts):
+                for _, client in texts:
+                    client.on_event(Failed(self._refusal))
             case Cancel(client):
                 self._router.cancel_of(client)
             case PauseClient(client, paused):

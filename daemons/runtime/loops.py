@@ -386,7 +386,8 @@ class DaemonLoop(ABC, Generic[T]):
 
     def _late(self, item: T) -> None:
         if isinstance(item, Submit):
-            item.client.on_event(Failed(self._refusal))
+            for _, client in item.texts:
+                client.on_event(Failed(self._refusal))
         elif isinstance(item, AskStats):
             item.tell(self.snapshot(time.monotonic()))
 

@@ -189,8 +189,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case list():
                 for effect in order:
                     self._carry_out(effect, now)
-            case Submit(request, client, tenant):
-                self._act(self._clients.open(request, client, tenant=tenant))
+            case Submit(texts, tenant):
+                self._act(self._clients.submit(texts, tenant))
             case vev.Opening():
                 self._act(self._clients.encoded(order))
             case vev.RequestRefused(client, error):

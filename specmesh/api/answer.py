@@ -18,7 +18,6 @@ from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
 
-SUBMITTED_AT_ONCE = 8
 """Choices that are submitted in one turn of the event loop."""
 
 PACE = 0.004
@@ -96,7 +95,7 @@ class Answer(Response):
         self._connection.on_writable = self._look_soon
         self._open = list(self._choices)
         try:
-            await self._submit()
+            self._submit()
             # the server, too, has to learn that the answer is complete
             while (await receive())["type"] != "http.disconnect":
                 pass
@@ -106,15 +105,12 @@ class Answer(Response):
             self._connection.on_writable = nothing
             self._leave()
 
-    async def _submit(self) -> None:
-        """Submit the choices, a few at a time, so that other requests come in between."""
-        for number, choice in enumerate(self._choices, 1):
-            if not self._open:
-                return  # one was refused, or the client has left
+    def _submit(self) -> None:
+        """Submit all choices together: apart, answers would take each other's room, and all fail."""
+        for choice in self._choices:
             choice.on_arrival = self._look_soon
-            self._backend.submit(Submit(choice.request, choice, self._tenant))
-            if number % SUBMITTED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        texts = [(choice.request, choice) for choice in self._choices]
+        self._backend.submit(Submit(texts, self._tenant))
 
     def _look_soon(self) -> None:
         """Look for events once this turn's frames are read, and no sooner than the pace allows."""

@@ -1,6 +1,6 @@
 """The daemon as the API sees it: orders to it, and questions. Both share an event loop."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,10 +14,13 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Order to answer a request. tenant: the client for whose share it counts, () for none."""
+    """Order to answer requests: all of them find room, or none does.
 
-    request: Request
-    client: EventSink
+    texts: each request with its client.
+    tenant: the client for whose share they count, () for none.
+    """
+
+    texts: Sequence[tuple[Request, EventSink]]
     tenant: Tenant = ()
 
 

@@ -206,7 +206,7 @@ class Running:
 
     def ask(self, what: Request, tenant: Tenant = ()) -> Hearing:
         client = Hearing()
-        self._loop.mailbox.put(api.Submit(what, client, tenant))
+        self._loop.mailbox.put(api.Submit([(what, client)], tenant))
         return client
 
     def cancel(self, client: Hearing) -> None:

@@ -140,19 +140,29 @@ class RequestRouter:
         """Return the requests in one of these states, the oldest first."""
         return [pending for pending in self.requests if pending.state in states]
 
+    def submit(
+        self, texts: Sequence[tuple[Request, EventSink]], tenant: Tenant, now: float
+    ) -> None:
+        """Start the requests of an answer, as `ask` does, or refuse them if not all have room."""
+        try:
+            if len(texts) > 1:
+                self._check_room(tenant, [request for request, _ in texts])
+        except Busy as error:
+            for request, client in texts:
+                refused = DrafterRequest(request=request, client=client, tenant=tenant)
+                self._replies.append(refused.fail(error))
+            return
+        for request, client in texts:
+            self.ask(request, client, now, tenant)
+
     def ask(self, request: Request, client: EventSink, now: float, tenant: Tenant = ()) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
         new = DrafterRequest(request=request, client=client, tenant=tenant, size=request.own_size)
         if self.first.info is None:
             self._replies.append(new.fail(DaemonUnreachable(self.trouble)))
             return
-        unplaced = self.in_state(RequestState.UNPLACED)
-        room = WaitingRoom()
-        for pending in unplaced:
-            room.enter(pending.tenant, pending.size)
-        full = f"{len(unplaced)} requests wait at this drafter: try again"
         try:
-            room.check(tenant, new.size, MAX_QUEUE, full)
+            self._check_room(tenant, [request])
         except Busy as error:
             self._replies.append(new.fail(error))
             return
@@ -160,9 +170,19 @@ class RequestRouter:
             for before in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP):
                 if before.request.id == request.id:
                     self._resume(new, before)
+        next_in_line = not self.in_state(RequestState.UNPLACED)
         self.requests.append(new)
-        if not unplaced:
+        if next_in_line:
             self._place(new, now)
+
+    def _check_room(self, tenant: Tenant, requests: Sequence[Request]) -> None:
+        """Raise Busy if requests would find no room together, beside those without a verifier."""
+        room = WaitingRoom()
+        for pending in self.in_state(RequestState.UNPLACED):
+            room.enter(pending.tenant, pending.size)
+        full = f"{room.count} requests wait at this drafter: try again"
+        size = sum(request.own_size for request in requests)
+        room.check(tenant, size, MAX_QUEUE, full, count=len(requests))
 
     def cancel_of(self, client: EventSink) -> None:
         """End the requests of a client."""

@@ -40,14 +40,14 @@ class WaitingRoom:
         self._places = Counter[Tenant]()  # of each tenant
         self._sizes = Counter[Tenant]()  # bytes of each tenant
 
-    def check(self, tenant: Tenant, size: int, most: int, full: str) -> None:
-        """Raise Busy if there is no room for one more request of `size` bytes.
+    def check(self, tenant: Tenant, size: int, most: int, full: str, *, count: int = 1) -> None:
+        """Raise Busy if there is no room for `count` more requests of `size` bytes together.
 
         most: requests that may wait. full: the message if so many do.
         """
         widest = tenant[:1]
         places = self._places[widest] if tenant else 0
-        if not _fits(self.count, 1, places, most):
+        if not _fits(self.count, count, places, most):
             raise Busy(full)
         own_bytes = self._sizes[widest] if tenant else 0
         if self.count and not _fits(self._bytes, size, own_bytes, MAX_BYTES):

@@ -26,6 +26,8 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import WaitingRoom, most_sessions
 from specmesh.errors import Busy, SpecmeshError
 
+_LARGER_QUEUE = "try again, or start the verifier with a larger --max-queue"
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ClientRequest:
@@ -121,6 +123,20 @@ class Clients:
 
     # --- requests of clients
 
+    def submit(
+        self, texts: Sequence[tuple[Request, EventSink]], tenant: Tenant
+    ) -> Sequence[ClientsEffect]:
+        """Let the requests of an answer wait, as `open` does, or refuse them if not all have room."""
+        effects: list[ClientsEffect] = []
+        try:
+            if len(texts) > 1:
+                self._check_room(tenant, [request for request, _ in texts])
+        except Busy as error:
+            return [Reply(client, Failed(error)) for _, client in texts]
+        for request, client in texts:
+            effects += self.open(request, client, tenant=tenant)
+        return effects
+
     def open(
         self,
         request: Request,
@@ -170,20 +186,27 @@ class Clients:
             raise self._stopped
         if entry.request.named_only or self._has_place(entry.request.id):
             return
-        count = self._room.count
-        owners = self.owners()
-        hint = "try again, or start the verifier with a larger --max-queue"
-        full = f"all {self._max_sessions} sessions are taken and {count} requests wait: {hint}"
-        places = self._most + max(self._max_sessions - len(owners), 0)
-        self._room.check(entry.tenant, entry.size, places, full)
+        self._check_room(entry.tenant, [entry.request])
         if entry.owner is None:
             return
-        own = owners.count(entry.owner)
+        own = self.owners().count(entry.owner)
         for other in self.waiting:
             if other.owner == entry.owner:
                 own += 1
         if own >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
-            raise Busy(f"{own} requests of this drafter run or wait", hint)
+            raise Busy(f"{own} requests of this drafter run or wait", _LARGER_QUEUE)
+
+    def _check_room(self, tenant: Tenant, requests: Sequence[Request]) -> None:
+        """Raise Busy if requests would find no room together."""
+        owners = self.owners()
+        count = self._room.count
+        full = (
+            f"all {self._max_sessions} sessions are taken and {count} requests wait:"
+            f" {_LARGER_QUEUE}"
+        )
+        places = self._most + max(self._max_sessions - len(owners), 0)
+        size = sum(request.own_size for request in requests)
+        self._room.check(tenant, size, places, full, count=len(requests))
 
     def _has_place(self, name: str) -> bool:
         """Return True if a session has this name, and no other request waits for it."""

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import PATIENCE
 from starlette.types import ASGIApp
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from specmesh.api import backend as r
 from specmesh.api.app import create_app
 from specmesh.api.kept_responses import KeptResponses
-from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, EventSink, Finished, Request, Started, Tokens
 from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
@@ -23,8 +23,18 @@ DONE = Finished(
 EVENTS = (Started(7, 2), Tokens((65, 66), 1), Tokens((67,), 0), DONE)
 
 
+class Asked(NamedTuple):
+    """One request of a `Submit`."""
+
+    request: Request
+    client: EventSink
+
+
 class FakeDaemon:
-    """A backend that answers every request with the same events, and notes its orders."""
+    """A backend that answers every request with the same events.
+
+    orders: as they came; of a `Submit`, its requests one by one.
+    """
 
     role = "verifier"
     models = ("fake-model", "other-model")
@@ -32,7 +42,7 @@ class FakeDaemon:
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
-        self.orders: list[r.ClientOrder] = []
+        self.orders: list[Asked | r.Cancel | r.PauseClient] = []
         self.cancelled = asyncio.Event()
         self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
@@ -51,14 +61,20 @@ class FakeDaemon:
         return self.snapshot
 
     def submit(self, order: r.ClientOrder) -> None:
-        self.orders.append(order)
-        if isinstance(order, r.Cancel):
-            self.cancelled.set()
-            return
-        if isinstance(order, r.PauseClient):
-            return
-        for event in self.events_of(order.request):
-            order.client.on_event(event)
+        match order:
+            case r.Submit(texts):
+                for request, client in texts:
+                    self.ask(Asked(request, client))
+            case r.Cancel():
+                self.orders.append(order)
+                self.cancelled.set()
+            case r.PauseClient():
+                self.orders.append(order)
+
+    def ask(self, asked: Asked) -> None:
+        self.orders.append(asked)
+        for event in self.events_of(asked.request):
+            asked.client.on_event(event)
 
     def events_of(self, _: Request) -> tuple[ClientEvent, ...]:
         return self.events

@@ -9,13 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, Reader, ask, call, post
+from asgi_calls import DONE, EVENTS, Answer, Asked, FakeDaemon, Reader, ask, call, post
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.api import answer as api_answer
-from specmesh.api.backend import Cancel, PauseClient, Submit
+from specmesh.api.backend import Cancel, PauseClient
 from specmesh.api.dialects.completions import parse_completion
 from specmesh.api.stream import Call, Content, Text, Thought
 from specmesh.api.turn_parts import TurnParts, turn_parts_of
@@ -263,7 +263,7 @@ class Differing(FakeDaemon):
         choices = dict[object, int]()
         cancelled = set[int]()
         for order in self.orders:
-            if isinstance(order, Submit):
+            if isinstance(order, Asked):
                 choices[order.client] = order.request.choice
             elif isinstance(order, Cancel):
                 cancelled.add(choices[order.client])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from asgi_calls import EVENTS, Answer, FakeDaemon, call
+from asgi_calls import EVENTS, Answer, Asked, FakeDaemon, call
 from harness.loops import PATIENCE, until
 from harness.ports import free_port
 from harness.tables import lines
@@ -114,7 +114,7 @@ class Late(FakeDaemon):
         """Answer the requests so far."""
         while self.orders:
             order = self.orders.pop(0)
-            assert isinstance(order, Submit)
+            assert isinstance(order, Asked)
             for event in self.later:
                 loop.call_soon_threadsafe(order.client.on_event, event)
 
@@ -327,9 +327,8 @@ class Endless(FakeDaemon):
         self.paused, self.said = threading.Event(), 0
 
     def submit(self, order: ClientOrder) -> None:
-        self.orders.append(order)
         match order:
-            case Submit(_, client):
+            case Submit([(_, client)]):
                 client.on_event(Started(1, 2))
                 self._say_more(client)
             case PauseClient(_, True):

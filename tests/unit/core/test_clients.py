@@ -47,6 +47,27 @@ def began(made, client):
     return made.give(client, event)
 
 
+# --- requests of one answer
+
+
+def kinds(effects):
+    return [type(effect) for effect in effects]
+
+
+def test_requests_of_an_answer_find_room_together():
+    made = clients(2)
+    assert kinds(made.submit([(REQUEST, "a"), (REQUEST, "b"), (REQUEST, "c")], ())) == (
+        [vev.Opening] * 3
+    )
+
+
+def test_none_of_an_answer_waits_if_one_finds_no_room():
+    made = clients(2)
+    made.open(REQUEST, "other")
+    assert kinds(made.submit([(REQUEST, "a"), (REQUEST, "b"), (REQUEST, "c")], ())) == [Reply] * 3
+    assert len(made.waiting) == 1
+
+
 # --- clients that leave
 
 
