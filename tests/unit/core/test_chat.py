@@ -10,7 +10,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.text.chat import RenderedChat, prompt_of, render, renditions, with_format
+from specmesh.core.text.chat import prompt_of, render, renditions, with_format
 from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtField
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -127,30 +127,8 @@ def not_in_turn(roles):
     return roles != turns[: len(roles)]
 
 
-@cases(
-    "letters, merged, beginning",
-    r"""
-    ["U", [], "user."]
-    ["SU", ["system"], "system.\n\nuser."]
-    ["UUAU", ["user"], "user.\n\nuser."]
-    ["SUU", ["system", "user"], "system.\n\nuser.\n\nuser."]
-    ["UASU", ["system"], "user."]
-    ["UAAU", ["assistant"], "user."]
-    ["DU", ["system"], "system.\n\nuser."]
-    ["S", ["system"], "system."]
-    """,
-)
-def test_refused_messages_are_joined(letters, merged, beginning):
-    chat = render(chat_of(letters), Target(not_in_turn))
-    assert chat == RenderedChat(f"{beginning} {{}} False<think>", tuple(merged))
-
-
 def test_a_loop_is_not_joined():
     assert render(chat_request(*LOOP), Target(not_in_turn)).merged == ()
-
-
-def test_an_assistant_that_begins_is_answered_after_an_empty_turn():
-    assert render(chat_of("AU"), Target(not_in_turn)).merged == ("assistant",)
 
 
 @pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
@@ -203,28 +181,29 @@ def test_a_grammar_begins_with_the_thought_that_may_come_first(kind, thinking, t
 THOUGHT = tuple(b"user. {'a': 1} True<think>")
 
 
-@pytest.mark.parametrize(("prompt", "ids"), [("Hi<think>", tuple(b"Hi<think>")), ("", (7,))])
-def test_the_prompt_of_a_text(prompt, ids):
-    found, form = prompt_of(Request(prompt, None, params(), id="cmpl-1"), Target())
-    assert (found, form.thinking) == (ids, "")
+CHAT = chat_of("U", template={"a": 1}, continued=True)
 
 
-def test_the_prompt_of_a_chat():
-    request = chat_of("U", template={"a": 1}, continued=True)
-    found, form = prompt_of(request, Target())
-    assert (found, form.thinking) == (THOUGHT, "think!")
+def of_text(prompt, ids=None, name="cmpl-1"):
+    return Request(prompt, ids, params(), id=name)
 
 
-def test_ids_replace_the_prompt_of_a_chat():
-    found, form = prompt_of(replace(chat_of("U"), prompt_ids=(72, 999)), Target())
-    assert (found, form.thinking) == ((72, 999), "think")
-
-
-@pytest.mark.parametrize(("name", "thinking"), [("chatcmpl-1", "think!"), ("cmpl-1", "")])
-def test_a_resumed_chat_is_known_by_its_name(name, thinking):
-    """Only the answer of a chat has thoughts."""
-    found, form = prompt_of(Request(None, THOUGHT, params(), id=name), Target())
-    assert (found, form.thinking) == (THOUGHT, thinking)
+@pytest.mark.parametrize(
+    ("asked", "ids", "thinking"),
+    [
+        (of_text("Hi<think>"), tuple(b"Hi<think>"), ""),
+        (of_text(""), (7,), ""),
+        (CHAT, THOUGHT, "think!"),
+        (replace(CHAT, prompt_ids=(72, 999)), (72, 999), "think"),
+        (of_text(None, THOUGHT), THOUGHT, ""),
+        (of_text(None, THOUGHT, "chatcmpl-1"), THOUGHT, "think!"),
+    ],
+    ids=["text", "nothing", "chat", "ids", "resumed text", "resumed chat"],
+)
+def test_the_prompt(asked, ids, thinking):
+    """A resumed chat is known by its name; only its answer has thoughts."""
+    found, form = prompt_of(asked, Target())
+    assert (found, form.thinking) == (ids, thinking)
 
 
 def test_the_parameters_have_the_roles_that_were_joined():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from harness.tables import cases
 
 from specmesh.core.vocabulary.exchange import VocabularyExchange, VocabularyState
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
@@ -47,11 +48,6 @@ def exchange(state):
 
 
 # --- in turn
-
-
-@EACH_STATE
-def test_an_exchange_reaches_each_state(state):
-    assert exchange(state).state is state
 
 
 def test_a_welcome_has_the_first_part_asked_for():
@@ -144,57 +140,22 @@ def test_nothing_is_late_that_was_not_asked_for(state):
 
 
 @EACH_STATE
-def test_a_vocabulary_of_an_impossible_size_is_unusable(state):
+def test_a_vocabulary_of_an_impossible_size_is_not_fetched(state):
     made = exchange(state)
-    made.welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0)
+    assert made.welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0) is None
     assert (made.state, "2097152 tokens" in made.trouble) == (VocabularyState.UNUSABLE, True)
 
 
-@EACH_STATE
-def test_a_vocabulary_of_an_impossible_size_is_not_fetched(state):
-    assert exchange(state).welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0) is None
-
-
-UNFIT = pytest.mark.parametrize(
-    ("pieces", "trouble"),
-    [
-        (["not base64!"], "not base64"),
-        (["\u00fc"], "not base64"),
-        (["YQ==", "Yg==", "Yw=="], "more vocabulary than it has"),
-        (["YQ==", "Yg=="], "does not match its own fingerprint"),
-    ],
-    ids=["not base64", "not ASCII", "too many", "others"],
+@cases(
+    "pieces, trouble",
+    """
+    [["not base64!"], "not base64"]
+    [["\u00fc"], "not base64"]
+    [["YQ==", "Yg==", "Yw=="], "more vocabulary than it has"]
+    [["YQ==", "Yg=="], "does not match its own fingerprint"]
+    """,
 )
-
-
-def unusable(pieces):
-    """An exchange after parts that do not fit the welcome."""
+def test_parts_that_do_not_fit_the_welcome_are_unusable(pieces, trouble):
     made = exchange(VocabularyState.FETCHING)
     assert made.answered(m.Vocab(0, pieces), 0.0) is None
-    return made
-
-
-@UNFIT
-def test_parts_that_do_not_fit_the_welcome_are_unusable(pieces, trouble):
-    made = unusable(pieces)
     assert (made.state, trouble in made.trouble) == (VocabularyState.UNUSABLE, True)
-
-
-@UNFIT
-def test_a_verifier_with_an_unusable_vocabulary_is_not_asked_again(pieces, trouble):
-    assert unusable(pieces).welcomed(welcome(THEIRS), 9.0) is None
-
-
-@UNFIT
-def test_another_verifier_with_that_vocabulary_is_asked(pieces, trouble):
-    made = unusable(pieces)
-    asked = made.welcomed(replace(welcome(THEIRS), verifier="w"), 9.0)
-    assert (asked, made.trouble) == (m.Vocab(0), "")
-
-
-@UNFIT
-def test_the_vocabulary_of_another_verifier_may_fit(pieces, trouble):
-    made = unusable(pieces)
-    made.welcomed(replace(welcome(THEIRS), verifier="w"), 9.0)
-    made.answered(PARTS[0], 9.0)
-    assert made.answered(PARTS[1], 9.0) == THEIRS

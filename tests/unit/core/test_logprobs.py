@@ -1,8 +1,8 @@
 """Log-probabilities: those of the target's softmax, whatever was drafted."""
 
 import random
-from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -22,10 +22,6 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 rows = arrays(np.float32, st.integers(1, 300), elements=st.floats(-50, 50, width=32))
 tokens = st.integers(0, 2**31)
 tops = st.integers(0, MAX_ALTERNATIVES)
-NO_NUMBERS = pytest.mark.parametrize(
-    "logits",
-    [[np.nan, 1.0, 2.0], [-np.inf, -np.inf, -np.inf], [np.inf, 0.0, 0.0], [-3e38, 0.0, 3e38]],
-)
 
 
 def softmax(logits):
@@ -43,31 +39,19 @@ def test_the_chosen_one_is_of_the_softmax(logits, token, top):
 @given(rows, tops)
 def test_the_likeliest_come_first(logits, top):
     likeliest = np.argsort(-logits, kind="stable")[:top]
-    assert logprobs_of(logits, 0, top).ids == tuple(likeliest)
-
-
-@given(rows, tops)
-def test_the_likeliest_are_of_the_softmax(logits, top):
     found = logprobs_of(logits, 0, top)
-    assert found.top == pytest.approx(softmax(logits)[list(found.ids)], abs=1e-6)
+    assert found.ids == tuple(likeliest)
+    assert found.top == pytest.approx(softmax(logits)[likeliest], abs=1e-6)
 
 
-@NO_NUMBERS
+@pytest.mark.parametrize(
+    "logits",
+    [[np.nan, 1.0, 2.0], [-np.inf, -np.inf, -np.inf], [np.inf, 0.0, 0.0], [-3e38, 0.0, 3e38]],
+)
 def test_logits_that_are_no_numbers_have_numbers(logits):
     found = logprobs_of(np.array(logits, np.float32), 0, 3)
-    assert np.isfinite((found.chosen, *found.top)).all()
-
-
-@NO_NUMBERS
-def test_no_number_is_less_than_the_least(logits):
-    found = logprobs_of(np.array(logits, np.float32), 0, 3)
-    assert min(found.chosen, *found.top) >= LEAST
-
-
-@NO_NUMBERS
-def test_logits_that_are_no_numbers_have_alternatives(logits):
-    found = logprobs_of(np.array(logits, np.float32), 0, 3)
     assert len(found.ids) == len(found.top) == 3
+    assert all(LEAST <= number <= 0 for number in (found.chosen, *found.top))
 
 
 # --- of a session
@@ -75,16 +59,20 @@ def test_logits_that_are_no_numbers_have_alternatives(logits):
 N_VOCAB = 16
 END = 0
 PROMPT = (3, 1, 4, 1, 5)
-PIECES = tuple(
-    b"" if token == END else b"%c%c" % (97 + token % 4, 97 + token // 4) for token in range(N_VOCAB)
-)
+PIECES = (b"", b"ba", b"ca", b"da", *(bytes(pair) for pair in product(b"bcd", b"abcd")))
 TARGET = partial(row, end_bias=-3.0)
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(
     temperature=0.9, top_k=3, top_p=0.9, seed=7, logit_bias=((2, -3.0), (END, 2.5))
 )
-SAMPLINGS = pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-STOPS = pytest.mark.parametrize("stop", [(), ("ab",)], ids=["to its end", "to a stop string"])
+PARAMS = pytest.mark.parametrize(
+    "params",
+    [
+        SessionParams(sampling, 60, stop=stop, logprobs=2)
+        for sampling in (GREEDY, SAMPLED)
+        for stop in ((), ("ab",))
+    ],
+)
 
 
 def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True):
@@ -108,76 +96,53 @@ def expected(prompt, ids):
     return found
 
 
-@SAMPLINGS
-@STOPS
-def test_each_token_has_the_row_that_chose_it(sampling, stop):
+@PARAMS
+def test_each_token_has_the_row_that_chose_it(params):
     """As the model gave it, whatever sampling makes of it."""
-    rounds = rounds_of(
-        SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2), drafted=False
-    )
+    rounds = rounds_of(params, drafted=False)
     assert of_rounds(rounds) == expected(PROMPT, ids_of(rounds))
 
 
-@SAMPLINGS
-@STOPS
-def test_drafts_change_nothing_about_them(sampling, stop):
-    params = SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2)
+@PARAMS
+def test_drafts_change_nothing_about_them(params):
     rounds = rounds_of(params)
-    assert of_rounds(rounds) == of_rounds(rounds_of(params, drafted=False))
-
-
-@SAMPLINGS
-@STOPS
-def test_some_of_these_drafts_are_accepted(sampling, stop):
-    rounds = rounds_of(SessionParams(sampling, 60, draft_n=None, stop=stop, logprobs=2))
     assert any(done.accepted for done in rounds)
+    assert of_rounds(rounds) == of_rounds(rounds_of(params, drafted=False))
 
 
 # --- of an echoed prompt
 
-WIDTHS = pytest.mark.parametrize("width", [None, 4], ids=["any width", "constant width"])
-COUNTS = pytest.mark.parametrize("count", [0, 1, 60])
-LENGTHS = pytest.mark.parametrize("length", [1, 2, 4, 70])
+ECHOES = pytest.mark.parametrize(
+    ("length", "count", "width"), [*product([1, 2, 4, 70], [0, 1, 60], [None, 4])]
+)
 
 
 def echoed(length, count, width, *, echo=True):
     """The prompt, the log-probabilities of its ids, and the rounds."""
     prompt = [1 + at % (N_VOCAB - 1) for at in range(length)]
-    params = SessionParams(GREEDY, count, draft_n=None, stop=(), logprobs=2)
     scores = []
-    rounds = rounds_of(replace(params, echo=echo), prompt, width, scores)
+    params = SessionParams(GREEDY, count, logprobs=2, echo=echo)
+    rounds = rounds_of(params, prompt, width, scores)
     return prompt, scores, rounds
 
 
-@WIDTHS
-@COUNTS
-@LENGTHS
+@ECHOES
 def test_each_id_of_a_prompt_but_the_first_has_the_row_before_it(length, count, width):
     prompt, scores, _ = echoed(length, count, width)
     assert scores == expected(prompt[:1], prompt[1:])
 
 
-@WIDTHS
-@COUNTS
-@LENGTHS
-def test_a_prompt_that_is_not_echoed_has_none(length, count, width):
-    _, scores, _ = echoed(length, count, width, echo=False)
-    assert scores == []
-
-
-@WIDTHS
-@COUNTS
-@LENGTHS
+@ECHOES
 def test_an_echo_does_not_change_the_text(length, count, width):
     """Its end id is shown, too."""
-    text = ids_of(echoed(length, count, width, echo=False)[2])
+    _, scores, rounds = echoed(length, count, width, echo=False)
+    assert scores == []
+    text = ids_of(rounds)
     end = (END,) if len(text) < count else ()
     assert ids_of(echoed(length, count, width)[2]) == (*text, *end)
 
 
-@WIDTHS
-@COUNTS
-@LENGTHS
+@ECHOES
 def test_each_id_after_an_echoed_prompt_has_its_own(length, count, width):
     prompt, _, rounds = echoed(length, count, width)
     assert of_rounds(rounds) == expected(prompt, ids_of(rounds))

@@ -1,6 +1,7 @@
 """The reason that nothing is drafted for a session, in its row, its report and the log."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from specmesh.wire import messages as m
 PROMPT = (1, 2, 3)
 GREEDY = SamplingParams()
 DRAFTER, OTHER = b"mac", b"desk"
+HERE = ((DRAFTER, 64),)
 WELCOME = m.Welcome(
     verifier="v",
     model="m",
@@ -35,28 +37,13 @@ WELCOME = m.Welcome(
 )
 
 
-class Spent:
-    """A grammar that has used up its time: it allows the target's ids, and no draft."""
-
-    complete, exhausted = False, "time"
-
-    def allowed(self):
-        return np.ones(8, np.bool_)
-
-    def allows(self, token):
-        return True
-
-    def accept(self, token):
-        pass
-
-    def rollback(self, count):
-        pass
-
-    def count_allowed(self, ids):
-        return 0
-
-    def forced(self):
-        return ()
+def grammar(exhausted):
+    """Return a grammar that allows the target's ids, and no draft."""
+    made = Mock(complete=False, exhausted=exhausted)
+    made.allowed.return_value = np.ones(8, np.bool_)
+    made.count_allowed.return_value = 0
+    made.forced.return_value = ()
+    return made
 
 
 def core_of_two():
@@ -71,22 +58,22 @@ def core_of_two():
     return VerifierCore(target)
 
 
+def opening(params, **fields):
+    request = Request(None, PROMPT, params)
+    return vev.Opening(client=3, request=request, ids=PROMPT, n_prompt=3, **fields)
+
+
 class World:
     """A verifier's core with one session; `steps` generates, `row` is the session's in stats."""
 
-    def __init__(self, draft_n=2, sampling=GREEDY, constraint=None, owner=None, drafters=()):
+    def __init__(self, draft_n=2, sampling=GREEDY, drafters=HERE, **fields):
         self.core = core_of_two()
         self.now = 0.0
         self.noted = []
         self.ended = []
         for drafter, n_ctx in drafters:
             self.handle(vev.DrafterJoined(drafter, n_ctx))
-        request = Request(None, PROMPT, SessionParams(sampling, 30, draft_n=draft_n))
-        opening = vev.Opening(
-            client=3, request=request, ids=PROMPT, n_prompt=3, constraint=constraint, owner=owner
-        )
-        self.handle(opening)
-        self.length = len(PROMPT)
+        self.handle(opening(SessionParams(sampling, 30, draft_n=draft_n), **fields))
         self.step()
 
     def handle(self, event):
@@ -119,6 +106,12 @@ class World:
         [found] = report.sessions
         return found
 
+    def report(self):
+        """Return the report of the session, whose client leaves."""
+        self.handle(vev.ClientLeft(3))
+        [end] = self.ended
+        return end.report
+
     def logged(self):
         return [one.fields["why"] for one in self.noted if one.name == "no_drafts"]
 
@@ -140,19 +133,18 @@ def generated(count):
     return lambda world: world.step(count)
 
 
-HERE = ((DRAFTER, 64),)
 GREEDY_ONLY = replace(GREEDY, strategy=Strategy.GREEDY)
 CASES = [
-    (NoDrafts.CLIENT, {"draft_n": 0}, None),
-    (NoDrafts.CLIENT, {"sampling": GREEDY_ONLY}, None),
-    (NoDrafts.NONE_ATTACHED, {"drafters": ()}, None),
+    (NoDrafts.CLIENT, {"draft_n": 0}, generated(1)),
+    (NoDrafts.CLIENT, {"sampling": GREEDY_ONLY}, generated(1)),
+    (NoDrafts.NONE_ATTACHED, {"drafters": ()}, generated(1)),
     (NoDrafts.NONE_ATTACHED, {}, gone),
     (NoDrafts.VOCABULARY, {}, muted),
     (NoDrafts.VOCABULARY, {"owner": DRAFTER}, muted),
-    (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 3), (OTHER, 2))}, None),
-    (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 3), (OTHER, 64)), "owner": DRAFTER}, None),
+    (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 3), (OTHER, 2))}, generated(1)),
+    (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 3), (OTHER, 64)), "owner": DRAFTER}, generated(1)),
     (NoDrafts.CONTEXT, {"drafters": ((DRAFTER, 6),)}, generated(4)),
-    (NoDrafts.GRAMMAR, {"constraint": Spent()}, generated(2)),
+    (NoDrafts.GRAMMAR, {"constraint": grammar("time")}, generated(2)),
     (NoDrafts.GATE, {"draft_n": None}, closed),
     (NoDrafts.BEHIND, {}, generated(3)),
 ]
@@ -161,32 +153,26 @@ CASES = [
 @pytest.mark.parametrize(("why", "changes", "happens"), CASES)
 def test_each_reason_is_reported(why, changes, happens):
     """It is in the session's row and in its report, and in the log."""
-    world = World(**{"drafters": HERE} | changes)
-    if happens is not None:
-        happens(world)
+    world = World(**changes)
+    happens(world)
     assert world.row["no_drafts"] == why
     assert world.logged()[-1:] == [why]
-    world.handle(vev.ClientLeft(3))
-    [end] = world.ended
-    assert end.report["no_drafts"] == why
+    assert world.report()["no_drafts"] == why
     [finished] = [noted for noted in world.noted if noted.name == "session_finished"]
     assert finished.fields["no_drafts"] == why
 
 
 def test_a_session_with_drafts_has_no_reason():
-    world = World(drafters=HERE)
+    world = World()
     world.step()
-    for _ in range(3):
-        world.draft()
-        world.step()
-    assert world.row["no_drafts"] is None
-    world.handle(vev.ClientLeft(3))
-    assert world.ended[0].report["drafted"] > 0
-    assert world.ended[0].report["no_drafts"] is None
+    world.draft()
+    world.step()
+    report = world.report()
+    assert (report["drafted"], report["no_drafts"]) == (2, None)
 
 
 def test_a_change_is_logged_once():
-    world = World(drafters=HERE)
+    world = World()
     world.step(2)
     assert [world.row["no_drafts"] for _ in range(3)] == [NoDrafts.BEHIND] * 3
     world.draft()
@@ -201,38 +187,30 @@ def test_a_change_is_logged_once():
 
 def test_a_text_that_lost_its_drafts_has_a_reason_at_its_end():
     """Some were verified before."""
-    world = World(drafters=HERE)
+    world = World()
     world.step()
     world.draft()
     world.step()
     gone(world)
     world.step(3)
-    world.handle(vev.ClientLeft(3))
-    report = world.ended[0].report
+    report = world.report()
     assert report["drafted"] > 0
     assert report["no_drafts"] is NoDrafts.NONE_ATTACHED
 
 
-class Strict(Spent):
-    """A grammar that allows no draft, and has time left."""
-
-    exhausted = None
-
-
 @pytest.mark.parametrize(
-    ("constraint", "why"), [(None, NoDrafts.BEHIND), (Strict(), NoDrafts.GRAMMAR)]
+    ("constraint", "why"), [(None, NoDrafts.BEHIND), (grammar(None), NoDrafts.GRAMMAR)]
 )
 def test_drafts_that_are_never_verified(constraint, why):
     """They come late, or the grammar forbids each of them: the end has a reason all the same."""
-    world = World(drafters=HERE, constraint=constraint)
+    world = World(constraint=constraint)
     world.step()
     if constraint is None:
         late = m.Draft(1, len(PROMPT), Prefix(PROMPT).crc, (4,))
         world.handle(vev.FromDrafter(DRAFTER, late))
     else:
         world.draft()
-    world.handle(vev.ClientLeft(3))
-    report = world.ended[0].report
+    report = world.report()
     assert (report["drafted"], report["no_drafts"]) == (0, why)
 
 
@@ -240,8 +218,7 @@ def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
     """Nobody is behind before the first step."""
     core = core_of_two()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    request = Request(None, PROMPT, SessionParams(GREEDY, 30, draft_n=2))
-    core.handle(vev.Opening(client=3, request=request, ids=PROMPT, n_prompt=3), 0.0)
+    core.handle(opening(SessionParams(GREEDY, 30, draft_n=2)), 0.0)
     *_, report = core.handle(vev.Signal.REPORT_WANTED, 0.0)
     assert report.sessions[0]["no_drafts"] is None
 
@@ -251,6 +228,11 @@ def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
 
 def upstream(n_ctx=64):
     return Upstream("tcp://big:7071", 0, DrafterStats(0.0), n_ctx)
+
+
+def noted(made):
+    """Return the lines for the log, by their names."""
+    return {one.name: one for one in made.take_effects() if isinstance(one, vev.Noted)}
 
 
 def test_a_drafter_reports_the_reason_of_its_verifier():
@@ -270,11 +252,7 @@ def test_a_drafter_with_less_context_warns_at_once():
     """With the number to give; and by the newest text, once it is too long."""
     made = upstream(n_ctx=16)
     made.welcomed(WELCOME, 0.0)
-    [warned] = [
-        one
-        for one in made.take_effects()
-        if isinstance(one, vev.Noted) and one.name == "context_is_smaller"
-    ]
+    warned = noted(made)["context_is_smaller"]
     assert (warned.level, "--ctx 64" in str(warned.fields)) == ("warning", True)
     made.opened(1, 0, 15, SessionParams(GREEDY, 30))
     assert made.no_drafts is None
@@ -285,6 +263,4 @@ def test_a_drafter_with_less_context_warns_at_once():
 def test_a_drafter_with_as_much_context_does_not_warn():
     made = upstream()
     made.welcomed(WELCOME, 0.0)
-    assert [one.name for one in made.take_effects() if isinstance(one, vev.Noted)] == [
-        "verifier_found"
-    ]
+    assert [*noted(made)] == ["verifier_found"]

@@ -93,14 +93,6 @@ def test_a_policy_keeps_its_promise(alpha, step, row, interval, round_trip):
 @NETWORKS
 @TIMES
 @ALPHAS
-def test_a_policy_is_as_fast_as_the_target_alone(alpha, step, row, interval, round_trip):
-    rate, _ = reached(alpha, step, row, interval, round_trip)
-    assert rate > 0.99 / step
-
-
-@NETWORKS
-@TIMES
-@ALPHAS
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6, 8])
 def test_a_policy_is_as_fast_as_a_fixed_length(alpha, step, row, interval, round_trip, size):
     rate, _ = reached(alpha, step, row, interval, round_trip)
@@ -230,13 +222,13 @@ def oracle(alpha, round_trip):
 
 
 @functools.cache
-def simulated(alpha, round_trip, *, known=False, draft_n=None):
+def simulated(alpha, round_trip, *, known=False):
     """Tokens per second of one user; `known`: by the oracle's policy."""
     chance = random.Random(3)
     luck = [chance.random() < alpha for _ in range(1100)]
     policy = oracle(alpha, round_trip)
     site = replace(SITE, round_trip=round_trip)
-    texts = Workload(1, 1000, draft_n)
+    texts = Workload(1, 1000, None)
     simulation = Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None)
     return simulation.run().total
 
@@ -245,13 +237,6 @@ def simulated(alpha, round_trip, *, known=False, draft_n=None):
 def test_a_policy_keeps_its_promise_in_a_simulation(alpha, round_trip):
     promised = oracle(alpha, round_trip).rate
     assert simulated(alpha, round_trip, known=True) == pytest.approx(promised, rel=0.08)
-
-
-@SITES
-@pytest.mark.parametrize("draft_n", [2, 4, 8])
-def test_a_policy_is_as_fast_as_a_fixed_length_in_a_simulation(alpha, round_trip, draft_n):
-    fixed = simulated(alpha, round_trip, draft_n=draft_n)
-    assert simulated(alpha, round_trip, known=True) > 0.97 * fixed
 
 
 @SITES

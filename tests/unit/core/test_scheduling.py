@@ -4,9 +4,15 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from specmesh.core import events as ev
 from specmesh.core.cpu_threads import ThreadShare
@@ -58,8 +64,17 @@ sessions = st.lists(
     ),
     max_size=8,
 ).map(lambda listed: dict(enumerate(listed)))
-batch_sizes = st.integers(8, 40)
-prefill_sizes = st.integers(1, 16)
+
+
+def stepped(sessions, n_batch, prefill_rows):
+    """Return sessions with the next step of their scheduler."""
+    step = Scheduler(n_batch, StepCosts(), prefill_rows).next_batch(sessions, now=0.0)
+    return SimpleNamespace(sessions=sessions, n_batch=n_batch, prefill_rows=prefill_rows, step=step)
+
+
+turns = st.builds(stepped, sessions, n_batch=st.integers(8, 40), prefill_rows=st.integers(1, 16))
+waits = given(turns.filter(lambda turn: isinstance(turn.step, ev.Wait)))
+batches = given(turns.filter(lambda turn: isinstance(turn.step, Batch)))
 
 
 def keys(sessions, kind):
@@ -72,96 +87,66 @@ def parts_of(step, kind):
     return {key: part for key, part in step.parts if isinstance(part, kind)}
 
 
-def next_batch(sessions, n_batch, prefill_rows):
-    """The next step; examples without one are left out."""
-    step = Scheduler(n_batch, StepCosts(), prefill_rows).next_batch(sessions, now=0.0)
-    assume(isinstance(step, Batch))
-    return step
+@waits
+def test_nothing_is_ready_while_all_wait(turn):
+    assert not keys(turn.sessions, ev.Verify | ev.Prefill)
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_nothing_is_ready_while_all_wait(sessions, n_batch, prefill_rows):
-    step = Scheduler(n_batch, StepCosts(), prefill_rows).next_batch(sessions, now=0.0)
-    assume(isinstance(step, ev.Wait))
-    assert not keys(sessions, ev.Verify | ev.Prefill)
+@waits
+def test_a_wait_ends_with_the_first_of_the_sessions(turn):
+    ends = [turn.sessions[key].wants.until for key in keys(turn.sessions, ev.Wait)]
+    assert turn.step.until == min(ends, default=math.inf)
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_wait_ends_with_the_first_of_the_sessions(sessions, n_batch, prefill_rows):
-    step = Scheduler(n_batch, StepCosts(), prefill_rows).next_batch(sessions, now=0.0)
-    assume(isinstance(step, ev.Wait))
-    ends = [sessions[key].wants.until for key in keys(sessions, ev.Wait)]
-    assert step.until == min(ends, default=math.inf)
-
-
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_has_the_rows_of_its_parts(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
+@batches
+def test_a_step_fits_the_batch(turn):
+    """A session has one part of it."""
     rows = 0
-    for _, part in step.parts:
+    for part in dict(turn.step.parts).values():
         rows += len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
-    assert step.rows == rows
+    assert 0 < turn.step.rows == rows <= turn.n_batch
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_fits_the_batch(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    assert 0 < step.rows <= n_batch
+@batches
+def test_a_step_without_prompts_is_pure(turn):
+    assert turn.step.pure == (not parts_of(turn.step, ev.Prefill))
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_session_has_one_part_of_a_step(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    assert len(dict(step.parts)) == len(step.parts)
+@batches
+def test_all_join_as_soon_as_one_session_verifies(turn):
+    expected = []
+    if keys(turn.sessions, ev.Verify):
+        expected = keys(turn.sessions, ev.Verify | ev.Wait)
+    assert sorted(parts_of(turn.step, ev.Verify)) == expected
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_without_prompts_is_pure(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    assert step.pure == (not parts_of(step, ev.Prefill))
+@batches
+def test_a_step_takes_the_first_drafts_of_each_session(turn):
+    for key, part in parts_of(turn.step, ev.Verify).items():
+        assert part.drafts == turn.sessions[key].in_hand[: len(part.drafts)]
 
 
-@given(sessions, batch_sizes, prefill_sizes)
-def test_all_join_as_soon_as_one_session_verifies(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    expected = keys(sessions, ev.Verify | ev.Wait) if keys(sessions, ev.Verify) else []
-    assert sorted(parts_of(step, ev.Verify)) == expected
-
-
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_takes_the_first_drafts_of_each_session(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    for key, part in parts_of(step, ev.Verify).items():
-        assert part.drafts == sessions[key].in_hand[: len(part.drafts)]
-
-
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_takes_the_first_ids_of_each_prompt(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    for key, part in parts_of(step, ev.Prefill).items():
-        assert part.ids == sessions[key].wants.ids[: len(part.ids)]
-
-
-@given(sessions, batch_sizes, prefill_sizes)
-def test_prompts_come_before_drafts(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
-    prompts = keys(sessions, ev.Prefill)
-    others = keys(sessions, ev.Verify | ev.Wait)
-    share = prefill_rows * math.ceil(len(prompts) / len(others)) if others else n_batch
-    wanted = sum(len(sessions[key].wants.ids) for key in prompts)
-    room = n_batch - len(parts_of(step, ev.Verify))
-    rows = sum(len(part.ids) for part in parts_of(step, ev.Prefill).values())
-    assert rows == min(room, share, wanted)
-
-
-@given(sessions, batch_sizes, prefill_sizes)
-def test_a_step_cuts_one_prompt_at_most(sessions, n_batch, prefill_rows):
-    step = next_batch(sessions, n_batch, prefill_rows)
+@batches
+def test_a_step_takes_the_first_ids_of_prompts_and_cuts_one_at_most(turn):
     cut = 0
-    for key, part in parts_of(step, ev.Prefill).items():
-        if len(part.ids) < len(sessions[key].wants.ids):
-            cut += 1
+    for key, part in parts_of(turn.step, ev.Prefill).items():
+        ids = turn.sessions[key].wants.ids
+        assert part.ids == ids[: len(part.ids)]
+        cut += part.ids != ids
     assert cut <= 1
+
+
+@batches
+def test_prompts_come_before_drafts(turn):
+    prompts = keys(turn.sessions, ev.Prefill)
+    others = keys(turn.sessions, ev.Verify | ev.Wait)
+    share = turn.n_batch
+    if others:
+        share = turn.prefill_rows * math.ceil(len(prompts) / len(others))
+    wanted = sum(len(turn.sessions[key].wants.ids) for key in prompts)
+    room = turn.n_batch - len(parts_of(turn.step, ev.Verify))
+    rows = sum(len(part.ids) for part in parts_of(turn.step, ev.Prefill).values())
+    assert rows == min(room, share, wanted)
 
 
 def test_the_oldest_and_the_shortest_prompt_in_turn():
@@ -177,25 +162,18 @@ prompts = st.lists(
 )
 
 
-def constant_step(prompts, verifying_rows, waits):
-    """Return the parts of prompts in a step of constant rows with other sessions."""
+@given(prompts, st.integers(0, 8), st.booleans())
+def test_with_constant_rows_prompts_are_cut_at_the_same_places(prompts, verifying_rows, waits):
+    """Some prompt always goes on."""
     sessions = dict(enumerate(prompts))
     if verifying_rows:
         sessions[100] = verifying(verifying_rows)
     if waits:
         sessions[101] = waiting()
     step = Scheduler(40, StepCosts(), prefill_rows=16, constant=True).next_batch(sessions, 0.0)
-    return parts_of(step, ev.Prefill)
-
-
-@given(prompts, st.integers(0, 8), st.booleans())
-def test_with_constant_rows_some_prompt_always_goes_on(prompts, verifying_rows, waits):
-    assert constant_step(prompts, verifying_rows, waits)
-
-
-@given(prompts, st.integers(0, 8), st.booleans())
-def test_with_constant_rows_prompts_are_cut_at_the_same_places(prompts, verifying_rows, waits):
-    for key, part in constant_step(prompts, verifying_rows, waits).items():
+    parts = parts_of(step, ev.Prefill)
+    assert parts
+    for key, part in parts.items():
         assert part == ev.Prefill(prompts[key].wants.position, prompts[key].wants.ids[:16])
 
 
@@ -205,31 +183,17 @@ HERE = SimpleNamespace(host="h", cpu_threads=2)
 ELSEWHERE = SimpleNamespace(host="other", cpu_threads=8)
 
 
-def beside(*drafters):
-    """Return the threads of a verifier of 8 cores with these drafters, one after the other."""
-    share = ThreadShare(8, 8, "h", drafter=False, follows=True)
-    for present in drafters:
-        share.beside(present)
-    return share.threads
-
-
 @pytest.mark.parametrize(
-    ("drafters", "threads"),
-    [([[ELSEWHERE]], 8), ([[HERE, ELSEWHERE]], 6), ([[HERE], []], 8)],
+    ("drafters", "threads", "logged"),
+    [([[ELSEWHERE]], 8, False), ([[HERE, ELSEWHERE]], 6, True), ([[HERE], []], 8, True)],
     ids=["another host", "this host", "this host no more"],
 )
-def test_default_threads_follow_the_drafters_of_this_host(drafters, threads):
-    assert beside(*drafters) == threads
-
-
-def test_a_change_of_threads_is_logged():
+def test_default_threads_follow_the_drafters_of_this_host(drafters, threads, logged):
+    """A change is logged."""
     share = ThreadShare(8, 8, "h", drafter=False, follows=True)
-    assert share.beside([HERE]).name == "cpu_threads"
-
-
-def test_threads_that_stay_are_not_logged():
-    share = ThreadShare(8, 8, "h", drafter=False, follows=True)
-    assert share.beside([ELSEWHERE]) is None
+    for present in drafters:
+        noted = share.beside(present)
+    assert (share.threads, noted is not None) == (threads, logged)
 
 
 # --- sequences
@@ -371,39 +335,23 @@ PROMPT = 2 * PART + 5  # of the session before
 TEXT = tuple(range(4 * PART))
 
 
-def reused(held, ids, prompt):
-    """The ids that a session of `ids` ids, `prompt` of them to be read as one, finds there."""
+@pytest.mark.parametrize(
+    ("held", "ids", "prompt", "reused"),
+    [
+        pytest.param(3 * PART + 9, 4 * PART, 3 * PART, 2 * PART, id="whole parts of both prompts"),
+        pytest.param(3 * PART + 9, 4 * PART, PART + 3, PART, id="of a shorter prompt"),
+        pytest.param(3 * PART + 9, 4 * PART, PROMPT, 3 * PART + 9, id="a text after the prompt"),
+        pytest.param(3 * PART + 9, 3 * PART, PROMPT, 3 * PART - 1, id="but for its last id"),
+        pytest.param(PROMPT, PROMPT + 1, PROMPT, PROMPT, id="the same prompt"),
+        pytest.param(PART + 5, 4 * PART, PROMPT, PART, id="of a prompt that broke off"),
+        pytest.param(PART - 1, 4 * PART, PROMPT, 0, id="less than a part"),
+    ],
+)
+def test_only_ids_that_are_read_in_the_same_parts_are_reused(held, ids, prompt, reused):
+    """A session of `ids` ids, `prompt` of them to be read as one, finds so many of those held."""
     slots = KVSlots(1, "cut", ROOM, PART)
     had(slots, TEXT[:held], PROMPT)
-    return slots.acquire(TEXT[:ids], prompt).length
-
-
-def test_whole_parts_of_both_prompts_are_reused():
-    assert reused(held=3 * PART + 9, ids=4 * PART, prompt=3 * PART) == 2 * PART
-
-
-def test_whole_parts_of_a_shorter_prompt_are_reused():
-    assert reused(held=3 * PART + 9, ids=4 * PART, prompt=PART + 3) == PART
-
-
-def test_a_text_after_the_same_prompt_is_reused():
-    assert reused(held=3 * PART + 9, ids=4 * PART, prompt=PROMPT) == 3 * PART + 9
-
-
-def test_a_text_after_the_same_prompt_is_reused_but_for_the_last_id():
-    assert reused(held=3 * PART + 9, ids=3 * PART, prompt=PROMPT) == 3 * PART - 1
-
-
-def test_the_same_prompt_is_reused():
-    assert reused(held=PROMPT, ids=PROMPT + 1, prompt=PROMPT) == PROMPT
-
-
-def test_whole_parts_of_a_prompt_that_broke_off_are_reused():
-    assert reused(held=PART + 5, ids=4 * PART, prompt=PROMPT) == PART
-
-
-def test_less_than_a_part_is_not_reused():
-    assert reused(held=PART - 1, ids=4 * PART, prompt=PROMPT) == 0
+    assert slots.acquire(TEXT[:ids], prompt).length == reused
 
 
 # --- any order of events
@@ -498,11 +446,10 @@ class Machine(RuleBasedStateMachine):
         assert bool(self.slots) == (len(self.sessions) < 3)
 
 
-MACHINES = [
-    type(f"{reuse}Machine", (Machine,), {"reuse": reuse}) for reuse in ("copied", "cut", "whole")
-]
-for machine in MACHINES:
-    machine.TestCase.settings = settings(
-        max_examples=settings().max_examples // 2, stateful_step_count=30
+@pytest.mark.parametrize("reuse", ["copied", "cut", "whole"])
+def test_events_in_any_order(reuse):
+    machine = type("AnyMachine", (Machine,), {"reuse": reuse})
+    examples = settings().max_examples // 2
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=30)
     )
-TestCopied, TestCut, TestWhole = (machine.TestCase for machine in MACHINES)

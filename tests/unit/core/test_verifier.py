@@ -55,6 +55,13 @@ def core_with(table=None, slots=None):
     return VerifierCore(target)
 
 
+def drafted(table=None):
+    """The same with a drafter."""
+    core = core_with(table)
+    core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
+    return core
+
+
 def opening(client=CLIENT, draft_n=None, name="", ids=PROMPT):
     params = SessionParams(SamplingParams(), 9000, draft_n=draft_n)
     request = Request(None, ids, params, id=name)
@@ -93,10 +100,6 @@ def test_a_step_does_not_end_twice():
         core.finish(begun, [None], 0.1, 0.2)
 
 
-def test_without_a_session_there_is_no_step():
-    assert core_with().next_step(0.0) == ev.Wait(np.inf)
-
-
 def test_a_step_that_failed_is_no_pause():
     """However long it took, and whatever waited for it."""
     core = core_with()
@@ -124,13 +127,10 @@ def test_a_step_that_failed_leaves_sequences_that_were_to_be_offloaded():
 # --- kept sessions
 
 
-def test_a_verifier_that_stops_keeps_no_session():
-    core = core_with()
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    core.handle(replace(opening(name="text"), owner=DRAFTER), 0.0)
-    core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
-    core.handle(vev.Signal.STOPPING, 1.0)
-    *_, report = core.handle(vev.Signal.REPORT_WANTED, 1.0)
+def test_a_verifier_that_stops_keeps_no_session(owned):
+    owned.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
+    owned.handle(vev.Signal.STOPPING, 1.0)
+    *_, report = owned.handle(vev.Signal.REPORT_WANTED, 1.0)
     assert (report.sessions, report.kept) == ([], 0)
 
 
@@ -156,10 +156,6 @@ def two():
     return core
 
 
-def test_other_sessions_have_steps_while_one_waits_for_its_reader(two):
-    assert sequences(two.next_step(0.0)) == [1]
-
-
 def test_a_session_that_is_paused_during_a_step_waits_after_it():
     core = core_with()
     core.handle(opening(), 0.0)
@@ -180,49 +176,23 @@ def test_to_pause_again_gives_no_more_time(two):
     assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
 
 
-def test_a_session_goes_on_when_its_client_reads_again(two):
-    two.handle(vev.ClientPaused(CLIENT, paused=False), 50.0)
-    assert sequences(two.next_step(50.0)) == [0, 1]
-
-
 def test_a_reader_has_some_time(two):
     two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1)
     assert len(two.sessions()) == 2
 
 
 def test_a_session_whose_reader_does_not_come_back_ends(two):
-    effects = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
-    [sent] = [effect for effect in effects if isinstance(effect, vev.ToClient)]
-    assert (sent.client, sent.what.reason) == (CLIENT, m.FinishReason.CANCELLED)
-
-
-def test_the_log_has_a_session_whose_reader_does_not_come_back(two):
-    unread = vev.Noted("session_unread", {"session": 1, "seconds": READER_PATIENCE})
-    assert unread in two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
+    noted, ended, *_ = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
+    assert (noted.name, ended.client) == ("session_unread", CLIENT)
+    assert ended.what.reason == m.FinishReason.CANCELLED
 
 
 @pytest.fixture
 def owned():
     """A core with a session that a drafter's client asked for."""
-    core = core_with()
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core = drafted()
     core.handle(replace(opening(name="text"), owner=DRAFTER), 0.0)
     return core
-
-
-def test_a_drafter_pauses_a_session_of_its_client(owned):
-    owned.handle(vev.SessionPaused(DRAFTER, 1, paused=True), 0.0)
-    assert isinstance(owned.next_step(0.0), ev.Wait)
-
-
-@pytest.mark.parametrize(
-    "event",
-    [vev.SessionPaused(OTHER, 1, paused=True), vev.SessionPaused(DRAFTER, 2, paused=True)],
-    ids=["another drafter", "another session"],
-)
-def test_nobody_else_pauses_a_session(owned, event):
-    owned.handle(event, 0.0)
-    assert sequences(owned.next_step(0.0)) == [0]
 
 
 @pytest.mark.parametrize(
@@ -240,8 +210,7 @@ def test_a_text_whose_reader_has_changed_does_not_wait(owned, event):
 
 
 def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
-    core = core_with()
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core = drafted()
     core.handle(opening(draft_n=2), 0.0)
     step(core, 0.0, seconds=0.1)
     drafts = m.Draft(1, 2, Prefix(PROMPT).crc, (SAID, SAID))
@@ -260,8 +229,7 @@ def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
 
 
 def beside_a_drafter_of_this_host():
-    core = core_with({1: 0.01})
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core = drafted({1: 0.01})
     core.handle(vev.ThreadsShared(2, 1, frozenset({DRAFTER})), 0.0)
     core.handle(opening(), 0.0)
     return core
@@ -292,8 +260,7 @@ def test_beside_a_drafter_of_this_host_first_steps_are_measured_without_drafts()
 
 
 def test_drafts_of_another_host_are_asked_for_at_once():
-    core = core_with({1: 0.01})
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core = drafted({1: 0.01})
     core.handle(opening(), 0.0)
     assert drafts_asked_for(core) > 0
 
@@ -309,8 +276,7 @@ class WrongDrafter:
 
     def __init__(self):
         self.now = 0.0
-        self.core = core_with({1: 0.01})
-        self.core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
+        self.core = drafted({1: 0.01})
 
     def handle(self, event):
         return self._drafted(self.core.handle(event, self.now))
@@ -406,8 +372,7 @@ def draft_ns(core):
 
 def sharing():
     """A core with a drafter and one session; for two sessions drafts do not pay."""
-    core = core_with(PAYS_FOR_ONE)
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core = drafted(PAYS_FOR_ONE)
     core.handle(opening(client=1), 0.0)
     return core
 
@@ -465,8 +430,7 @@ def beside_a_choice():
 
     Return how often the gate was shut, and the length of the second text.
     """
-    core = core_with(CHEAP)
-    core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
+    core = drafted(CHEAP)
     core.handle(opening(client=1), 0.0)
     core.handle(opening(client=2, draft_n=2), 0.0)
     shut = 0
@@ -499,8 +463,7 @@ def test_drafts_that_a_client_has_chosen_do_not_keep_a_gate_shut():
 )
 def test_a_drafter_is_left_only_if_it_was_asked_for_drafts(draft_n, changes):
     """Steps that sessions share are measured without drafts first, but for those of a choice."""
-    core = core_with(CHEAP)
-    core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
+    core = drafted(CHEAP)
     core.handle(vev.DrafterJoined(OTHER, 9000), 0.0)
     core.handle(opening(), 0.0)
     core.handle(opening(draft_n=draft_n), 0.0)

@@ -97,6 +97,12 @@ TEMPLATES = {
     ["first system", "STU", "[system|Be brief.\n\nIn French.][user|Hi]", ["system"]]
     ["first system", "UATV", "[user|Hi][assistant|Yes.][user|In French.\n\nAnd?]", ["system"]]
     ["alternates", "UV", "[user|Hi\n\nAnd?]", ["user"]]
+    ["alternates", "U", "[user|Hi]", []]
+    ["alternates", "SU", "[user|Be brief.\n\nHi]", ["system"]]
+    ["alternates", "DU", "[user|Be polite.\n\nHi]", ["system"]]
+    ["alternates", "SUV", "[user|Be brief.\n\nHi\n\nAnd?]", ["system", "user"]]
+    ["alternates", "UASV", "[user|Hi][assistant|Yes.][user|Be brief.\n\nAnd?]", ["system"]]
+    ["alternates", "UAAV", "[user|Hi][assistant|Yes.\n\nYes.][user|And?]", ["assistant"]]
     ["alternates", "AU", "[user|][assistant|Yes.][user|Hi]", ["assistant"]]
     ["with last user", "SUA", "[user|Be brief.\n\nHi][assistant|Yes.]", ["system"]]
     """,
