@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 from harness import snapshots
+from harness.tables import cases
 from rich.console import Console
 
 from specmesh import client as client_module
@@ -267,9 +268,7 @@ def demo_texts(ids):
     return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=ids, report=fast)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (512, 48.7)]
-)
+@cases("rows, expected", "[0, 18.9] [1, 18.9] [3, 21.9] [5, 28.75] [9, 36.9] [512, 48.7]")
 def test_step_times(rows, expected):
     assert step_ms("h100-70b", rows) == pytest.approx(expected)
 
@@ -314,7 +313,7 @@ def watch(monkeypatch):
 
 @pytest.mark.parametrize("sessions", [0, 20])
 @pytest.mark.parametrize("drafters", [0, 9])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (12, 3)])
+@cases("width, height", "[80, 24] [40, 10] [12, 3]")
 def test_watch_fits(watch, monkeypatch, capsys, sessions, drafters, width, height):
     monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from harness.tables import cases
 
 from specmesh import paths
 from specmesh.cli import main
@@ -64,13 +65,13 @@ def start(monkeypatch):
 SIM = ("verifier", "--engine", "sim", "--model", "step_ms=1")
 
 
-@pytest.mark.parametrize(
-    ("flags", "env", "ctx"),
-    [
-        (["--ctx", 30], {"SPECMESH_VERIFIER_CTX": "40"}, 30),
-        ([], {"SPECMESH_VERIFIER_CTX": "40"}, 40),
-        ([], {}, 20),
-    ],
+@cases(
+    "flags, env, ctx",
+    """
+    [["--ctx", 30], {"SPECMESH_VERIFIER_CTX": "40"}, 30]
+    [[], {"SPECMESH_VERIFIER_CTX": "40"}, 40]
+    [[], {}, 20]
+    """,
 )
 def test_a_flag_beats_a_variable_beats_a_file(write, start, flags, env, ctx):
     file = write("ctx = 20\n")
@@ -158,13 +159,13 @@ def test_hidden_options_are_not_shown():
     assert "stretch" not in run("config", "show", "verifier").stdout
 
 
-@pytest.mark.parametrize(
-    ("command", "name", "value", "named"),
-    [
-        ("verifier", "SPECMESH_VERIFIER_CTX", "abc", "'abc' is not a valid integer"),
-        ("config show drafter", "SPECMESH_DRAFTER_CTX", "abc", "'--ctx'"),
-        ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", "'24'"),
-    ],
+@cases(
+    "command, name, value, named",
+    """
+    ["verifier", "SPECMESH_VERIFIER_CTX", "abc", "'abc' is not a valid integer"]
+    ["config show drafter", "SPECMESH_DRAFTER_CTX", "abc", "'--ctx'"]
+    ["generate x", "SPECMESH_GENERATE_DRAFT_N", "some", "'24'"]
+    """,
 )
 def test_bad_variables(command, name, value, named):
     done = run(*command.split(), env={name: value})
@@ -207,9 +208,14 @@ def test_bad_files(content, named, tmp_path):
 
 
 @pytest.mark.fault("E7.82")
-@pytest.mark.parametrize(
-    ("engine", "model", "gpu_layers"),
-    [("llama", "m.gguf", 0), ("ngram", None, None), ("sim", "step_ms=1", -1), ("auto", None, 9)],
+@cases(
+    "engine, model, gpu_layers",
+    """
+    ["llama", "m.gguf", 0]
+    ["ngram", null, null]
+    ["sim", "step_ms=1", -1]
+    ["auto", null, 9]
+    """,
 )
 def test_a_gpu_is_required_of_engines_that_cannot_use_one(engine, model, gpu_layers):
     with pytest.raises(ConfigError, match="--require-gpu"):
@@ -221,16 +227,16 @@ def test_a_gpu_is_required_of_llama(gpu_layers):
     ModelSettings(engine="llama", model="m.gguf", gpu_layers=gpu_layers, require_gpu=True)
 
 
-@pytest.mark.parametrize(
-    ("env", "flags", "waits"),
-    [
-        ({}, [], False),
-        ({}, ["--wait"], True),
-        ({"SPECMESH_VERIFIER_WAIT": "true"}, [], True),
-        ({"NOTIFY_SOCKET": "/run/systemd/notify"}, [], True),
-        ({"SPECMESH_LAUNCHD": "1"}, [], True),
-        ({"NOTIFY_SOCKET": ""}, [], False),
-    ],
+@cases(
+    "env, flags, waits",
+    """
+    [{}, [], false]
+    [{}, ["--wait"], true]
+    [{"SPECMESH_VERIFIER_WAIT": "true"}, [], true]
+    [{"NOTIFY_SOCKET": "/run/systemd/notify"}, [], true]
+    [{"SPECMESH_LAUNCHD": "1"}, [], true]
+    [{"NOTIFY_SOCKET": ""}, [], false]
+    """,
 )
 def test_services_wait(env, flags, waits, start):
     """So do daemons that are asked to."""

@@ -225,7 +225,7 @@ def test_each_id_of_the_text_pays(logits, ids, repeat, frequency, presence):
         assert row[token] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("window", "latest"), [(2, [2, 3]), (9, [1, 2, 3]), (-1, [1, 2, 3])])
+@cases("window, latest", "[2, [2, 3]] [9, [1, 2, 3]] [-1, [1, 2, 3]]")
 def test_the_window_is_the_latest_ids(window, latest):
     assert list(Penalties(2.0, window=window).latest([1, 2, 3])) == latest
 

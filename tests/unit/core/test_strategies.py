@@ -270,9 +270,14 @@ def judged(params):
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(
-    ("strategy", "temperature"),
-    [("deterministic", 1), ("greedy", 1), ("probabilistic", 0), ("of a later version", 1)],
+@cases(
+    "strategy, temperature",
+    """
+    ["deterministic", 1]
+    ["greedy", 1]
+    ["probabilistic", 0]
+    ["of a later version", 1]
+    """,
 )
 def test_other_strategies_commit_the_targets_own_choice(strategy, temperature, seed):
     params = replace(HOT, seed=seed, strategy=strategy, temperature=temperature)

@@ -90,11 +90,6 @@ def test_whole_calls_are_allowed(form, choice, arguments):
         assert Text(request(form.name, choice), text.removeprefix(form.opening)).may_end
 
 
-def marks_types(form):
-    """Return True if a number is written differently from a string of the same letters."""
-    return not form.parameter or STRING in form.parameter or TYPE in form.parameter
-
-
 def up_to_id(text):
     """Return the beginning of a text that is the same for each call."""
     return text.partition(ID)[0]
@@ -123,14 +118,12 @@ def test_wrong_calls_are_refused(form, choice):
 
 @FORMS
 def test_a_wrong_type_is_refused(form):
-    call = ("get_weather", {"city": "Ulm", "days": "some", "unit": "C"})
-    assert "some" in Text(request(form.name), spelt(form, call)).rest
-
-
-@FORMS
-def test_a_number_for_a_string_is_refused_if_it_looks_different(form):
-    call = ("get_weather", {"city": 1, "unit": "C"})
-    assert bool(Text(request(form.name), spelt(form, call)).rest) == marks_types(form)
+    """A number for a string is so if it looks different."""
+    number = ("get_weather", {"city": 1, "unit": "C"})
+    marked = not form.parameter or STRING in form.parameter or TYPE in form.parameter
+    assert bool(Text(request(form.name), spelt(form, number)).rest) == marked
+    text = ("get_weather", {"city": "Ulm", "days": "some", "unit": "C"})
+    assert "some" in Text(request(form.name), spelt(form, text)).rest
 
 
 @FORMS
@@ -148,14 +141,8 @@ def test_a_call_is_forced_after_the_mark(form):
 
 
 @FORMS
-def test_other_text_is_refused_after_the_mark(form):
-    assert Text(request(form.name), f"{form.trigger} so").rest.startswith(" so")
-
-
-@FORMS
 def test_calls_are_at_the_end_of_a_text(form):
-    assert Text(request(form.name), spelt(form, TIME, before="Look: ")).may_end
-    assert Text(request(form.name), f"{spelt(form, TIME)} and").rest == " and"
+    assert Text(request(form.name), f"Look: {spelt(form, TIME)} and").rest == " and"
 
 
 @FORMS
@@ -284,36 +271,56 @@ def test_arguments_between_nested_marks(arguments):
 
 
 STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
-CHOICE = pytest.mark.parametrize("choice", ["auto", "required"])
+ANSWER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+AFTER = pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, spelt(HERMES, TIME)),
+        ({"choice": "required"}, spelt(HERMES, TIME)),
+        ({"schema": ANSWER}, spelt(HERMES, TIME)),
+        ({"schema": ANSWER}, '{"name": "x"}'),
+    ],
+    ids=["calls", "required calls", "calls or a schema", "a schema or calls"],
+)
+THOUGHT = f"I could {spelt(HERMES, TIME)}, or <tool_call> or not"
 
 
 @STYLE
-@CHOICE
-def test_calls_come_after_the_thought_that_began(style, choice):
-    """The thought may mention calls."""
-    grammar = request("hermes", choice, thinking=f"{style.name}!")
-    call = spelt(HERMES, TIME)
-    thought = f"I could {call}, or <tool_call> or not{style.end}"
-    assert Text(grammar, f"{thought}\n\n{call}").may_end
-    assert Text(grammar, thought[:-1]).may_end == (choice == "auto")
+@AFTER
+def test_an_answer_comes_after_the_thought_that_began(style, changes, text):
+    """The thought may mention calls; an answer without one may be all thought."""
+    grammar = request("hermes", thinking=f"{style.name}!", **changes)
+    assert Text(grammar, f"{THOUGHT}{style.end}\n\n{text}").may_end
+    assert Text(grammar, f"{THOUGHT}{style.end}"[:-1]).may_end == (not changes)
 
 
 @STYLE
-@CHOICE
-def test_a_thought_may_come_before_calls(style, choice):
-    grammar = request("hermes", choice, thinking=style.name)
-    call = spelt(HERMES, TIME)
-    thought = f"{style.begin}I could {call}, or <tool_call> or not{style.end}"
-    assert Text(grammar, thought + call).may_end
-    assert Text(grammar, call).may_end
+@AFTER
+def test_a_thought_may_come_before_an_answer(style, changes, text):
+    grammar = request("hermes", thinking=style.name, **changes)
+    thought = f"{style.begin}{THOUGHT}{style.end}"
+    assert Text(grammar, thought + text).may_end
+    assert Text(grammar, text).may_end
     assert not Text(grammar, thought[:-1]).rest
 
 
 @STYLE
-@pytest.mark.parametrize(("choice", "rest"), [("auto", ""), ("required", "Then")])
-def test_text_after_a_thought(style, choice, rest):
-    grammar = request("hermes", choice, thinking=style.name)
-    assert Text(grammar, f"{style.begin}a{style.end}\n\nThen").rest == rest
+@AFTER
+def test_no_thought_comes_after_one_that_ended(style, changes, text):
+    grammar = request("hermes", thinking=f"{style.name}.", **changes)
+    assert Text(grammar, text).may_end
+    assert Text(grammar, f"{style.begin}Hm").may_end == (not changes)
+
+
+@STYLE
+@pytest.mark.parametrize("begin", [True, False])
+@pytest.mark.parametrize("changes", [{}, {"choice": "required"}, {"schema": ANSWER}])
+def test_text_after_a_thought(style, begin, changes):
+    """It is free unless the answer has a form."""
+    thinking = style.name if begin else f"{style.name}!"
+    text = f"{style.begin * begin}a{style.end}\n\nThen"
+    rest = Text(request("hermes", thinking=thinking, **changes), text).rest
+    assert rest == ("Then" if changes else "")
 
 
 def test_an_empty_answer_may_come_between_a_thought_and_calls_that_are_required():
@@ -344,15 +351,16 @@ def test_gpt_oss_names_a_recipient_in_one_place(before):
     assert not Text(grammar, f"{before} t").rest
 
 
-def test_gpt_oss_calls_after_a_thought():
-    grammar = request("harmony", thinking="harmony")
-    assert Text(grammar, spelt(FORMATS["harmony"], TIME, before=HARMONY_THOUGHT)).may_end
-
-
-def test_gpt_oss_may_write_the_words_of_a_recipient():
-    grammar = request("harmony", thinking="harmony")
-    text = f"{HARMONY_THOUGHT}<|channel|>final<|message|>Go to=there, to Ulm"
-    assert Text(grammar, text).may_end
+@pytest.mark.parametrize(
+    "text",
+    [
+        spelt(FORMATS["harmony"], TIME, before=HARMONY_THOUGHT),
+        f"{HARMONY_THOUGHT}<|channel|>final<|message|>Go to=there, to Ulm",
+    ],
+    ids=["a call", "the words of a recipient"],
+)
+def test_gpt_oss_after_a_thought(text):
+    assert Text(request("harmony", thinking="harmony"), text).may_end
 
 
 @FORMS
@@ -383,10 +391,6 @@ LONG = "x" * 65
 )
 def test_tools_that_cannot_be_called(changes, why):
     assert why in compiled(request("hermes", **changes))["refused"]
-
-
-def test_no_description_of_tools():
-    assert compiled("{}")["refused"].endswith("does not describe tools: KeyError: 'format'")
 
 
 # --- a schema never refuses a request
@@ -478,13 +482,10 @@ STRICT = rows(r"""
 
 @pytest.mark.parametrize(("parameters", "why"), STRICT)
 def test_strict_that_cannot_be_kept_is_refused(parameters, why):
-    refused = compiled(request("hermes", tools=[tool("bad", parameters)], strict=["bad"]))
-    assert re.search(f"bad has strict, which cannot be kept: {why}", refused["refused"])
-
-
-@pytest.mark.parametrize(("parameters", "why"), STRICT)
-def test_strict_of_another_tool_refuses_nothing(parameters, why):
+    """Strict of another tool refuses nothing."""
     tools = [*TOOLS, tool("bad", parameters)]
+    refused = compiled(request("hermes", tools=tools, strict=["bad"]))
+    assert re.search(f"bad has strict, which cannot be kept: {why}", refused["refused"])
     assert "lark" in compiled(request("hermes", tools=tools, strict=["get_time"]))
 
 
@@ -550,8 +551,6 @@ def test_of_too_many_tools_the_smallest_schemas_are_kept():
 
 # --- a schema for the text that calls none
 
-ANSWER = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
 
 @FORMS
 def test_a_text_is_calls_or_keeps_to_the_schema(form):
@@ -572,35 +571,6 @@ def test_other_texts_than_calls_and_the_schemas_are_refused(form):
 @cases("choice", '"required" {"name": "get_time"}')
 def test_a_required_call_leaves_no_other_text(choice):
     assert Text(request("hermes", choice, schema=ANSWER), '{"name": "x"}').rest
-
-
-RESULT = pytest.mark.parametrize("text", [spelt(HERMES, TIME), '{"name": "x"}'])
-
-
-@STYLE
-@RESULT
-def test_a_thought_that_began_comes_before_the_schema_and_calls(style, text):
-    grammar = request("hermes", thinking=f"{style.name}!", schema=ANSWER)
-    assert Text(grammar, f"Hm{style.end}{text}").may_end
-    assert not Text(grammar, text).may_end
-    assert not Text(grammar, f"Hm{style.end}").may_end
-    assert Text(grammar, f"Hm{style.end}Then").rest.startswith("Then")
-
-
-@STYLE
-@RESULT
-def test_a_thought_may_come_before_the_schema_and_calls(style, text):
-    grammar = request("hermes", thinking=style.name, schema=ANSWER)
-    assert Text(grammar, f"{style.begin}Hm{style.end}\n\n{text}").may_end
-    assert Text(grammar, text).may_end
-
-
-@STYLE
-@RESULT
-def test_no_thought_comes_before_the_schema_and_calls_after_one_that_ended(style, text):
-    grammar = request("hermes", thinking=f"{style.name}.", schema=ANSWER)
-    assert Text(grammar, text).may_end
-    assert Text(grammar, f"{style.begin}Hm").rest
 
 
 @pytest.fixture

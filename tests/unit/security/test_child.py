@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness import PATIENCE
+from harness.tables import cases
 
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ChildLate
@@ -198,9 +199,13 @@ def test_each_request_has_a_copy_of_one_process(make):
     assert first["parent"] == second["parent"] != os.getpid()
 
 
-@pytest.mark.parametrize(
-    ("do", "limits"),
-    [("spin", {"cpu": 0.05}), ("spin", {"seconds": 0.1}), ("sleep", {"seconds": 0.1})],
+@cases(
+    "do, limits",
+    """
+    ["spin", {"cpu": 0.05}]
+    ["spin", {"seconds": 0.1}]
+    ["sleep", {"seconds": 0.1}]
+    """,
 )
 def test_a_copy_that_takes_too_long_costs_no_process(make, do, limits):
     child = make(forks=True, **limits)
