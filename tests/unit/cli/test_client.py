@@ -39,26 +39,27 @@ def client_of(fake_daemon):
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "cls"),
-    [
-        ("Busy", errors.Busy),
-        ("Unheard", SpecmeshError),
-        ("FrameError", SpecmeshError),
-        (None, SpecmeshError),
-    ],
-)
-@pytest.mark.parametrize("place", ["status", "stream", "get"])
-def test_daemons_errors_are_raised_as_their_class(client_of, name, cls, place):
+def named(name):
+    """Return an error of a daemon by the name of its class."""
     details = {"error": name, "exit_code": 1}
-    error = {"error": {"message": "the sentence", "code": "its_own", "specmesh": details}}
-    if place == "stream":
-        asking = client_of(200, event(CHUNK) + event(error))
-    else:
-        asking = client_of(500, json.dumps(error).encode())
+    return {"error": {"message": "the sentence", "code": "its_own", "specmesh": details}}
+
+
+@pytest.mark.parametrize("name", ["Unheard", "FrameError", None])
+def test_an_error_of_no_class_that_a_daemon_has(client_of, name):
     with pytest.raises(SpecmeshError, match=r"^the sentence$") as caught:
-        asking.get("/x") if place == "get" else list(asking.complete({}))
-    assert type(caught.value) is cls
+        client_of(500, json.dumps(named(name)).encode()).get("/x")
+    assert type(caught.value) is SpecmeshError
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, json.dumps(named("Busy")).encode()), (200, event(CHUNK) + event(named("Busy")))],
+    ids=["status", "stream"],
+)
+def test_an_error_of_a_text_is_raised_as_its_class(client_of, status, body):
+    with pytest.raises(errors.Busy, match=r"^the sentence$"):
+        list(client_of(status, body).complete({}))
 
 
 @pytest.mark.parametrize(
@@ -215,14 +216,12 @@ def test_values_at_a_path(read, path, found):
 @pytest.mark.parametrize("path", ["model.name.first", "others.name", "none"])
 def test_nothing_is_at_a_path(path):
     assert at(JSON, path) is None
-    assert object_at(JSON, path) == {}
-    assert ids_at(JSON, path) == []
 
 
 def test_values_of_another_kind_count_as_nothing():
-    assert object_at(JSON, "peers") == {}
+    assert object_at(JSON, "peers") == object_at(JSON, "none") == {}
     assert list_at(JSON, "model") == []
-    assert ids_at(JSON, "peers") == []
+    assert ids_at(JSON, "peers") == ids_at(JSON, "none") == []
 
 
 @pytest.mark.parametrize("path", ["model.name", "none", "others.ms"])

@@ -86,13 +86,16 @@ BOX = "tcp://127.0.0.1:7071"
 SPARK = "tcp://127.0.0.1:7072"
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "addresses"),
-    [
-        (None, "", [BOX]),
-        (None, f'connect = "{SPARK}, {BOX}"', [SPARK, BOX]),
-        (f"{BOX},{SPARK}", f'connect = "{SPARK}"', [BOX, SPARK]),
-    ],
+@cases(
+    "variable, text, addresses",
+    r"""
+    [null, "", [$BOX]]
+    [null, "connect = \"tcp://127.0.0.1:7072, tcp://127.0.0.1:7071\"", [$SPARK, $BOX]]
+    ["tcp://127.0.0.1:7071,tcp://127.0.0.1:7072", "connect = \"tcp://127.0.0.1:7072\"",
+     [$BOX, $SPARK]]
+    """,
+    BOX=BOX,
+    SPARK=SPARK,
 )
 def test_several_verifiers(write, start, variable, text, addresses):
     """A list may be in the environment and in a file; it is shown as a file has it."""
@@ -179,29 +182,30 @@ def test_a_file_that_is_missing(tmp_path):
     assert run("drafter", "--config", tmp_path / "none.toml").exit_code == 78
 
 
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b'bnd = "tcp://127.0.0.1:1"', r"bnd.*did you mean bind\?"),
-        (b"max_sessions = 3", r"max_sessions.*did you mean max-sessions\?"),
-        (b'connect = "tcp://127.0.0.1:7071"', "connect.*config show verifier"),
-        (b"[verifier]\nctx = 512", "unknown key verifier"),
-        (b'ctx = "many"', "'--ctx'.*'many' is not a valid integer"),
-        (b"ctx = 7", "'--ctx'.*7 is not in the range"),
-        (b"ctx = [4]", r"'--ctx'.*'\[4\]' is not a valid integer"),
-        (b"gpu-layers = -2", "'--gpu-layers'.*-2 is not in the range"),
-        (b"insecure-no-auth = 7", "'--insecure-no-auth'.*'7' is not a valid boolean"),
-        (b'engine = "cuda"', "'--engine'.*'cuda' is not one of.*llama"),
-        (b"ctx = 512\nctx = 513\n", "Cannot overwrite.*line 2"),
-        (b"bind = tcp://127.0.0.1:7071", 'line 1.*quotes: bind = "tcp://127.0.0.1:7071"'),
-        (b"ctx = 1\n# caf\xe9\n", "2: not UTF-8"),
-        (b"#" * (2**20 + 1), "longer than"),
-    ],
+@cases(
+    "content, named",
+    r"""
+    ["bnd = \"tcp://127.0.0.1:1\"", "bnd.*did you mean bind\\?"]
+    ["max_sessions = 3", "max_sessions.*did you mean max-sessions\\?"]
+    ["connect = \"tcp://127.0.0.1:7071\"", "connect.*config show verifier"]
+    ["[verifier]\nctx = 512", "unknown key verifier"]
+    ["ctx = \"many\"", "'--ctx'.*'many' is not a valid integer"]
+    ["ctx = 7", "'--ctx'.*7 is not in the range"]
+    ["ctx = [4]", "'--ctx'.*'\\[4\\]' is not a valid integer"]
+    ["gpu-layers = -2", "'--gpu-layers'.*-2 is not in the range"]
+    ["insecure-no-auth = 7", "'--insecure-no-auth'.*'7' is not a valid boolean"]
+    ["engine = \"cuda\"", "'--engine'.*'cuda' is not one of.*llama"]
+    ["ctx = 512\nctx = 513\n", "Cannot overwrite.*line 2"]
+    ["bind = tcp://127.0.0.1:7071", "line 1.*quotes: bind = \"tcp://127.0.0.1:7071\""]
+    ["ctx = 1\n# café\n", "2: not UTF-8"]
+    [$LONG, "longer than"]
+    """,
+    LONG="#" * (2**20 + 1),
 )
 @pytest.mark.fault("E7.74")
 def test_bad_files(content, named, tmp_path):
     file = tmp_path / "verifier.toml"
-    file.write_bytes(content)
+    file.write_text(content, "latin-1")
     done = run("verifier", "--config", file)
     assert done.exit_code == 78, done.output
     assert re.fullmatch(f"specmesh: {file}:.*{named}.*\n", done.stderr)

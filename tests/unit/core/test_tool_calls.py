@@ -219,21 +219,23 @@ ROOT = json.loads("""
     """)
 
 
-@pytest.mark.parametrize(
-    ("text", "schema", "written"),
-    [
-        ("1", {"type": "string"}, '"1"'),
-        ("1", {"type": "number"}, "1"),
-        ("1", {"$ref": "#/$defs/Colour"}, '"1"'),
-        ("1", {"$ref": "#/$defs/Loop"}, "1"),
-        ("1", {"anyOf": [{"type": "string"}, {"type": "null"}]}, '"1"'),
-        ("null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "null"),
-        ('"a"', {"type": ["string", "null"]}, '"\\"a\\""'),
-        ('[1, {"a": "é"}]', {"type": "array"}, '[1, {"a": "é"}]'),
-        ("NaN", {"type": "number"}, '"NaN"'),
-        ("-1e9999", {"type": "number"}, "-1e9999"),
-        ("[" * 100_000, None, f'"{"[" * 100_000}"'),
-    ],
+@cases(
+    "text, schema, written",
+    r"""
+    ["1", {"type": "string"}, "\"1\""]
+    ["1", {"type": "number"}, "1"]
+    ["1", {"$ref": "#/$defs/Colour"}, "\"1\""]
+    ["1", {"$ref": "#/$defs/Loop"}, "1"]
+    ["1", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "\"1\""]
+    ["null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "null"]
+    ["\"a\"", {"type": ["string", "null"]}, "\"\\\"a\\\"\""]
+    ["[1, {\"a\": \"é\"}]", {"type": "array"}, "[1, {\"a\": \"é\"}]"]
+    ["NaN", {"type": "number"}, "\"NaN\""]
+    ["-1e9999", {"type": "number"}, "-1e9999"]
+    [$DEEP, null, $TEXT]
+    """,
+    DEEP="[" * 100_000,
+    TEXT=f'"{"[" * 100_000}"',
 )
 def test_an_argument_between_marks_becomes_json_as_its_schema_says(text, schema, written):
     assert tool_calls.as_json(text, schema, ROOT) == written

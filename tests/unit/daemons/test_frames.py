@@ -34,21 +34,21 @@ def crossed(message):
     return decode(encode(message))
 
 
-def assert_crosses(request):
-    asked = DrafterRequest(request=request, client=None)
-    message = crossed(open_of(asked, 9))
-    assert requested(message) == request
+CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
 
 
-@pytest.mark.parametrize("ids", [None, (1, 2)])
-def test_prompts_cross_the_wire(ids):
-    assert_crosses(Request("hi", ids, PARAMS))
-
-
-def test_chats_cross_the_wire():
-    user = ChatMessage("user", "hi", name="ann")
-    assistant = ChatMessage("assistant", "The ")
-    assert_crosses(Request("", None, PARAMS, messages=(user, assistant), continued=True))
+@pytest.mark.parametrize(
+    "original",
+    [
+        Request("hi", None, PARAMS),
+        Request("hi", (1, 2), PARAMS),
+        Request("", None, PARAMS, messages=CHAT, continued=True),
+    ],
+    ids=["text", "ids", "chat"],
+)
+def test_requests_cross_the_wire(original):
+    asked = DrafterRequest(request=original, client=None)
+    assert requested(crossed(open_of(asked, 9))) == original
 
 
 def test_a_message_without_content_is_empty():
@@ -66,23 +66,23 @@ def test_a_resumed_request():
     assert resumed.named_only
 
 
-def assert_refused(**changes):
-    order = replace(OPEN, **changes)
+def of_form(text, kind):
+    return {"options": {**OPEN.options, "grammar": text, "grammar_kind": kind}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        of_form("[]", "json_schema"),
+        of_form(" " * 70_000, "json_schema"),
+        of_form(GRAMMAR.text, "regex"),
+        {"ids": [1], "n_prompt": 2},
+    ],
+    ids=["no schema", "too long", "of an unknown kind", "a prompt longer than its ids"],
+)
+def test_requests_that_no_session_can_have(changes):
     with pytest.raises(RequestError):
-        requested(order)
-
-
-@pytest.mark.parametrize("text", ["[]", " " * 70_000], ids=["no schema", "too long"])
-def test_schemas_that_no_session_can_have(text):
-    assert_refused(options={**OPEN.options, "grammar": text, "grammar_kind": "json_schema"})
-
-
-def test_a_grammar_of_an_unknown_kind_is_refused():
-    assert_refused(options={**OPEN.options, "grammar": GRAMMAR.text, "grammar_kind": "regex"})
-
-
-def test_a_prompt_longer_than_its_ids_is_refused():
-    assert_refused(ids=[1], n_prompt=2)
+        requested(replace(OPEN, **changes))
 
 
 FILTERS = SamplingParams(temperature=1.0, top_k=3, top_p=0.5, seed=2**32 - 1, min_p=0.1)

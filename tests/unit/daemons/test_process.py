@@ -43,18 +43,13 @@ def is_readable(mailbox):
 
 
 def test_only_urgent_items_wake_a_dozing_loop(mailbox):
+    """It takes all of them in order."""
     mailbox.dozing = True
     mailbox.put("more", urgent=False)
     assert not is_readable(mailbox)
     mailbox.put("the end")
     assert is_readable(mailbox)
-
-
-def test_items_wake_a_loop_that_takes_them_in_order(mailbox):
-    mailbox.put("tokens", urgent=False)
-    mailbox.put("the end")
-    assert is_readable(mailbox)
-    assert mailbox.take() == ["tokens", "the end"]
+    assert mailbox.take() == ["more", "the end"]
     assert not is_readable(mailbox)
 
 
@@ -124,8 +119,11 @@ def missed(retries, reason, begin, end):
 
 
 def test_a_missing_thing_is_noticed_once_a_minute():
-    noticed = missed(Retries(), "a disk", 0.0, 130.0)
+    """It is looked for every few seconds."""
+    retries = Retries()
+    noticed = missed(retries, "a disk", 0.0, 130.0)
     assert noticed == pytest.approx([0.0, 60.0, 120.0], abs=5.0)
+    assert retries.pause == 4.0
 
 
 def test_another_missing_thing_is_noticed_at_once():
@@ -133,12 +131,6 @@ def test_another_missing_thing_is_noticed_at_once():
     missed(retries, "a disk", 0.0, 10.0)
     assert missed(retries, "an address", 10.0, 20.0) == [10.0]
     assert missed(retries, "a disk", 20.0, 30.0) == [20.0]
-
-
-def test_a_missing_thing_is_looked_for_every_few_seconds():
-    retries = Retries()
-    missed(retries, "a disk", 0.0, 100.0)
-    assert retries.pause == 4.0
 
 
 # --- sockets
@@ -194,23 +186,27 @@ def prepare(folder):
     paths.prepare_folder(folder / "v.sock")
 
 
+def refused(folder, why):
+    with pytest.raises(ConfigError, match=why):
+        prepare(folder)
+
+
 def test_a_folder_is_made_private(tmp_path):
-    prepare(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
-    prepare(tmp_path / "a" / "b")
+    made = tmp_path / "a" / "b"
+    for _ in range(2):
+        prepare(made)
+    assert made.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(folder):
     (folder / "file").touch()
-    with pytest.raises(ConfigError, match="cannot make the folder"):
-        prepare(folder / "file")
+    refused(folder / "file", "cannot make the folder")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o702])
 def test_a_folder_that_others_may_write_is_refused(folder, mode):
     folder.chmod(mode)
-    with pytest.raises(ConfigError, match=f"others may write there.*chmod go-w {folder}"):
-        prepare(folder)
+    refused(folder, f"others may write there.*chmod go-w {folder}")
     folder.chmod(mode & ~0o022)
     prepare(folder)
 
@@ -218,29 +214,33 @@ def test_a_folder_that_others_may_write_is_refused(folder, mode):
 USER = pwd.getpwuid(os.geteuid()).pw_name
 
 
-def give_to_group(folder, monkeypatch, name, members):
-    folder.chmod(0o770)
-    group = grp.struct_group((name, "x", 1, members))
-    monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+@pytest.fixture
+def group(folder, monkeypatch):
+    """Give the folder to a group, and let that write there."""
+
+    def give(name, members):
+        folder.chmod(0o770)
+        found = grp.struct_group((name, "x", 1, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _: found)
+
+    return give
 
 
 @pytest.mark.parametrize(("name", "members"), [(USER, ["eve"]), ("staff", [])])
-def test_a_folder_of_a_foreign_group_is_refused(folder, monkeypatch, name, members):
-    give_to_group(folder, monkeypatch, name, members)
-    with pytest.raises(ConfigError):
-        prepare(folder)
+def test_a_folder_of_a_foreign_group_is_refused(folder, group, name, members):
+    group(name, members)
+    refused(folder, "others may write there")
 
 
-def test_a_folder_of_the_users_own_group_is_used(folder, monkeypatch):
-    give_to_group(folder, monkeypatch, USER, [])
+def test_a_folder_of_the_users_own_group_is_used(folder, group):
+    group(USER, [])
     prepare(folder)
 
 
 def test_a_folder_that_is_a_link_is_refused(folder, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(folder)
-    with pytest.raises(ConfigError, match=r"is not safe \(it is a link\): choose another --socket"):
-        prepare(link)
+    refused(link, r"is not safe \(it is a link\): choose another --socket")
 
 
 def test_a_shared_sticky_folder_is_used(folder):
@@ -256,43 +256,33 @@ def model_hash(path):
     return serve.model_hash(ModelSettings(engine="llama", model=str(path)))
 
 
-def hash_of(path, content):
-    path.write_bytes(content)
-    return model_hash(path)
+def hash_of(folder, *contents):
+    """Return the hash of a model whose parts have these contents."""
+    folder.mkdir()
+    for number, content in enumerate(contents, 1):
+        (folder / f"m-{number:05}-of-{len(contents):05}.gguf").write_bytes(content)
+    return model_hash(folder / f"m-00001-of-{len(contents):05}.gguf")
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 1, 12 * 2**20])
-def test_the_hash_of_a_model_file(tmp_path, size):
-    """Copies have the same hash; another size, beginning or end gives another one."""
-    content = bytes(size)
-    first = hash_of(tmp_path / "first", content)
-    assert hash_of(tmp_path / "copy", content) == first
-    for other in (bytes(size + 1), b"x" + content[1:], content[:-1] + b"x"):
-        assert hash_of(tmp_path / "other", other) != first
+@pytest.mark.parametrize("part", range(3))
+def test_the_hash_of_a_model(tmp_path, size, part):
+    """Copies have the same; another size, beginning or end of a part gives another one."""
+    parts = [bytes(size)] * 3
+    hashes = {hash_of(tmp_path / "first", *parts), hash_of(tmp_path / "copy", *parts)}
+    others = {bytes(size + 1), b"x" + bytes(size)[1:], bytes(size)[:-1] + b"x"}
+    for number, other in enumerate(others):
+        parts[part] = other
+        hashes.add(hash_of(tmp_path / str(number), *parts))
+    assert len(hashes) == 1 + len(others)
+
+
+def test_the_hash_of_a_model_of_one_part(tmp_path):
+    assert hash_of(tmp_path / "first", b"x") != hash_of(tmp_path / "other", b"y")
 
 
 def test_a_folder_has_no_hash(tmp_path):
     assert model_hash(tmp_path) == ""
-
-
-def write_parts(folder, changed, content):
-    """Write a model of three parts, one of which differs from the others; return its hash."""
-    folder.mkdir()
-    for part in (1, 2, 3):
-        data = content if part == changed else bytes(2**20)
-        (folder / f"m-0000{part}-of-00003.gguf").write_bytes(data)
-    return model_hash(folder / "m-00001-of-00003.gguf")
-
-
-@pytest.mark.parametrize("part", [1, 2, 3])
-def test_the_hash_of_a_model_in_parts(tmp_path, part):
-    """It covers the beginning, the end and the length of each part."""
-    size = 2**20
-    contents = [bytes(size), b"x" + bytes(size - 1), bytes(size - 1) + b"x", bytes(size + 1)]
-    hashes = set()
-    for number, content in enumerate(contents):
-        hashes.add(write_parts(tmp_path / str(number), part, content))
-    assert len(hashes) == len(contents)
 
 
 def test_the_hash_of_a_large_model_reads_little_of_it(tmp_path, monkeypatch):
@@ -339,10 +329,9 @@ def test_exceptions_of_libraries_are_logged(logged):
     assert line["error"] == "ValueError: broken\nin two"
 
 
+@pytest.mark.filterwarnings("always")
 def test_warnings_are_logged(logged):
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    warnings.warn("old", DeprecationWarning, stacklevel=1)
     [line] = logged()
     assert "DeprecationWarning: old" in line["line"]
 

@@ -310,29 +310,30 @@ def test_the_language_is_the_same(grammar, good, bad):
     assert [text for text in good + bad if accepts(grammar, text)] == good
 
 
-@pytest.mark.parametrize(
-    ("grammar", "why"),
-    [
-        ('top ::= "a"', "no rule named root"),
-        ("root ::= \n  other", "line 2: there is no rule named other"),
-        ('root ::= "a"\n\nroot "b"', "line 3: expected .*::="),
-        ('"a"\nroot ::= "b"', "line 1: expected .*::="),
-        ('root ::= "a', "line 1: unexpected end"),
-        ('root ::= "a" |\n\n # of b\n b ::= "c"', "line 4: unexpected '::='"),
-        ('root ::=\n  b ::= "c"', "line 2: unexpected '::='"),
-        ('root ::= b b ::= "x"', "line 1: unexpected '::='"),
-        ('root ::= ("a" | "b"', r"line 1: expected \)"),
-        ('root ::= "a" )', "line 1: unexpected"),
-        (r'root ::= "\q"', "unknown escape"),
-        ('root ::= "a"\nunused ::= "\\q"', "line 2: unknown escape"),
-        (r'root ::= "\x4"', "unknown escape"),
-        ("root ::= []", "a class without characters"),
-        ("root ::= [z-a]", "from z to a"),
-        ('root ::= "a" | +', "follows nothing"),
-        ('root ::= "a"{x}', "unexpected '{'"),
-        ("root ::= <think> [a-z]", "line 1: unexpected '<'"),
-        ("root ::= " + "(" * 5000, "nested too deeply"),
-    ],
+@cases(
+    "grammar, why",
+    r"""
+    ["top ::= \"a\"", "no rule named root"]
+    ["root ::= \n  other", "line 2: there is no rule named other"]
+    ["root ::= \"a\"\n\nroot \"b\"", "line 3: expected .*::="]
+    ["\"a\"\nroot ::= \"b\"", "line 1: expected .*::="]
+    ["root ::= \"a", "line 1: unexpected end"]
+    ["root ::= \"a\" |\n\n # of b\n b ::= \"c\"", "line 4: unexpected '::='"]
+    ["root ::=\n  b ::= \"c\"", "line 2: unexpected '::='"]
+    ["root ::= b b ::= \"x\"", "line 1: unexpected '::='"]
+    ["root ::= (\"a\" | \"b\"", "line 1: expected \\)"]
+    ["root ::= \"a\" )", "line 1: unexpected"]
+    ["root ::= \"\\q\"", "unknown escape"]
+    ["root ::= \"a\"\nunused ::= \"\\q\"", "line 2: unknown escape"]
+    ["root ::= \"\\x4\"", "unknown escape"]
+    ["root ::= []", "a class without characters"]
+    ["root ::= [z-a]", "from z to a"]
+    ["root ::= \"a\" | +", "follows nothing"]
+    ["root ::= \"a\"{x}", "unexpected '{'"]
+    ["root ::= <think> [a-z]", "line 1: unexpected '<'"]
+    [$DEEP, "nested too deeply"]
+    """,
+    DEEP="root ::= " + "(" * 5000,
 )
 def test_what_is_none_is_refused_with_its_line(grammar, why):
     with pytest.raises(RequestError, match=why):

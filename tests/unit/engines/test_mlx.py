@@ -1,13 +1,13 @@
 """MLX as drafter: vocabularies, compared with llama.cpp's, unusable models, errors."""
 
-import json
 from contextlib import closing
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from harness.tables import cases
+from harness.tables import cases, rows
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
@@ -28,10 +28,12 @@ pytestmark = pytest.mark.models
 MODELS = Path(str(files("specmesh") / "models"))
 
 
-def opened(folder):
-    return MlxDrafter(
-        ModelSettings(engine="mlx", model=str(folder), ctx=256, max_sessions=1, gpu_layers=-1)
-    )
+def settings(engine, path, **changes):
+    return ModelSettings(engine=engine, model=str(path), ctx=256, max_sessions=1, **changes)
+
+
+def opened(folder, gpu_layers=-1, **changes):
+    return MlxDrafter(settings("mlx", folder, gpu_layers=gpu_layers, **changes))
 
 
 @pytest.mark.fault("E7.82")
@@ -39,17 +41,13 @@ def test_the_cpu_instead_of_a_gpu(monkeypatch):
     """A GPU that was asked for is warned of; a required one is an error."""
     mx = model._library("mlx.core")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
-    folder, required = str(MODELS / "drafter-hf"), {"gpu_layers": None, "require_gpu": True}
+    folder = MODELS / "drafter-hf"
     for gpu_layers, count in ((None, 0), (-1, 1)):
         with capture_logs() as told:
-            MlxDrafter(
-                ModelSettings(
-                    engine="mlx", model=folder, ctx=256, max_sessions=1, gpu_layers=gpu_layers
-                )
-            ).close()
+            opened(folder, gpu_layers).close()
         assert [one["event"] for one in told].count("no_gpu") == count
     with pytest.raises(ConfigError, match="--require-gpu"):
-        MlxDrafter(ModelSettings(engine="mlx", model=folder, ctx=256, max_sessions=1, **required))
+        opened(folder, None, require_gpu=True)
 
 
 @pytest.mark.fault("E7.78")
@@ -60,9 +58,7 @@ def test_same_vocabulary(make_gguf, make_hf, kind):
     if kind == "tiny":
         path = make_gguf("two-formats", seed=9)
         folder = make_hf("two-formats", gguf=path)
-    target = LlamaVerifier(
-        ModelSettings(engine="llama", model=str(path), ctx=256, max_sessions=1, threads=1)
-    )
+    target = LlamaVerifier(settings("llama", path, threads=1))
     with closing(target), closing(opened(folder)) as drafter:
         assert drafter.vocabulary == target.vocabulary
 
@@ -100,18 +96,18 @@ def test_unusable_models(make_hf, name, damaged):
 def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
     """It is an EngineError of one line; the sequence is empty then, and can be used again."""
 
-    def fail(*_):
-        raise trouble
-
+    fail = Mock(side_effect=trouble)
+    refusal = rf"^MLX cannot run this model: {type(trouble).__name__}.*$"
     with closing(opened(make_hf("breaks"))) as drafter:
         drafter.predict([Ask(0, (5, 6, 7), None)])
-        monkeypatch.setattr(
-            sequence, *(("trim_prompt_cache", fail) if step == "trim" else ("mx", Mock(array=fail)))
-        )
-        with pytest.raises(
-            EngineError, match=rf"^MLX cannot run this model: {type(trouble).__name__}.*$"
-        ) as caught:
-            drafter.trim(0, 1) if step == "trim" else drafter.predict([Ask(0, (8,), None)])
+        if step == "trim":
+            monkeypatch.setattr(sequence, "trim_prompt_cache", fail)
+            steps = partial(drafter.trim, 0, 1)
+        else:
+            monkeypatch.setattr(sequence, "mx", Mock(array=fail))
+            steps = partial(drafter.predict, [Ask(0, (8,), None)])
+        with pytest.raises(EngineError, match=refusal) as caught:
+            steps()
         assert "\n" not in str(caught.value)
         monkeypatch.undo()
         drafter.predict([Ask(0, (5, 6), None)])
@@ -120,11 +116,8 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
 
 def test_a_library_that_is_broken(make_hf, monkeypatch):
     """Whatever it raises as it is loaded."""
-
-    def fail(_):
-        raise OSError("libmlx.so: no such file")
-
     folder = make_hf("fine")
+    fail = Mock(side_effect=OSError("libmlx.so: no such file"))
     monkeypatch.setattr(model, "import_module", fail)
     with pytest.raises(ConfigError, match=r"libmlx.*pip install 'specmesh\[mlx\]'"):
         opened(folder)
@@ -132,41 +125,36 @@ def test_a_library_that_is_broken(make_hf, monkeypatch):
 
 # --- the vocabulary, as bytes
 
-BYTE_LEVEL = json.loads("""
-    {
-      "pre_tokenizer": {
-        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
-      },
-      "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}
-    }
-    """)
-SENTENCEPIECE = json.loads("""
+BYTE_LEVEL, SENTENCEPIECE = rows("""
+    {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
     {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]}
     """)
 
 
 def test_sentencepiece_bytes_and_the_unknown():
     texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
-    model = {
-        "type": "BPE",
-        "unk_token": "<unk>",
-        "vocab": {text: n for n, text in enumerate(texts)},
-    }
+    ids = {text: number for number, text in enumerate(texts)}
+    model = {"type": "BPE", "unk_token": "<unk>", "vocab": ids}
     found = token_bytes({"model": model, "decoder": SENTENCEPIECE}, 7, ())
     assert found == (b"", b" the", b"\n", b" ", "naïve".encode(), b"<0xZZ>", b"")
 
 
 def test_added_tokens():
     """Control tokens are silent but for marks of calls, as in llama.cpp."""
-    contents = {1: "b", 2: "<tool_call>", 3: "<|im_end|>", 4: "[TOOL_CALLS]", 5: "▁▁"}
-    added = [
-        {"id": number, "content": text, "special": number in (1, 4)}
-        for number, text in contents.items()
-    ]
-    vocab = {"type": "BPE", "vocab": {"a": 0, "b": 1}}
-    found = token_bytes(
-        {"model": vocab, "pre_tokenizer": BYTE_LEVEL["pre_tokenizer"], "added_tokens": added}, 6, ()
+    [tokenizer] = rows(
+        """
+        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}, "pre_tokenizer": $BYTES,
+         "added_tokens": [
+           {"id": 1, "content": "b", "special": true},
+           {"id": 2, "content": "<tool_call>", "special": false},
+           {"id": 3, "content": "<|im_end|>", "special": false},
+           {"id": 4, "content": "[TOOL_CALLS]", "special": true},
+           {"id": 5, "content": "▁▁", "special": false}
+         ]}
+        """,
+        BYTES=BYTE_LEVEL,
     )
+    found = token_bytes(tokenizer, 6, ())
     assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ")
 
 
@@ -175,20 +163,12 @@ def test_added_tokens():
     """
     {}
     {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}
-    {
-      "pre_tokenizer": {
-        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
-      },
-      "model": {"vocab": 3}
-    }
+    {"pre_tokenizer": $BYTES, "model": {"vocab": 3}}
     {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "decoder": $SENTENCEPIECE}
-    {
-      "pre_tokenizer": {
-        "type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]
-      },
-      "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [3]
-    }
+    {"pre_tokenizer": $BYTES, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
+     "added_tokens": [3]}
     """,
+    BYTES=BYTE_LEVEL,
     SENTENCEPIECE=SENTENCEPIECE,
 )
 def test_files_that_are_none(tokenizer):
