@@ -81,17 +81,6 @@ def test_errors_are_one_line_and_a_code(daemon, command, cls, code):
     assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"specmesh: {error}\n")
 
 
-def test_partial_text_stays_on_stdout(daemon):
-    def broken(_body):
-        choice = {"index": 0, "text": "AB", "finish_reason": None}
-        yield {"choices": [choice], "specmesh": {"token_ids": [1, 2]}}
-        raise Busy("what is wrong")
-
-    daemon.complete = broken
-    done = run("generate hi")
-    assert (done.exit_code, done.stdout, done.stderr) == (75, "AB\n", "specmesh: what is wrong\n")
-
-
 HEAVY = {
     "numpy",
     "zmq",

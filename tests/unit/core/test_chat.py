@@ -47,12 +47,6 @@ def first(traits, asked=TOOLED):
     return list(rendition.messages), rendition.variables
 
 
-def test_a_template_that_shows_tools_and_writes_calls_in_its_own_form():
-    messages, variables = first(HERMES)
-    assert tuple(messages) == LOOP
-    assert variables["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-
-
 @pytest.mark.parametrize(
     ("name", "call"),
     [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")],

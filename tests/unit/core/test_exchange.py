@@ -50,18 +50,10 @@ def exchange(state):
 # --- in turn
 
 
-def test_a_welcome_has_the_first_part_asked_for():
-    assert VocabularyExchange(OWN).welcomed(welcome(THEIRS), 0.0) == m.Vocab(0)
-
-
-def test_a_part_has_the_next_one_asked_for():
-    assert exchange(VocabularyState.FETCHING).answered(PARTS[0], 0.0) == m.Vocab(1)
-
-
-def test_the_last_part_completes_the_vocabulary():
-    made = exchange(VocabularyState.FETCHING)
-    made.answered(PARTS[0], 0.0)
-    assert made.answered(PARTS[1], 0.0) == THEIRS
+def test_a_vocabulary_is_fetched_in_parts():
+    made = VocabularyExchange(OWN)
+    assert made.welcomed(welcome(THEIRS), 0.0) == m.Vocab(0)
+    assert [made.answered(part, 0.0) for part in PARTS] == [m.Vocab(1), THEIRS]
 
 
 @EACH_STATE
@@ -69,26 +61,18 @@ def test_the_draft_models_own_vocabulary_is_not_fetched(state):
     assert exchange(state).welcomed(welcome(OWN), 9.0) == OWN
 
 
-@pytest.mark.parametrize("state", [VocabularyState.KNOWN, VocabularyState.UNUSABLE])
-def test_a_vocabulary_is_not_fetched_again(state):
-    assert exchange(state).welcomed(welcome(THEIRS), 9.0) is None
-
-
-@pytest.mark.parametrize("state", [VocabularyState.NEW, VocabularyState.FETCHING])
-def test_another_welcome_begins_anew(state):
-    assert exchange(state).welcomed(welcome(THEIRS), 9.0) == m.Vocab(0)
-
-
-def test_a_vocabulary_that_was_fetched_is_kept():
-    assert exchange(VocabularyState.COMPARING).welcomed(welcome(THEIRS), 9.0) == THEIRS
-
-
-def test_a_verifier_may_change_its_model_back_and_forth():
-    made = exchange(VocabularyState.KNOWN)
-    for verifier, vocabulary in enumerate((OWN, THEIRS, OWN, THEIRS)):
-        again = replace(welcome(vocabulary), verifier=str(verifier))
-        assert made.welcomed(again, 1.0) == vocabulary
-        made.move(VocabularyState.KNOWN)
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [
+        (VocabularyState.NEW, m.Vocab(0)),
+        (VocabularyState.FETCHING, m.Vocab(0)),
+        (VocabularyState.COMPARING, THEIRS),
+        (VocabularyState.KNOWN, None),
+        (VocabularyState.UNUSABLE, None),
+    ],
+)
+def test_a_vocabulary_that_was_fetched_is_kept(state, answer):
+    assert exchange(state).welcomed(welcome(THEIRS), 9.0) == answer
 
 
 @pytest.fixture
@@ -101,20 +85,15 @@ def crowded():
     return made
 
 
-def test_the_newest_vocabularies_are_kept(crowded):
+def test_only_the_newest_vocabularies_are_kept(crowded):
     assert crowded.welcomed(welcome(OTHERS[-2]), 1.0) == OTHERS[-2]
-
-
-def test_old_vocabularies_are_forgotten(crowded):
     assert crowded.welcomed(welcome(THEIRS), 1.0) == m.Vocab(0)
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again():
-    assert exchange(VocabularyState.FETCHING).late(9.0) == m.Vocab(0)
-
-
-def test_an_answer_may_take_a_while():
-    assert exchange(VocabularyState.FETCHING).late(0.5) is None
+    """It may take a while."""
+    made = exchange(VocabularyState.FETCHING)
+    assert [made.late(0.5), made.late(9.0)] == [None, m.Vocab(0)]
 
 
 # --- out of turn

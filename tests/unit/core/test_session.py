@@ -65,7 +65,9 @@ def verify(made):
 
 
 STEPS = {"Prefill": prefill, "Verify": verify}
-UNLISTED = cases(
+
+
+@cases(
     "state, step",
     """
     ["generating", "Prefill"]
@@ -74,14 +76,6 @@ UNLISTED = cases(
     ["ended", "Verify"]
     """,
 )
-
-
-@pytest.mark.parametrize("state", SessionState)
-def test_a_session_reaches_each_state(state):
-    assert in_state(state).state is state
-
-
-@UNLISTED
 def test_a_step_that_a_state_lacks_is_refused_and_changes_nothing(state, step):
     made = in_state(SessionState(state))
     before = deepcopy(held(made))
@@ -95,14 +89,9 @@ def held(made):
 
 
 @pytest.mark.parametrize("frame", [m.Draft(1, 0, 0, (1,)), m.Nack(1, 0, 0)])
-def test_an_ended_session_answers_no_frame(frame):
+def test_an_ended_session_answers_no_frame_and_ends_once(frame):
     ended = in_state(SessionState.ENDED)
-    assert ended.take(frame, 1.0) == []
-
-
-def test_a_session_ends_once():
-    ended = in_state(SessionState.ENDED)
-    assert ended.cancel(m.FinishReason.CANCELLED) == []
+    assert ended.take(frame, 1.0) == ended.cancel(m.FinishReason.CANCELLED) == []
 
 
 # --- texts that are resumed
@@ -114,35 +103,19 @@ draft_lengths = st.sampled_from([None, 0, 3])
 stops = st.sampled_from([(), ("ab",), ("bc", "da"), ("cabd",), ("aaa", "bbb")])
 params = st.builds(SessionParams, samplings, st.integers(1, 40), draft_n=draft_lengths, stop=stops)
 contexts = st.sampled_from([24, 512])
-anywhere = given(params=params, n_ctx=contexts, seed=seeds, share=st.floats(0, 1))
 
 
-def resumed(params, n_ctx, seed, share):
-    """Return a text's session, one that resumes it after a share of its ids, and its rounds."""
+@given(params=params, n_ctx=contexts, seed=seeds, share=st.floats(0, 1))
+@pytest.mark.fault("E3.34")
+def test_a_resumed_text_is_the_same_text(params, n_ctx, seed, share):
+    """It ends for the same reason, and its client gets the rest."""
     whole = session(PROMPT, params, n_ctx)
     generate(whole, TARGET, drafts(seed))
     ids = tuple(whole.prefix[len(PROMPT) :])
     begun = ids[: round(share * len(ids))]
     again = session((*PROMPT, *begun), params, n_ctx)
-    return whole, again, generate(again, TARGET, drafts(seed + 1))
-
-
-@anywhere
-@pytest.mark.fault("E3.34")
-def test_a_resumed_text_is_the_same_text(params, n_ctx, seed, share):
-    whole, again, _ = resumed(params, n_ctx, seed, share)
-    assert again.text_ids() == whole.text_ids()
-
-
-@anywhere
-def test_a_resumed_text_ends_for_the_same_reason(params, n_ctx, seed, share):
-    whole, again, _ = resumed(params, n_ctx, seed, share)
-    assert again.finished == whole.finished
-
-
-@anywhere
-def test_a_client_gets_the_rest_of_a_resumed_text(params, n_ctx, seed, share):
-    whole, again, rounds = resumed(params, n_ctx, seed, share)
+    rounds = generate(again, TARGET, drafts(seed + 1))
+    assert (again.text_ids(), again.finished) == (whole.text_ids(), whole.finished)
     assert ids_of(rounds) == whole.text_ids(again.resumed)
 
 
@@ -150,13 +123,6 @@ def with_text(count, width=None):
     """Return a session that resumes a text of so many ids, from 1 on."""
     ids = (*PROMPT, *range(1, 1 + count))
     return session(ids, SessionParams(GREEDY, 50), width=width)
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, 9])
-def test_a_resumed_text_is_not_its_prompt(count):
-    made = with_text(count)
-    assert made.n_prompt == len(PROMPT)
-    assert made.resumed == count
 
 
 def test_a_resumed_text_with_ids_after_its_end_has_ended():
@@ -176,7 +142,9 @@ def parts(made):
 
 @pytest.mark.parametrize("count", [0, 1, 4, 9])
 def test_all_is_read_at_once(count):
-    [part] = parts(with_text(count))
+    made = with_text(count)
+    assert (made.n_prompt, made.resumed) == (len(PROMPT), count)
+    [part] = parts(made)
     assert len(part.ids) == len(PROMPT) + count - 1
     assert not part.stepwise
 

@@ -336,32 +336,6 @@ class TestResolve:
         monkeypatch.setenv("SPECMESH_MODELS_DIR", "~/models")
         assert models_dir() == here / "models"
 
-    @cases(
-        "name, comes",
-        """
-    ["/nowhere/at/all/model.gguf", true]
-    ["{here}/empty/model.gguf", true]
-    ["{here}/dangling.gguf", true]
-    ["{here}/tiny-F33.gguf", false]
-    ["tiny-F33.gguf", false]
-    """,
-    )
-    def test_a_disk_that_may_come(self, filled, here, name, comes):
-        """A path may lie on a disk that is not mounted; a name among models is wrong."""
-        (here / "empty").mkdir()
-        (here / "tiny-F32.gguf").touch()
-        (here / "dangling.gguf").symlink_to("/nowhere/model.gguf")
-        with pytest.raises(ConfigError) as raised:
-            resolve(name.format(here=here), filled)
-        assert isinstance(raised.value, NotThereYet) is comes
-        assert ("--wait" in str(raised.value)) is comes
-
-    @pytest.mark.parametrize("root", ["nowhere", "empty"])
-    def test_a_folder_of_models_that_may_come(self, here, root):
-        (here / "empty").mkdir()
-        with pytest.raises(NotThereYet):
-            resolve("big-model-Q8_0", here / root)
-
     @pytest.mark.parametrize("call", ["os.listdir", "Path.is_symlink"])
     def test_a_closed_folder_does_not_open(self, filled, monkeypatch, call):
         """The machine's own services cannot look into homes."""

