@@ -116,13 +116,6 @@ def suite():
     return [{"category": name, "sources": sources} for name in ("coding", "all")]
 
 
-def test_prompts():
-    found = prompts(2)
-    categories = ["coding", "maths", "summarising", "retrieval", "roleplay"]
-    assert [*found] == [*categories, "multilingual", "tool_calls"]
-    assert [len(texts) for texts in found.values()] == [2] * 7
-
-
 def test_prompts_differ():
     """They fit into a small context, and no two are alike, not even in their first lines."""
     every = [*chain(*prompts(None).values(), *prompts(None).values())]

@@ -200,11 +200,6 @@ def test_the_prompt(asked, ids, thinking):
     assert (found, form.thinking) == (ids, thinking)
 
 
-def test_the_parameters_have_the_roles_that_were_joined():
-    _, form = prompt_of(chat_of("SU"), Target(not_in_turn))
-    assert form.merged == ("system",)
-
-
 def test_traits_are_read_as_they_are_written():
     traits = replace(HERMES, ids=IdKind.SHORT, thoughts=ThoughtField.PARTS, users=False)
     assert traits_of(json.loads(json.dumps(traits.as_json()))) == traits

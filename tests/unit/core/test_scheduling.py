@@ -216,11 +216,6 @@ def found(slots, ids, prompt=0, others=()):
     return slot.seq, slot.length
 
 
-def test_sessions_on_other_ids_get_other_sequences():
-    slots = KVSlots(2, "copied", ROOM)
-    assert had(slots, CHATS[0]) != had(slots, CHATS[1])
-
-
 def test_a_text_that_goes_on_gets_its_sequence_again():
     slots = KVSlots(2, "copied", ROOM)
     first = had(slots, CHATS[0])
@@ -250,32 +245,14 @@ def test_a_copy_is_a_use_of_its_source():
     assert had(slots, CHATS[2]) == second
 
 
-def full():
-    """Slots with room for two of the three texts that were there; the last one's sequence."""
+def test_the_newest_texts_are_kept_for_which_there_is_room():
+    """Beginnings that any two prompts share are not reused."""
     slots = KVSlots(4, "copied", 1000)
     for text in CHATS:
-        seq = had(slots, text[:400])
-    return slots, seq
-
-
-def test_no_more_is_kept_than_there_is_room_for():
-    slots, _ = full()
+        newest = had(slots, text[:400])
     assert slots.snapshot().kept_tokens == 800
-
-
-def test_the_least_recently_used_is_emptied_for_room():
-    slots, _ = full()
-    assert found(slots, CHATS[0][:400])[1] == 0
-
-
-def test_beginnings_that_any_two_prompts_share_are_not_reused():
-    slots, _ = full()
-    assert found(slots, (2000, 2001, *range(400)))[1] == 0
-
-
-def test_the_newest_text_is_kept():
-    slots, newest = full()
     assert found(slots, CHATS[2][:400]) == (newest, 400)
+    assert [found(slots, ids)[1] for ids in (CHATS[0][:400], (2000, 2001, *range(400)))] == [0, 0]
 
 
 def offloading():

@@ -174,19 +174,17 @@ def test_the_documents_of_a_schema(schema, good, bad):
     assert accepted(schema, good + bad) == good
 
 
-@pytest.mark.parametrize("again", ['"a"', '"\\u0061"', '"\\u0061" '])
-def test_a_name_comes_once_however_it_is_spelt(again):
-    grammar = matcher(A | {"additionalProperties": True})
-    assert not takes(grammar, f'{{"a": 1, {again}: 2}}')
-
-
-def test_names_that_differ_may_follow_each_other():
-    grammar = matcher(A | {"additionalProperties": True})
-    assert takes(grammar, '{"a": 1, "ab": 2, "\\u0007": 3}')
-
-
-def conforms(text, form):
-    return jsonschema.Draft202012Validator.FORMAT_CHECKER.conforms(text, form)
+@cases(
+    "text, good",
+    r"""
+    ["{\"a\": 1, \"a\": 2}", false]
+    ["{\"a\": 1, \"\\u0061\": 2}", false]
+    ["{\"a\": 1, \"\\u0061\" : 2}", false]
+    ["{\"a\": 1, \"ab\": 2, \"\\u0007\": 3}", true]
+    """,
+)
+def test_a_name_comes_once_however_it_is_spelt(text, good):
+    assert takes(matcher(A | {"additionalProperties": True}), text) == good
 
 
 dates = st.builds("{:04}-{:02}-{:02}".format, *map(st.integers, [0] * 3, [9999, 13, 32]))
@@ -199,21 +197,16 @@ def is_time(text):
     return hour < "24" and minute < "60" and second < "60"
 
 
-@given(dates)
-def test_dates_are_those_of_the_calendar(date):
-    assert bool(accepted({"type": "string", "format": "date"}, [date])) == conforms(date, "date")
-
-
-@given(times)
-def test_times_are_those_of_the_clock(time):
-    assert bool(accepted({"type": "string", "format": "time"}, [time])) == is_time(time)
+def fits(text, form):
+    return accepted({"type": "string", "format": form}, [text]) == [text]
 
 
 @given(dates, times)
-def test_a_date_and_a_time(date, time):
-    expected = conforms(date, "date") and is_time(time)
-    found = accepted({"type": "string", "format": "date-time"}, [f"{date}T{time}"])
-    assert bool(found) == expected
+def test_dates_and_times_are_those_of_the_calendar_and_the_clock(date, time):
+    is_date = jsonschema.Draft202012Validator.FORMAT_CHECKER.conforms(date, "date")
+    assert fits(date, "date") == is_date
+    assert fits(time, "time") == is_time(time)
+    assert fits(f"{date}T{time}", "date-time") == (is_date and is_time(time))
 
 
 def test_the_29th_of_february():
@@ -321,16 +314,17 @@ def test_no_thought_comes_after_one_that_ended(style, kind, text, good):
 HARMONY_THOUGHT = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
 
 
-@pytest.mark.parametrize("mark", ["final", "final <|constrain|>json"])
-def test_gpt_oss_answers_in_its_channel(mark):
+@cases(
+    "text, good",
+    r"""
+    ["final<|message|>{\"a\": 1}", true]
+    ["final <|constrain|>json<|message|>{\"a\": 1}", true]
+    ["final<|message|>Well", false]
+    """,
+)
+def test_gpt_oss_answers_by_the_schema_in_its_channel(text, good):
     grammar = matcher(A, thinking="harmony")
-    text = f'{HARMONY_THOUGHT}{HARMONY_THOUGHT}<|channel|>{mark}<|message|>{{"a": 1}}'
-    assert takes(grammar, text)
-
-
-def test_gpt_oss_answers_by_the_schema():
-    grammar = matcher(A, thinking="harmony")
-    assert not takes(grammar, f"{HARMONY_THOUGHT}<|channel|>final<|message|>Well")
+    assert takes(grammar, f"{HARMONY_THOUGHT}{HARMONY_THOUGHT}<|channel|>{text}") == good
 
 
 # --- the same everywhere

@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 from harness import PATIENCE
@@ -114,23 +115,21 @@ def test_any_value_comes_back(make, forks, value):
     assert echo(make(forks=forks), value) == value
 
 
-FAILURES = [
-    ("abort", "SIGABRT: its last line"),
-    ("raise", "exit code 1: ValueError: a defect"),
-    pytest.param(
-        "take",
-        "more than 256 MiB of memory",
-        marks=pytest.mark.skipif(
-            sys.platform == "darwin", reason="macOS does not enforce its limit of memory"
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize(("do", "reason"), [*FAILURES, ("leave", "exit code 3")])
-def test_a_failure_has_its_reason(make, do, reason):
+@pytest.mark.parametrize(
+    ("forks", "do", "reason"),
+    [
+        (False, "leave", "exit code 3"),
+        (True, "leave", "exit code 1: SystemExit: 3"),
+        *product((False, True), ["abort"], ["SIGABRT: its last line"]),
+        *product((False, True), ["raise"], ["exit code 1: ValueError: a defect"]),
+        *product((False, True), ["take"], ["more than 256 MiB of memory"]),
+    ],
+)
+def test_a_failure_has_its_reason(make, forks, do, reason):
     """The next request is answered."""
-    child = make()
+    if do == "take" and sys.platform == "darwin":
+        pytest.skip("macOS does not enforce its limit of memory")
+    child = make(forks=forks)
     assert reason in failure(child, do=do)
     assert echo(child, 1) == 1
 
@@ -214,13 +213,6 @@ def test_a_copy_that_takes_too_long_costs_no_process(make, do, limits):
     with pytest.raises(ChildLate, match=f"it took more than {limit:g} s"):
         child.ask({"do": do})
     assert count(child)["parent"] == before
-
-
-@pytest.mark.parametrize(("do", "reason"), [*FAILURES, ("leave", "exit code 1: SystemExit: 3")])
-def test_a_failure_in_a_copy_has_its_reason(make, do, reason):
-    child = make(forks=True)
-    assert reason in failure(child, do=do)
-    assert echo(child, 1) == 1
 
 
 def test_copies_end_with_the_process(make, pipe):
