@@ -52,19 +52,12 @@ def refused():
     return draft_length, drafter
 
 
-def test_a_drafter_that_does_not_pay_is_refused():
+def test_late_drafts_of_a_refused_drafter_count_for_nothing():
+    """They count once it may be tried again."""
     draft_length, drafter = refused()
     assert draft_length.refuses(drafter)
-
-
-def test_late_drafts_of_a_refused_drafter_count_for_nothing():
-    draft_length, _ = refused()
     draft_length.judged(right=True)
     assert not draft_length.acceptance.known
-
-
-def test_late_drafts_count_once_a_drafter_may_be_tried_again():
-    draft_length, drafter = refused()
     while draft_length.refuses(drafter):
         step_that_does_not_pay(drafter.speculation.gate)
     draft_length.judged(right=True)
@@ -89,12 +82,6 @@ def test_a_drafter_that_drafts_nothing_is_not_probed():
         draft_length.stepped(frontier, tested=0, accepted=0, flushed=True, now=frontier / 100)
         asked.append(draft_length.draft_n)
     assert not any(asked)
-
-
-def test_a_drafter_that_drafts_again_is_asked_for_drafts():
-    draft_length = muted()
-    draft_length.mute(muted=False)
-    assert draft_length.draft_n > 0
 
 
 def test_the_next_drafter_is_asked_for_drafts():

@@ -50,33 +50,20 @@ SESSIONS = pytest.mark.parametrize("sessions", [1, 2, 16])
 
 @SESSIONS
 @cases(
-    "seconds, least, most",
+    "seconds, least, most, pays",
     """
-    [1.0, 0.99, 1.0]
-    [1.1, 0.9, 1.0]
-    [1.8, 0.8, 1.0]
-    [3.5, 0.0, 0.4]
-    [9.0, 0.0, 0.15]
+    [1.0, 0.99, 1.0, true]
+    [1.1, 0.9, 1.0, true]
+    [1.8, 0.8, 1.0, true]
+    [3.5, 0.0, 0.4, false]
+    [9.0, 0.0, 0.15, false]
     """,
 )
-def test_drafting_goes_on_as_far_as_it_pays(sessions, seconds, least, most):
+def test_drafting_goes_on_as_far_as_it_pays(sessions, seconds, least, most, pays):
     """Two tokens a step and session pay below twice the seconds."""
-    share = run(SpeculationGate(), seconds, 2.0, 3000, sessions)
-    assert least <= share <= most
-
-
-@SESSIONS
-@cases(
-    "seconds, pays",
-    """
-    [1.0, true]
-    [1.8, true]
-    [3.5, false]
-    """,
-)
-def test_the_verdict_is_whether_drafting_pays(sessions, seconds, pays):
     gate = SpeculationGate()
-    run(gate, seconds, 2.0, 3000, sessions)
+    share = run(gate, seconds, 2.0, 3000, sessions)
+    assert least <= share <= most
     assert gate.verdict is pays
 
 
@@ -142,8 +129,8 @@ def test_drafting_begins_without_an_estimate():
     assert run(gate, 1.5, 2.5, 600) > 0.9
 
 
-def beside_a_drafter_that_goes_on():
-    """A gate, and the seconds lost with it.
+def test_a_measurement_beside_a_drafter_that_goes_on_is_corrected():
+    """It costs little.
 
     Steps without drafts take eight times as long at first: the drafter has not stopped yet.
     """
@@ -160,16 +147,7 @@ def beside_a_drafter_that_goes_on():
         seconds = 8.0 if withheld < 30 and lost < 400 else 1.0
         lost += seconds - 1
         stepped(gate, seconds=seconds)
-    return gate, lost
-
-
-def test_a_measurement_beside_a_drafter_that_goes_on_is_corrected():
-    gate, _ = beside_a_drafter_that_goes_on()
     assert gate.verdict is False
-
-
-def test_a_measurement_beside_a_drafter_that_goes_on_costs_little():
-    _, lost = beside_a_drafter_that_goes_on()
     assert lost < 700
 
 
@@ -204,21 +182,12 @@ def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, mo
     assert lost < most
 
 
-def unasked():
-    """A gate after many steps for which no session asked for drafts."""
+def test_without_drafts_nothing_is_withheld_and_there_is_no_verdict():
+    """No session asked for any."""
     gate = SpeculationGate()
+    unasked = StepOutcome(
+        sessions=1, tokens=1, seconds=1.0, drafting=False, has_drafts=False, rate_alone=1.0
+    )
     for _ in range(3000):
-        gate.stepped(
-            StepOutcome(
-                sessions=1, tokens=1, seconds=1.0, drafting=False, has_drafts=False, rate_alone=1.0
-            )
-        )
-    return gate
-
-
-def test_without_drafts_nothing_is_withheld():
-    assert unasked().open
-
-
-def test_without_drafts_there_is_no_verdict():
-    assert unasked().verdict is None
+        gate.stepped(unasked)
+    assert (gate.open, gate.verdict) == (True, None)

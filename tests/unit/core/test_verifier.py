@@ -83,18 +83,12 @@ def frames(effects, drafter=DRAFTER):
 # --- steps
 
 
-def test_a_step_does_not_begin_while_another_runs():
-    core = core_with()
-    core.handle(opening(), 0.0)
-    core.next_step(0.0)
-    with pytest.raises(LocalProtocolError):
-        core.next_step(0.0)
-
-
-def test_a_step_does_not_end_twice():
+def test_a_step_neither_begins_while_another_runs_nor_ends_twice():
     core = core_with()
     core.handle(opening(), 0.0)
     begun = core.next_step(0.0)
+    with pytest.raises(LocalProtocolError):
+        core.next_step(0.0)
     core.finish(begun, [None], 0.0, 0.1)
     with pytest.raises(LocalProtocolError):
         core.finish(begun, [None], 0.1, 0.2)
@@ -166,22 +160,15 @@ def test_a_session_that_is_paused_during_a_step_waits_after_it():
 
 
 def test_without_other_sessions_there_is_no_step_for_one_that_waits(two):
-    two.handle(vev.ClientLeft(4), 0.2)
-    assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
-
-
-def test_to_pause_again_gives_no_more_time(two):
+    """To pause again gives no more time."""
     two.handle(paused(), 0.2)
     two.handle(vev.ClientLeft(4), 0.2)
     assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
 
 
-def test_a_reader_has_some_time(two):
-    two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1)
-    assert len(two.sessions()) == 2
-
-
 def test_a_session_whose_reader_does_not_come_back_ends(two):
+    """It has some time."""
+    assert two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1) == []
     noted, ended, *_ = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
     assert (noted.name, ended.client) == ("session_unread", CLIENT)
     assert ended.what.reason == m.FinishReason.CANCELLED
@@ -235,14 +222,12 @@ def beside_a_drafter_of_this_host():
     return core
 
 
-def test_all_threads_read_a_prompt():
-    assert beside_a_drafter_of_this_host().next_step(0.0).threads is None
-
-
 def test_fewer_threads_verify_beside_a_drafter_of_this_host():
+    """All of them read a prompt."""
     core = beside_a_drafter_of_this_host()
-    step(core, 0.0)
-    assert core.next_step(0.01).threads == 1
+    prompt = core.next_step(0.0)
+    core.finish(prompt, rows_of(prompt), 0.0, 0.01)
+    assert (prompt.threads, core.next_step(0.01).threads) == (None, 1)
 
 
 def drafts_asked_for(core):
@@ -315,35 +300,22 @@ def test_a_drafter_that_does_not_pay_drafts_for_few_steps(off):
     assert 2.05 < off.now < 4
 
 
-def test_a_drafter_that_is_off_does_not_hear_of_a_text_that_begins(off):
-    assert off.handle(opening()) == []
-
-
-def test_a_drafter_that_is_off_does_not_hear_of_a_text_that_ends(off):
-    off.handle(opening())
+def test_a_drafter_that_is_off_does_not_hear_of_a_text(off):
+    heard = off.handle(opening())
     off.step()
-    assert off.handle(vev.ClientLeft(CLIENT)) == []
-
-
-def steps_until_heard(world):
-    """How many steps a text makes until the drafter hears of it, and what it hears."""
-    steps = 1
-    while not (received := world.step()):
-        steps += 1
-    return steps, received
+    assert heard + off.handle(vev.ClientLeft(CLIENT)) == []
 
 
 def test_a_drafter_that_is_tried_again_hears_of_all_of_a_text(off):
+    """It is not tried again soon."""
     off.handle(opening())
-    steps, received = steps_until_heard(off)
+    steps = 1
+    while not (received := off.step()):
+        steps += 1
     text = (SAID,) * (steps - 1)  # the first step reads the prompt
     options = opening().request.params.named()
     assert received == [m.Opened(2, 0, 2, options), m.Sync(2, 0, 0, (*PROMPT, *text), 4)]
-
-
-def test_a_drafter_that_is_off_is_not_tried_again_soon(off):
-    off.handle(opening())
-    assert steps_until_heard(off)[0] >= 20
+    assert steps >= 20
 
 
 def test_a_drafter_that_is_off_is_left_for_another(off):
@@ -394,30 +366,21 @@ def refused():
     return core
 
 
-def test_a_session_by_itself_has_drafts():
-    assert draft_ns(sharing()) == [4]
-
-
 def test_no_session_has_drafts_that_pay_for_one_only():
     core = sharing()
-    core.handle(opening(client=2), 0.0)
+    assert draft_ns(core) == [4]
+    assert frames(core.handle(opening(client=2), 0.0))
     assert draft_ns(core) == [0, 0]
 
 
-def test_a_drafter_hears_of_a_second_session():
-    assert frames(sharing().handle(opening(client=2), 0.0))
-
-
-def test_a_drafter_does_not_hear_of_a_second_session_that_refuses_it():
-    assert frames(refused().handle(opening(client=2), 0.0)) == []
-
-
-def test_a_drafter_does_not_hear_of_a_session_that_has_waited():
+def test_a_drafter_does_not_hear_of_sessions_that_refuse_it():
+    """One of them has waited."""
     core = refused()
-    core.handle(opening(client=2), 0.0)
-    core.handle(opening(client=3), 0.0)
-    core.handle(opening(client=4), 0.0)
-    assert frames(core.handle(vev.ClientLeft(2), 0.0)) == []
+    heard = []
+    for client in (2, 3, 4):
+        heard += core.handle(opening(client=client), 0.0)
+    heard += core.handle(vev.ClientLeft(2), 0.0)
+    assert frames(heard) == []
 
 
 # --- drafts that a client has chosen
@@ -425,11 +388,8 @@ def test_a_drafter_does_not_hear_of_a_session_that_has_waited():
 CHEAP = {1: 0.01, 2: 0.01, 4: 0.01, 8: 0.01}
 
 
-def beside_a_choice():
-    """Steps of a session that adapts and of one whose client chose 2 drafts, which come and pay.
-
-    Return how often the gate was shut, and the length of the second text.
-    """
+def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
+    """Those of a session that adapts are; drafts pay, so the gate is not kept shut."""
     core = drafted(CHEAP)
     core.handle(opening(client=1), 0.0)
     core.handle(opening(client=2, draft_n=2), 0.0)
@@ -440,18 +400,8 @@ def beside_a_choice():
         drafts = m.Draft(2, len(text), text.crc, (SAID, SAID))
         core.handle(vev.FromDrafter(DRAFTER, drafts), begun)
         step(core, begun, seconds=0.5)
-        if not shared_gate(core).open:
-            shut += 1
-    return shut, len(text)
-
-
-def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
-    _, length = beside_a_choice()
-    assert length > 150
-
-
-def test_drafts_that_a_client_has_chosen_do_not_keep_a_gate_shut():
-    shut, _ = beside_a_choice()
+        shut += not shared_gate(core).open
+    assert len(text) > 150
     assert 16 < shut < 30
 
 

@@ -262,6 +262,7 @@ def test_pair_takes_the_key_that_the_daemon_has(folders):
 
 # --- networks of an address
 
+EVERYWHERE = "* 0.0.0.0 0 0.0 0x0 [::] [::0] [0:0:0:0:0:0:0:0] [::ffff:0.0.0.0]"
 NAMED = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}
 
 
@@ -277,12 +278,8 @@ def _names(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]"],
-)
-@pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.parametrize("host", EVERYWHERE.split())
+@pytest.mark.parametrize(("keyed", "insecure"), [(False, False), (False, True), (True, True)])
 @pytest.mark.fault("E6.68")
 def test_never_on_every_network(host, keyed, insecure):
     with pytest.raises(ConfigError, match="every network"):
@@ -301,20 +298,12 @@ def test_names_are_judged_by_their_numbers(host):
 ways = pytest.mark.parametrize(
     ("check", "option"), [(check_bind, "--bind"), (check_connect, "--connect")]
 )
+BEYOND = "192.0.2.1 example.org [2001:db8::1] [::ffff:192.168.1.5] eth0 localhost.example.org"
+LOOPBACK = "127.0.0.1 127.8.9.10 localhost [::1] [::ffff:127.0.0.1]"
 
 
 @ways
-@pytest.mark.parametrize(
-    "host",
-    [
-        "192.0.2.1",
-        "example.org",
-        "[2001:db8::1]",
-        "[::ffff:192.168.1.5]",
-        "eth0",
-        "localhost.example.org",
-    ],
-)
+@pytest.mark.parametrize("host", BEYOND.split())
 @pytest.mark.fault("E6.68")
 def test_beyond_loopback_needs_keys_or_a_word(check, option, host):
     address = f"tcp://{host}:7071"
@@ -325,9 +314,7 @@ def test_beyond_loopback_needs_keys_or_a_word(check, option, host):
 
 
 @ways
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.8.9.10", "localhost", "[::1]", "[::ffff:127.0.0.1]"]
-)
+@pytest.mark.parametrize("host", LOOPBACK.split())
 @pytest.mark.parametrize("keyed", [False, True])
 def test_loopback_needs_nothing(check, option, host, keyed):
     check(f"tcp://{host}:7071", keyed=keyed, insecure=False)
@@ -337,15 +324,12 @@ def test_loopback_needs_nothing(check, option, host, keyed):
 
 
 @pytest.mark.parametrize("insecure", [False, True])
-def test_rpc_on_loopback_needs_nothing(insecure):
-    check_rpc("127.0.0.1:50052", "--rpc", insecure=insecure)
-    check_rpc("localhost:50052", "--rpc", insecure=insecure)
-
-
-@pytest.mark.parametrize("insecure", [False, True])
-def test_rpc_never_on_every_network(insecure):
+def test_rpc_on_every_network_and_on_loopback(insecure):
+    """Never there, and always here."""
     with pytest.raises(ConfigError, match=r"--bind.*every network"):
         check_rpc("0.0.0.0:50052", "--bind", insecure=insecure)
+    for host in ("127.0.0.1", "localhost"):
+        check_rpc(f"{host}:50052", "--rpc", insecure=insecure)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "example.org"])
