@@ -102,21 +102,6 @@ def test_nothing_is_done_where_no_drafts_are_asked_for():
     assert next_row(core).ids == (*known, 99)
 
 
-def test_sessions_share_a_step():
-    core = drafting()
-    opened(core, 1, 2)
-    step = core.next_step(0.0)
-    first, second = step.rows
-    assert first.seq != second.seq
-    for row in step.rows:
-        assert row.position == 0
-        assert row.ids == TEXT
-        assert row.sampler is not None
-    finish(core, step, (8,), (9,))
-    step = core.next_step(0.0)
-    assert [row.ids for row in step.rows] == [(8,), (9,)]
-
-
 def test_events_during_a_step():
     """A row counts as far as its ids are still the session's; an ended session's counts not."""
     core = drafting()

@@ -1,6 +1,8 @@
 """The measured costs of a step."""
 
-import pytest
+import math
+
+from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,37 +26,18 @@ def seconds(costs, *widths, context=0):
 # --- widths
 
 
-@given(tables)
-def test_a_measured_width_has_its_cost(table):
-    assert seconds(measured(table), *table) == list(table.values())
-
-
 @given(tables, widths)
-def test_a_width_between_two_others_costs_something_between(table, rows):
-    below = [width for width in table if width <= rows]
-    above = [width for width in table if width >= rows]
-    if not below or not above:
-        return
-    low, high = sorted((table[max(below)], table[min(above)]))
-    assert low - 1e-9 <= measured(table).seconds(rows) <= high + 1e-9
-
-
-@given(tables, widths)
-def test_a_width_beyond_the_widest_costs_no_less(table, rows):
-    widest = max(table)
-    assert measured(table).seconds(widest + rows) >= table[widest] - 1e-9
-
-
-@given(tables, widths)
-def test_a_width_below_the_narrowest_costs_as_much(table, rows):
-    narrowest = min(table)
-    width = min(rows, narrowest)
-    assert measured(table).seconds(width) == table[narrowest]
-
-
-@given(tables)
-def test_the_tables_have_the_measurements(table):
-    assert measured(table).tables() == {0: dict(sorted(table.items()))}
+def test_a_width_costs_as_much_as_it_was_measured_or_as_those_beside_it(table, rows):
+    """One beyond the widest costs no less; one below the narrowest costs as much."""
+    costs = measured(table)
+    assert costs.tables() == {0: dict(sorted(table.items()))}
+    assert seconds(costs, *table) == list(table.values())
+    below = max((width for width in table if width <= rows), default=min(table))
+    above = min((width for width in table if width >= rows), default=below)
+    low, high = sorted((table[below], table[above]))
+    if rows > max(table):
+        high = math.inf
+    assert low - 1e-9 <= costs.seconds(rows) <= high + 1e-9
 
 
 def test_a_line_goes_on_from_half_as_many_rows():
@@ -82,39 +65,30 @@ def test_a_median_forgets_the_distant_past():
 # --- contexts
 
 
-def contexts():
-    """Costs of short contexts, and of two widths at longer ones."""
-    costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
-    costs.record(1, 12.0, context=5000)
-    costs.record(4, 17.0, context=4096)
-    return costs
-
-
 def test_a_longer_context_costs_as_much_until_it_is_measured():
-    assert measured({1: 10.0, 4: 13.0}).seconds(4, 5000) == 13.0
-
-
-def test_one_measurement_raises_all_widths_of_a_longer_context():
+    """One measurement raises all widths."""
     costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
+    assert seconds(costs, 1, 4, 8, context=5000) == [10.0, 13.0, 20.0]
     costs.record(1, 12.0, context=5000)
     assert seconds(costs, 1, 4, 8, context=5000) == [12.0, 15.0, 22.0]
 
 
-def test_contexts_of_about_the_same_length_share_their_costs():
-    assert seconds(contexts(), 1, 4, 8, context=8191) == [12.0, 17.0, 23.0]
-
-
-@pytest.mark.parametrize("context", [1023, 2000])
-def test_shorter_contexts_keep_their_costs(context):
-    assert seconds(contexts(), 1, 4, 8, context=context) == [10.0, 13.0, 20.0]
-
-
-def test_a_context_longer_than_all_costs_as_much_as_the_longest():
-    assert contexts().seconds(8, 100_000) == 23.0
-
-
-def test_the_tables_are_by_context():
-    assert contexts().tables() == {0: {1: 10.0, 4: 13.0, 8: 20.0}, 4096: {1: 12.0, 4: 17.0}}
+@cases(
+    "context, expected",
+    """
+    [0, [10.0, 13.0, 20.0]]
+    [2000, [10.0, 13.0, 20.0]]
+    [8191, [12.0, 17.0, 23.0]]
+    [100000, [12.0, 17.0, 23.0]]
+    """,
+)
+def test_contexts_of_about_the_same_length_share_their_costs(context, expected):
+    """Shorter ones keep theirs, and one longer than all costs as much as the longest."""
+    costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
+    costs.record(1, 12.0, context=5000)
+    costs.record(4, 17.0, context=4096)
+    assert seconds(costs, 1, 4, 8, context=context) == expected
+    assert costs.tables()[4096] == {1: 12.0, 4: 17.0}
 
 
 # --- threads shared with a drafter of this host
@@ -142,20 +116,11 @@ def test_the_first_measurement_beside_a_drafter_counts_half():
 
 
 def test_other_widths_are_slower_by_no_more_than_threads_explain():
-    assert seconds(slow(), 1, 4) == [100.0, 2 * 17.0]
-
-
-def test_costs_without_the_drafter_are_kept_apart():
-    assert slow().alone.tables() == {0: {1: 10.0, 4: 17.0}}
-
-
-def test_another_split_bounds_the_costs_anew():
+    """Costs without the drafter are kept apart, and count without it."""
     costs = slow()
+    assert seconds(costs, 1, 4) == [100.0, 2 * 17.0]
+    assert costs.alone.tables() == {0: {1: 10.0, 4: 17.0}}
     costs.split(1.5)
     assert seconds(costs, 1, 4) == [100.0, 1.5 * 17.0]
-
-
-def test_without_the_drafter_its_costs_do_not_count():
-    costs = slow()
     costs.join()
     assert seconds(costs, 1, 4) == [10.0, 17.0]
