@@ -346,28 +346,23 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
 END = 0
 
 
-def one_by_one(drafts, target, room):
-    """Return the ids that the target commits with these drafts, those accepted and those tested."""
-    text = []
-    while True:
-        text.append(target[len(text)])
-        if text != list(drafts[: len(text)]) or text[-1] == END or len(text) == room:
-            break
-    accepted = 0
-    while accepted < len(drafts) and text[: accepted + 1] == list(drafts[: accepted + 1]):
-        accepted += 1
-    return tuple(text), accepted, min(len(text), len(drafts))
-
-
 @pytest.mark.parametrize("room", [1, 2, 9])
 @pytest.mark.parametrize("length", range(4))
 def test_every_small_case(length, room):
+    """The target is asked for one id after the other."""
     every_draft = itertools.product(range(3), repeat=length)
     every_target = itertools.product(range(3), repeat=length + 1)
     for drafts, target in itertools.product(every_draft, every_target):
+        accepted = 0
+        while accepted < length and drafts[accepted] == target[accepted]:
+            accepted += 1
+        committed = target[: min(room, accepted + 1)]
+        if END in committed:
+            committed = committed[: committed.index(END) + 1]
+        accepted = min(accepted, len(committed))
         choose = Mock(side_effect=target)
         verdict = accept(drafts, choose, end_ids={END}, room=room)
-        committed, accepted, tested = one_by_one(drafts, target, room)
+        tested = min(len(committed), length)
         assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
         assert choose.call_args_list == [call(row) for row in range(len(committed))]
 

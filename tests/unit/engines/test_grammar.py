@@ -3,6 +3,7 @@
 import json
 import random
 from contextlib import closing
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -158,15 +159,11 @@ def test_an_ambiguous_text_is_limited(grammars):
 
 
 def test_ambiguous_drafts_are_limited(grammars):
+    """The text goes on afterwards."""
     drafted = grammars.compile(AMBIGUOUS)
     assert drafted.count_allowed([97] * 400) < 400
     assert drafted.exhausted is not None
     assert drafted.count_allowed([97]) == 0
-
-
-def test_a_text_goes_on_after_its_drafts_exhausted_their_limit(grammars):
-    drafted = grammars.compile(AMBIGUOUS)
-    drafted.count_allowed([97] * 400)
     assert drafted.allows(97)
 
 
@@ -208,17 +205,17 @@ def test_a_text_that_no_token_continues_is_an_error(grammars, rest):
         text.allowed()
 
 
-OPEN = [
-    '{"additionalProperties": true}',
-    '{"additionalProperties": {"type": "integer"}}',
-    '{"patternProperties": {"^z": {"type": "integer"}}}',
-    '{"allOf": [{"properties": {"z": {"type": "integer"}}}]}',
-]
-
-
-@pytest.mark.parametrize("more", OPEN)
+@cases(
+    "more",
+    """
+    {"additionalProperties": true}
+    {"additionalProperties": {"type": "integer"}}
+    {"patternProperties": {"^z": {"type": "integer"}}}
+    {"allOf": [{"properties": {"z": {"type": "integer"}}}]}
+    """,
+)
 def test_an_object_may_have_other_names(grammars, more):
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}} | json.loads(more)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}} | more
     constraint = grammars.compile(Grammar(SCHEMA, json.dumps(schema)))
     text = [*ids('{"a": 1, "z": 2}'), 300]
     assert constraint.count_allowed(text) == len(text)
@@ -352,30 +349,18 @@ def test_a_rule_that_nobody_uses_changes_nothing():
 SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} for n in range(40)]}
 
 
-class Asked:
-    """A compiler that gives scripted answers and counts the questions."""
-
-    def __init__(self, *answers):
-        self.answers, self.count = list(answers), 0
-
-    def ask(self, _):
-        self.count += 1
-        answer = self.answers.pop(0)
-        if isinstance(answer, ChildFailed):
-            raise answer
-        return answer
+def made_of(monkeypatch, quick, patient=()):
+    """Return grammars, and their compilers, which give scripted answers."""
+    made = Grammars(VOCABULARY)
+    compilers = Mock(**{"ask.side_effect": quick}), Mock(**{"ask.side_effect": patient})
+    monkeypatch.setattr(made, "_quick", compilers[0])
+    monkeypatch.setattr(made, "_patient", compilers[1])
+    return made, *[compiler.ask for compiler in compilers]
 
 
-def made_of(monkeypatch, quick, patient=None):
-    """Grammars whose compilers answer so."""
-    grammars = Grammars(VOCABULARY)
-    monkeypatch.setattr(grammars, "_quick", quick)
-    monkeypatch.setattr(grammars, "_patient", patient or quick)
-    return grammars
-
-
-LATE = ChildLate("it took more than 0.05 s")
+LATE = ChildLate("it took more than 3 s")
 LARK = {"lark": 'start: "a"'}
+ANY = Grammar(GBNF, "x")
 
 
 def test_what_takes_long_is_not_waited_for(grammars):
@@ -385,50 +370,40 @@ def test_what_takes_long_is_not_waited_for(grammars):
 
 
 def test_what_took_too_much_is_not_tried_again(monkeypatch):
-    patient = Asked(ChildLate("it took more than 3 s"))
-    grammars = made_of(monkeypatch, Asked(), patient)
+    """It is later."""
+    now = [1000.0]
+    monkeypatch.setattr(grammar.time, "monotonic", lambda: now[0])
+    grammars, _, patient = made_of(monkeypatch, (), [LATE, LARK])
     for how in (True, False, True):
         with pytest.raises(RequestError, match="takes too much to compile: it took more than 3 s"):
-            grammars.compile(Grammar(SCHEMA, "{}"), patient=how)
-    assert patient.count == 1
+            grammars.compile(ANY, patient=how)
+    assert patient.call_count == 1
+    now[0] += grammar.REMEMBERED
+    assert grammars.compile(ANY)
 
 
 @pytest.mark.parametrize("answer", [{"refused": "no"}, ChildFailed("it ended with SIGKILL")])
 def test_what_was_refused_is_not_tried_again(monkeypatch, answer):
-    compiler = Asked(answer)
-    grammars = made_of(monkeypatch, compiler)
+    grammars, quick, _ = made_of(monkeypatch, [answer])
     for _ in range(3):
         with pytest.raises(RequestError):
-            grammars.compile(Grammar(GBNF, "x"), patient=False)
-    assert compiler.count == 1
-
-
-def test_what_took_too_much_is_tried_again_later(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(grammar.time, "monotonic", lambda: now[0])
-    grammars = made_of(monkeypatch, Asked(ChildLate("too long"), LARK))
-    with pytest.raises(RequestError):
-        grammars.compile(Grammar(GBNF, "x"))
-    now[0] += grammar.REMEMBERED
-    assert grammars.compile(Grammar(GBNF, "x"))
+            grammars.compile(ANY, patient=False)
+    assert quick.call_count == 1
 
 
 def test_what_took_long_once_is_not_waited_for_again(monkeypatch):
     """It is known, but may take long to begin, too."""
-    quick, patient = Asked(LATE), Asked(LARK)
-    grammars = made_of(monkeypatch, quick, patient)
+    grammars, quick, patient = made_of(monkeypatch, [LATE], [LARK])
     for _ in range(2):
         with pytest.raises(ChildLate):
-            grammars.compile(Grammar(GBNF, "x"), patient=False)
-        assert grammars.compile(Grammar(GBNF, "x"))
-    assert (quick.count, patient.count) == (1, 1)
+            grammars.compile(ANY, patient=False)
+        assert grammars.compile(ANY)
+    assert (quick.call_count, patient.call_count) == (1, 1)
 
 
 def test_as_many_are_remembered_as_may_be(monkeypatch):
-    compiler = Asked(*[LARK] * (grammar.CACHED + 2))
-    grammars = made_of(monkeypatch, compiler)
-    for name in ("first", *(str(number) for number in range(grammar.CACHED)), "first"):
+    grammars, _, patient = made_of(monkeypatch, (), [LARK] * (grammar.CACHED + 2))
+    numbers = [str(number) for number in range(grammar.CACHED)]
+    for name in ("first", *numbers, "first", "first"):
         grammars.compile(Grammar(GBNF, name))
-    assert compiler.count == grammar.CACHED + 2
-    grammars.compile(Grammar(GBNF, "first"))
-    assert compiler.count == grammar.CACHED + 2
+    assert patient.call_count == grammar.CACHED + 2

@@ -25,7 +25,6 @@ PLAIN = (
 )
 SAID = (ChatMessage("system", "be"), ChatMessage("user", "hello"))
 BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", name="bot"))
-EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 
 def opened(make_gguf, template):
@@ -43,8 +42,9 @@ def tokenizer(make_gguf):
 
 def test_own_template(tokenizer):
     text = tokenizer.chat_text(SAID, {})
-    assert text == EXPECTED
+    assert text == "system=be<|end|>user=hello<|end|>>"
     assert sum(token in tokenizer.vocabulary.end_ids for token in tokenizer.encode(text)) == 2
+    assert set(tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
 
 
 def test_own_template_goes_on(tokenizer):
@@ -59,21 +59,17 @@ def test_special_tokens_in_a_text_are_read(tokenizer):
     assert tokenizer.encode(text, special=False)[-1:] == tokenizer.encode(text)[-1:]
 
 
-def test_texts_of_the_model(tokenizer):
-    assert set(tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
-
-
-@pytest.mark.parametrize("template", ["{% for", "{{ x | nosuchfilter }}", "{% if %}"])
-def test_own_template_that_cannot_be_read(make_gguf, template):
-    with opened(make_gguf, template) as engine:
-        with pytest.raises(RequestError, match=r"cannot be used: .+--chat-template") as refused:
-            engine.tokenizer.chat_text(SAID, {})
-        assert "no chat template" not in str(refused.value)
-
-
-def test_a_model_without_a_template(make_gguf):
-    refused = pytest.raises(RequestError, match="has no chat template: give")
-    with opened(make_gguf, "") as engine, refused:
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{% for", r"^(?!.*no chat template).*cannot be used: .+--chat-template"),
+        ("{{ x | nosuchfilter }}", "cannot be used: .+--chat-template"),
+        ("{{ messages[9].content }}", "template refuses"),
+        ("", "has no chat template: give"),
+    ],
+)
+def test_own_template_that_cannot_be_used(make_gguf, template, why):
+    with opened(make_gguf, template) as engine, pytest.raises(RequestError, match=why):
         engine.tokenizer.chat_text(SAID, {})
 
 
@@ -218,23 +214,15 @@ def calling(loop, arguments):
     return shown(template, (LOOP[0], call, LOOP[2]))
 
 
-ARGUMENTS = ["no JSON", '{"cut": ', "[1]", "null", "[" * 5000]
 AS_OBJECT = "{{ m.tool_calls[0].function.arguments.items() | list }}"
 AS_TEXT = "{% set a = m.tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}"
 
 
-@pytest.mark.parametrize("arguments", ["", *ARGUMENTS])
-def test_arguments_that_are_no_object_for_a_template_that_wants_one(arguments):
+@pytest.mark.parametrize("arguments", ["", "no JSON", '{"cut": ', "[1]", "null", "[" * 5000])
+def test_arguments_that_are_no_object(arguments):
+    """A template gets an object if it wants one, and the text otherwise; none are an empty one."""
     assert calling(AS_OBJECT, arguments) == "[Hi][f []][3]"
-
-
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_arguments_that_are_no_object_for_a_template_that_takes_a_text(arguments):
-    assert calling(AS_TEXT, arguments) == f"[Hi][f {arguments}][3]"
-
-
-def test_no_arguments_are_an_empty_object():
-    assert calling(AS_TEXT, "") == "[Hi][f {}][3]"
+    assert calling(AS_TEXT, arguments) == f"[Hi][f {arguments or '{}'}][3]"
 
 
 EITHER = f"{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
@@ -276,14 +264,16 @@ def test_a_thought_comes_in_the_templates_field(field, template):
     assert shown(whole, (LOOP[0], thought, LOOP[0])) == "[Hi][Hm.Yes.][Hi]"
 
 
-def test_content_parts_for_a_template_that_wants_them():
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content[0].text | trim }}\n{% endfor %}"
-    assert shown(template, SAID) == "system: be\nuser: hello\n"
-
-
-def test_an_empty_list_of_tools_for_a_template_that_counts_them():
-    template = "{{ tools | length }}{% for m in messages %} {{ m.content }}{% endfor %}"
-    assert shown(template, SAID) == "0 be hello"
+@cases(
+    "template, text",
+    r"""
+    ["{% for m in messages %}{{ m.role }}: {{ m.content[0].text | trim }}\n{% endfor %}",
+     "system: be\nuser: hello\n"]
+    ["{{ tools | length }}{% for m in messages %} {{ m.content }}{% endfor %}", "0 be hello"]
+    """,
+)
+def test_content_parts_and_empty_tools_for_a_template_that_wants_them(template, text):
+    assert shown(template, SAID) == text
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,17 @@ TOOLED = Grammar(
         "parameters": {"type": "object"}}],
         "choice": "auto", "parallel": true, "format": "", "thinking": ""}""",
 )
-SYSTEM = ChatMessage("system", "Be brief.")
-OTHER = ChatMessage("system", "In French.")
-USER = ChatMessage("user", "Hi")
-AGAIN = ChatMessage("user", "And?")
-MESSAGES = {
-    "S": SYSTEM,
-    "T": OTHER,
-    "D": ChatMessage("developer", "Be polite."),
-    "U": USER,
-    "V": AGAIN,
-    "A": ChatMessage("assistant", "Yes."),
-}
+LETTERS = """S system Be brief.
+T system In French.
+D developer Be polite.
+U user Hi
+V user And?
+A assistant Yes."""
+MESSAGES = {}
+for line in LETTERS.splitlines():
+    letter, role, content = line.split(" ", 2)
+    MESSAGES[letter] = ChatMessage(role, content)
+SYSTEM, OTHER, _, USER, AGAIN, _ = MESSAGES.values()
 
 
 def calling(call, *more, content=""):
@@ -183,18 +182,17 @@ SHORT_IDS = HERMES.replace(EACH, refusing("c.id | length != 9", EACH_CALL) + END
 TWO = calling(CALL, ToolCall("b", "other", "{}"))
 
 
-@pytest.mark.parametrize(
-    ("template", "messages", "words"),
-    [
-        (ONE_CALL, (USER, TWO, NOON), "get_time other noon"),
-        (NO_TEXT, (USER, calling(CALL, content="Looking"), NOON), "Looking get_time noon"),
-        (SHORT_IDS, LOOP, "<tool_call> get_time noon"),
-        (NO_RESULTS, LOOP, "<tool_call> get_time <tool_response> noon"),
-        (TEMPLATES["alternates"], (*LOOP, AGAIN), "get_time noon And?"),
-        (TEMPLATES["first system"], (SYSTEM, *LOOP, OTHER), "get_time noon brief. French."),
-    ],
-    ids=["one call", "no text", "short ids", "no results", "turns", "first system"],
-)
+LOOPS = {
+    "one call": (ONE_CALL, (USER, TWO, NOON), "get_time other noon"),
+    "no text": (NO_TEXT, (USER, calling(CALL, content="Looking"), NOON), "Looking get_time noon"),
+    "short ids": (SHORT_IDS, LOOP, "<tool_call> get_time noon"),
+    "no results": (NO_RESULTS, LOOP, "<tool_call> get_time <tool_response> noon"),
+    "turns": (TEMPLATES["alternates"], (*LOOP, AGAIN), "get_time noon And?"),
+    "system": (TEMPLATES["first system"], (SYSTEM, *LOOP, OTHER), "get_time noon brief. French."),
+}
+
+
+@pytest.mark.parametrize(("template", "messages", "words"), LOOPS.values(), ids=LOOPS)
 def test_no_text_and_no_call_of_a_loop_is_lost(template, messages, words):
     shown = chat(template, *messages, tools=True).text
     assert [word for word in words.split() if word not in shown] == []
