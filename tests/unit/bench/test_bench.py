@@ -122,16 +122,19 @@ def suite():
     """The outcomes of a suite: drafts are 1.5 times as fast."""
     drafted = text(75.0, 10, 40, 20)
     sources = outcomes({ALONE: [[text(50.0)]], "drafter": [[drafted]]})
-    return [{"category": name, "sources": sources} for name in ("coding", "all")]
+    return [{"category": "coding", "sources": sources}, {"category": "all", "sources": sources}]
 
 
 def test_prompts_differ():
     """They fit into a small context, and no two are alike, not even in their first lines."""
     every = [*chain(*prompts(None).values(), *prompts(None).values())]
-    assert all(100 < len(prompt) < 900 for prompt in every)
-    numbers, _, questions = zip(*(prompt.partition("\n") for prompt in every), strict=True)
-    assert len(set(numbers)) == len(every)
-    assert len(set(questions)) == len(every) / 2 == 8 * 7
+    numbers, questions = set(), set()
+    for prompt in every:
+        assert 100 < len(prompt) < 900
+        number, _, question = prompt.partition("\n")
+        numbers.add(number)
+        questions.add(question)
+    assert len(numbers) == len(every) == 2 * len(questions) == 2 * 8 * 7
 
 
 def test_rows(suite):
@@ -255,6 +258,10 @@ def errors_of(result):
     return [found for found in result["divergences"] if found["verdict"] == "error"]
 
 
+def errors_at(result):
+    return [found["position"] for found in errors_of(result)]
+
+
 @cases(
     "sampling",
     """
@@ -271,7 +278,8 @@ def test_audits_of_noisy_kernels(sampling):
     assert len(divergences) >= 2
     assert errors_of(result) == []
     assert 0.02 < result["noise"] < 0.1
-    assert all(0.04 < found["near_tie_up_to"] < 0.4 for found in divergences)
+    for found in divergences:
+        assert 0.04 < found["near_tie_up_to"] < 0.4
     assert sum(way["near_ties"] for way in result["ways"]) == len(divergences)
 
 
@@ -280,7 +288,7 @@ def test_audits_find_errors(noise):
     """A wrong token is an error however noisy the kernels; the report names its place."""
     result = audited(NoisyDaemon(noise, wrong=frozenset({3})))
     assert result["failed"]
-    assert [found["position"] for found in errors_of(result)] == [2] * 6
+    assert errors_at(result) == [2] * 6
     assert "error: prompt 0, draft_n auto, token 2: " in "\n".join(lines(result))
 
 
@@ -295,7 +303,7 @@ def test_the_noise_of_one_text_excuses_no_other(quiet, errors):
     """A wrong token within the noise of other texts is an error if its own text is quiet."""
     daemon = NoisyDaemon(noise=0.2, wrong=frozenset({39}), second=True, quiet=quiet)
     result = audited(daemon)
-    assert [found["position"] for found in errors_of(result)] == errors
+    assert errors_at(result) == errors
     assert result["failed"] == bool(errors)
 
 
@@ -482,8 +490,9 @@ def test_every_number_has_a_source_and_a_date():
     chips = [*data["chips"].values()]
     facts = [*chips, data["suffix"], data["experts"]]
     for family in data["families"]:
-        facts += [pair for pair in family.get("pairs", []) if "acceptance" in pair]
-        facts += [family["instead"]] if "instead" in family else []
+        for fact in (*family.get("pairs", []), family.get("instead", {})):
+            if "acceptance" in fact or fact is family.get("instead"):
+                facts.append(fact)
     for fact in facts:
         assert fact["source"].startswith("https://"), fact
         assert fact["date"], fact

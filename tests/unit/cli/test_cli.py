@@ -128,8 +128,9 @@ def test_completion_in_bash(tmp_path, monkeypatch):
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name in [name for name in os.environ if name.startswith("SPECMESH")]:
-        monkeypatch.delenv(name)
+    for name in tuple(os.environ):
+        if name.startswith("SPECMESH"):
+            monkeypatch.delenv(name)
     done = subprocess.run(["bash", "-c", OFFERS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "verifier\n", "")
 

@@ -52,14 +52,15 @@ def test_an_error_of_no_class_that_a_daemon_has(client_of, name):
     assert type(caught.value) is SpecmeshError
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [(500, json.dumps(named("Busy")).encode()), (200, event(CHUNK) + event(named("Busy")))],
-    ids=["status", "stream"],
-)
-def test_an_error_of_a_text_is_raised_as_its_class(client_of, status, body):
-    with pytest.raises(errors.Busy, match=r"^the sentence$"):
-        list(client_of(status, body).complete({}))
+def test_an_error_of_a_text_is_raised_as_its_class(client_of):
+    """As a status, or in the stream."""
+    busy = named("Busy")
+    for asking in (
+        client_of(500, json.dumps(busy).encode()),
+        client_of(200, event(CHUNK) + event(busy)),
+    ):
+        with pytest.raises(errors.Busy, match=r"^the sentence$"):
+            list(asking.complete({}))
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_the_last_quarter_is_for_those_with_few():
 
 
 def test_beyond_the_places_nobody_waits():
-    others = [(number,) for number in range(256)]
+    others = zip(range(256))  # tenants with one request each
     assert is_full(filled(*others), BOB)
 
 

@@ -41,6 +41,10 @@ def chat_request(*messages, asked=None, **changes):
     return Request(None, None, asked or params(), messages=messages, **changes)
 
 
+def roles(messages):
+    return [message.role for message in messages]
+
+
 def first(traits, asked=TOOLED):
     """Return the messages and the variables of the first way."""
     rendition = next(renditions(chat_request(*LOOP, asked=asked), traits))
@@ -55,7 +59,7 @@ def test_a_template_that_knows_no_tools(name, call):
     """Tools are described in words, calls are text, and results are part of a user's message."""
     messages, variables = first(TemplateTraits(tool_format=name))
     system, _, called, answered = messages
-    assert [message.role for message in messages] == ["system", "user", "assistant", "user"]
+    assert roles(messages) == ["system", "user", "assistant", "user"]
     assert '{"name": "f", "parameters": {}}' in system.content
     assert call in system.content.replace("ARGUMENTS", "{}").replace("NAME", "f")
     assert call in called.content
@@ -65,7 +69,7 @@ def test_a_template_that_knows_no_tools(name, call):
 
 def test_a_loop_without_tools():
     messages, _ = first(TemplateTraits(), params())
-    assert [message.role for message in messages] == ["user", "assistant", "user"]
+    assert roles(messages) == ["user", "assistant", "user"]
 
 
 @pytest.mark.parametrize(("written", "chosen"), [("", "generic"), ("mistral", "hermes")])
@@ -98,7 +102,7 @@ class Target:
         return list(text.encode()) if special else []
 
     def chat_text(self, messages, variables, *, continued=False):
-        if self._refuses([message.role for message in messages]):
+        if self._refuses(roles(messages)):
             raise RequestError(f"refused {len(messages)}", "messages")
         return f"{messages[0].content} {variables} {continued}<think>"
 
@@ -112,7 +116,7 @@ MESSAGES = {
 
 
 def chat_of(letters, **changes):
-    return chat_request(*[MESSAGES[letter] for letter in letters], **changes)
+    return chat_request(*map(MESSAGES.get, letters), **changes)
 
 
 def not_in_turn(roles):

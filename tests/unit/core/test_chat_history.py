@@ -69,7 +69,7 @@ def texts(messages, **traits):
     """,
 )
 def test_messages_that_a_template_refuses_are_joined(traits, letters, expected):
-    assert texts([MESSAGES[letter] for letter in letters], **traits) == expected
+    assert texts(map(MESSAGES.get, letters), **traits) == expected
 
 
 def test_a_late_system_message_does_not_part_a_call_from_its_result():

@@ -189,7 +189,7 @@ class Tiring:
         return self.library.count_allowed(ids) if self.drafted >= 0 else 0
 
 
-WORDS = [bytes(text) for text in product(b"ab", repeat=5)]
+WORDS = [*map(bytes, product(b"ab", repeat=5))]
 tiring = given(
     limits=st.fixed_dictionaries(
         {

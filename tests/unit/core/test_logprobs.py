@@ -51,7 +51,8 @@ def test_the_likeliest_come_first(logits, top):
 def test_logits_that_are_no_numbers_have_numbers(logits):
     found = logprobs_of(np.array(logits, np.float32), 0, 3)
     assert len(found.ids) == len(found.top) == 3
-    assert all(LEAST <= number <= 0 for number in (found.chosen, *found.top))
+    for number in (found.chosen, *found.top):
+        assert LEAST <= number <= 0
 
 
 # --- of a session
@@ -59,20 +60,15 @@ def test_logits_that_are_no_numbers_have_numbers(logits):
 N_VOCAB = 16
 END = 0
 PROMPT = (3, 1, 4, 1, 5)
-PIECES = (b"", b"ba", b"ca", b"da", *(bytes(pair) for pair in product(b"bcd", b"abcd")))
+PIECES = (b"", b"ba", b"ca", b"da", *map(bytes, product(b"bcd", b"abcd")))
 TARGET = partial(row, end_bias=-3.0)
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(
     temperature=0.9, top_k=3, top_p=0.9, seed=7, logit_bias=((2, -3.0), (END, 2.5))
 )
-PARAMS = pytest.mark.parametrize(
-    "params",
-    [
-        SessionParams(sampling, 60, stop=stop, logprobs=2)
-        for sampling in (GREEDY, SAMPLED)
-        for stop in ((), ("ab",))
-    ],
-)
+PARAMS = []
+for sampling, stop in product((GREEDY, SAMPLED), ((), ("ab",))):
+    PARAMS.append(SessionParams(sampling, 60, stop=stop, logprobs=2))
 
 
 def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True):
@@ -96,14 +92,14 @@ def expected(prompt, ids):
     return found
 
 
-@PARAMS
+@pytest.mark.parametrize("params", PARAMS)
 def test_each_token_has_the_row_that_chose_it(params):
     """As the model gave it, whatever sampling makes of it."""
     rounds = rounds_of(params, drafted=False)
     assert of_rounds(rounds) == expected(PROMPT, ids_of(rounds))
 
 
-@PARAMS
+@pytest.mark.parametrize("params", PARAMS)
 def test_drafts_change_nothing_about_them(params):
     rounds = rounds_of(params)
     assert any(done.accepted for done in rounds)

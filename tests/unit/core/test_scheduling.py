@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from harness.tables import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -101,10 +102,10 @@ def test_a_wait_ends_with_the_first_of_the_sessions(turn):
 @batches
 def test_a_step_fits_the_batch(turn):
     """A session has one part of it."""
-    rows = 0
+    width = 0
     for part in dict(turn.step.parts).values():
-        rows += len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
-    assert 0 < turn.step.rows == rows <= turn.n_batch
+        width += len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+    assert 0 < turn.step.rows == width <= turn.n_batch
 
 
 @batches
@@ -145,14 +146,17 @@ def test_prompts_come_before_drafts(turn):
         share = turn.prefill_rows * math.ceil(len(prompts) / len(others))
     wanted = sum(len(turn.sessions[key].wants.ids) for key in prompts)
     room = turn.n_batch - len(parts_of(turn.step, ev.Verify))
-    rows = sum(len(part.ids) for part in parts_of(turn.step, ev.Prefill).values())
-    assert rows == min(room, share, wanted)
+    read = sum(len(part.ids) for part in parts_of(turn.step, ev.Prefill).values())
+    assert read == min(room, share, wanted)
 
 
 def test_the_oldest_and_the_shortest_prompt_in_turn():
     scheduler = Scheduler(8, StepCosts(), prefill_rows=8)
     prompts = {0: prefilling(60), 1: prefilling(3)}
-    first = [scheduler.next_batch(prompts, 0.0).parts[0][0] for _ in range(4)]
+    first = []
+    for _ in range(4):
+        [(key, _), *_] = scheduler.next_batch(prompts, 0.0).parts
+        first.append(key)
     assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
@@ -252,7 +256,8 @@ def test_the_newest_texts_are_kept_for_which_there_is_room():
         newest = had(slots, text[:400])
     assert slots.snapshot().kept_tokens == 800
     assert found(slots, CHATS[2][:400]) == (newest, 400)
-    assert [found(slots, ids)[1] for ids in (CHATS[0][:400], (2000, 2001, *range(400)))] == [0, 0]
+    for ids in (CHATS[0][:400], (2000, 2001, *range(400))):
+        assert found(slots, ids)[1] == 0
 
 
 def offloading():
@@ -302,7 +307,7 @@ def test_a_sequence_that_shares_most_of_its_cells_is_not_offloaded(length, kinds
     slots = KVSlots(2, "copied", ROOM, offloads=True)
     had(slots, CHATS[0])
     found(slots, CHATS[0][:length])
-    assert [type(order) for order in slots.orders()] == kinds
+    assert [*map(type, slots.orders())] == kinds
 
 
 # --- equal bits: only ids are reused that a session would read in the same parts
@@ -312,18 +317,20 @@ PROMPT = 2 * PART + 5  # of the session before
 TEXT = tuple(range(4 * PART))
 
 
-@pytest.mark.parametrize(
-    ("held", "ids", "prompt", "reused"),
-    [
-        pytest.param(3 * PART + 9, 4 * PART, 3 * PART, 2 * PART, id="whole parts of both prompts"),
-        pytest.param(3 * PART + 9, 4 * PART, PART + 3, PART, id="of a shorter prompt"),
-        pytest.param(3 * PART + 9, 4 * PART, PROMPT, 3 * PART + 9, id="a text after the prompt"),
-        pytest.param(3 * PART + 9, 3 * PART, PROMPT, 3 * PART - 1, id="but for its last id"),
-        pytest.param(PROMPT, PROMPT + 1, PROMPT, PROMPT, id="the same prompt"),
-        pytest.param(PART + 5, 4 * PART, PROMPT, PART, id="of a prompt that broke off"),
-        pytest.param(PART - 1, 4 * PART, PROMPT, 0, id="less than a part"),
-    ],
+REUSED = dict(
+    rows("""
+    ["whole parts of both prompts", [1545, 2048, 1536, 1024]]
+    ["of a shorter prompt", [1545, 2048, 515, 512]]
+    ["a text after the prompt", [1545, 2048, 1029, 1545]]
+    ["but for its last id", [1545, 1536, 1029, 1535]]
+    ["the same prompt", [1029, 1030, 1029, 1029]]
+    ["of a prompt that broke off", [517, 2048, 1029, 512]]
+    ["less than a part", [511, 2048, 1029, 0]]
+    """)
 )
+
+
+@pytest.mark.parametrize(("held", "ids", "prompt", "reused"), REUSED.values(), ids=REUSED)
 def test_only_ids_that_are_read_in_the_same_parts_are_reused(held, ids, prompt, reused):
     """A session of `ids` ids, `prompt` of them to be read as one, finds so many of those held."""
     slots = KVSlots(1, "cut", ROOM, PART)
@@ -345,7 +352,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.slots = KVSlots(3, self.reuse, self.room)
-        self.engine = [[] for _ in range(3)]
+        self.engine = [[], [], []]
         self.sessions = {}  # seq: [ids, held]
 
     def _orders(self):

@@ -3,6 +3,7 @@
 import random
 from copy import deepcopy
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -23,8 +24,7 @@ from specmesh.wire import messages as m
 N_VOCAB = 16
 END = 0
 PROMPT = (3, 1, 4, 1, 5)
-LETTERS = b"abcd"
-PIECES = [bytes([first, second]) for second in LETTERS for first in LETTERS]
+PIECES = [*map(bytes, product(b"abcd", repeat=2))]
 PIECES[END] = b""
 GREEDY = SamplingParams()
 PARAMS = SessionParams(GREEDY, 9)

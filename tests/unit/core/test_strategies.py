@@ -102,7 +102,7 @@ class Drafter:
                 proposal = proposal_of(ids.tolist(), shares)
                 if len(text) % 2 == 0 and proposal is not None:
                     return sampled(proposal)
-                drafts = [SampledDraft(int(token)) for token in ids]
+                drafts = map(SampledDraft, ids.tolist())
                 return [*zip(drafts, shares.tolist(), strict=True)]
 
     def chains(self, text, hand, count):
@@ -296,9 +296,10 @@ def test_greedy_is_what_the_sampler_chooses(strategy, logits):
     """Of equal logits the lowest id is chosen."""
     params = SamplingParams(strategy=strategy, threshold=1.0)
     rows = np.array(logits, np.float32)
-    offers = tuple(SampledDraft(token) for token in (1, 4, 0))
+    offers = tuple(map(SampledDraft, (1, 4, 0)))
     choose = strategy_of(params)(verified(params, rows, offers))
-    assert [choose(i) for i in range(3)] == [Sampler(params).choose(row, 3) for row in rows]
+    for at in range(3):
+        assert choose(at) == Sampler(params).choose(rows[at], 3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -332,7 +333,7 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     drafts = max(len(offers) - int(more), 0)
     rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
     choose = strategy_of(params)(verified(params, rows, offers))
-    tokens = [offer.token for offer in offers]
+    tokens = [*tokens_of(offers)]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
     probs = Sampler(params).distribution(rows[0])
@@ -364,7 +365,7 @@ def test_every_small_case(length, room):
         verdict = accept(drafts, choose, end_ids={END}, room=room)
         tested = min(len(committed), length)
         assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
-        assert choose.call_args_list == [call(row) for row in range(len(committed))]
+        assert choose.call_args_list == [*map(call, range(len(committed)))]
 
 
 # --- proposals: as few ids as carry the distribution

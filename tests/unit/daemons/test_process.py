@@ -64,7 +64,7 @@ def test_a_loop_dozes_while_items_come_fast():
         def _drained(self, *_):
             return True
 
-    others = {name: lambda *_: None for name in Daemon.__abstractmethods__}
+    others = dict.fromkeys(Daemon.__abstractmethods__, lambda *_: None)
     daemon = type("Idle", (Daemon,), others)(0.0, Busy("it stops"))
     numbers = itertools.count()
 

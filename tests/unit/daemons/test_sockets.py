@@ -23,7 +23,7 @@ TAKE = FrameAction.TAKE
 CUT = FrameAction.CUT
 MOST_HELLOS = 20
 MOST_BYTES = 10**7
-RATES = {cost: Rate(200, 1000) for cost in Cost}
+RATES = dict.fromkeys(Cost, Rate(200, 1000))
 RATES[Cost.HELLOS] = Rate(5, MOST_HELLOS)
 RATES[Cost.BYTES] = Rate(10**6, MOST_BYTES)
 
@@ -200,7 +200,7 @@ def test_no_room_for_another_connection(room):
 
 # --- limits of a peer
 
-FEW = {cost: Rate(10, 20) for cost in Cost}
+FEW = dict.fromkeys(Cost, Rate(10, 20))
 FEW[Cost.BYTES] = Rate(10**6, 10**6)
 FEW[Cost.IDS] = Rate(10, 40, earned=30)
 

@@ -211,8 +211,9 @@ def test_dates_and_times_are_those_of_the_calendar_and_the_clock(date, time):
 
 def test_the_29th_of_february():
     schema = {"format": "date", "pattern": "^[0-9]", "type": "string"}
-    days = [f"{year}-02-29" for year in ("2024", "2023", "2000", "1900", "0400", "2100", "0000")]
-    assert accepted(schema, days) == ["2024-02-29", "2000-02-29", "0400-02-29"]
+    good = ["2024-02-29", "2000-02-29", "0400-02-29"]
+    bad = ["2023-02-29", "1900-02-29", "2100-02-29", "0000-02-29"]
+    assert accepted(schema, good + bad) == good
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**20), 10**20))

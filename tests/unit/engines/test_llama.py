@@ -49,6 +49,16 @@ def settings(path, **changes):
     )
 
 
+def both(position, ids, *, logits):
+    """Return the spans of two sequences."""
+    return [Span(seq, position, ids, logits=logits) for seq in (0, 1)]
+
+
+def warnings_of(log, name):
+    """Return how many lines have a name."""
+    return sum(line["event"] == name for line in log)
+
+
 def rows(engine, *spans):
     """Return the logits of the first span of a step."""
     return engine.decode(spans)[0].copy()
@@ -90,7 +100,7 @@ class TestGpu:
         for kind in (LlamaVerifier, LlamaDrafter):
             with capture_logs() as told:
                 kind(settings(tiny_gguf, gpu_layers=gpu_layers)).close()
-            assert [one["event"] for one in told].count("no_gpu") == warned
+            assert warnings_of(told, "no_gpu") == warned
 
     @pytest.mark.fault("E7.82")
     def test_required(self, tiny_gguf, monkeypatch):
@@ -143,7 +153,7 @@ class TestEngine:
         path = make_gguf(f"trained-{trained}", n_ctx=trained)
         with capture_logs() as told:
             LlamaVerifier(settings(path)).close()
-        assert [one["event"] for one in told].count("context_beyond_training") == warned
+        assert warnings_of(told, "context_beyond_training") == warned
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
@@ -166,7 +176,7 @@ class TestEngine:
         ids = tuple(range(40, 52))
         expected = rows(engine, Span(0, 0, ids, logits=True))[8:]
         engine.trim(0, 0)
-        engine.decode([Span(seq, 0, ids[:8], logits=False) for seq in (0, 1)])
+        engine.decode(both(0, ids[:8], logits=False))
         lib = llama_library.library()
         decode = lib.llama_decode
         with monkeypatch.context() as patch:
@@ -252,8 +262,10 @@ def test_texts_are_tokenized_side_by_side(tiny_gguf, monkeypatch):
 
 @functools.cache
 def bundled_encoders():
-    paths = [bundled(name) for name in ("target.gguf", "drafter.gguf")]
-    return tuple(LlamaModel(ModelSettings(engine="llama", model=path)).encoder for path in paths)
+    encoders = []
+    for name in ("target.gguf", "drafter.gguf"):
+        encoders.append(LlamaModel(ModelSettings(engine="llama", model=bundled(name))).encoder)
+    return encoders
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -389,20 +401,19 @@ class TestRestore:
         engine.decode([Span(1, 0, IDS[:12], logits=False)])
         expected = rows(engine, Span(1, 12, IDS[12:13], logits=True))
         engine.trim(1, 0)
-        both = (0, 1)
-        engine.decode([Span(seq, 0, IDS[:6], logits=False) for seq in both])
+        engine.decode(both(0, IDS[:6], logits=False))
         for start in (6, 9):  # a span with drafts, then one whose ids are remembered with it
             ids = (*IDS[start : start + 3], 90, 91, 92)
-            engine.decode([Span(seq, start, ids, logits=True) for seq in both])
-            for seq in both:
+            engine.decode(both(start, ids, logits=True))
+            for seq in (0, 1):
                 engine.trim(seq, start + 3)
-        for seq in both:
+        for seq in (0, 1):
             assert close_to(rows(engine, Span(seq, 12, IDS[12:13], logits=True)), expected)
 
     @pytest.mark.parametrize("arch", RESTORING)
     def test_a_state_that_does_not_come_back(self, make_gguf, opened, arch, monkeypatch):
         engine = opened(LlamaVerifier(restoring(make_gguf, arch), max_draft=8))
-        engine.decode([Span(seq, 0, IDS[:8], logits=False) for seq in (0, 1)])
+        engine.decode(both(0, IDS[:8], logits=False))
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         engine.trim(0, 10)
         with monkeypatch.context() as patch:

@@ -107,7 +107,7 @@ TEMPLATES = {
     """,
 )
 def test_messages_that_a_template_refuses_or_drops_are_joined(template, letters, text, merged):
-    messages = [MESSAGES[letter] for letter in letters]
+    messages = map(MESSAGES.get, letters)
     assert chat(TEMPLATES[template], *messages) == RenderedChat(text, tuple(merged))
 
 

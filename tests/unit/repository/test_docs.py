@@ -49,8 +49,8 @@ def shell_lines(text):
     lines = []
     for language, body in FENCED.findall(text):
         if language == "sh":
-            lines += body.replace("\\\n", " ").splitlines()
-    return [line for line in lines if line]
+            lines += filter(None, body.replace("\\\n", " ").splitlines())
+    return lines
 
 
 def prose(text):
@@ -60,11 +60,11 @@ def prose(text):
 
 def commands(text):
     """Yield the words of each `specmesh ...` of blocks and sentences, without redirections."""
-    shown = [line for line in shell_lines(text) if line.startswith("specmesh ")]
+    shown = lines_with("^specmesh .*$", "\n".join(shell_lines(text)))
     shown += re.findall(r"`(specmesh [^`]+)`", prose(text))
     for line in shown:
-        words = shlex.split(re.split(r"[<>|]", line)[0], comments=True)
-        yield [word for word in words[1:] if word != "..."]
+        _, *words = shlex.split(re.split(r"[<>|]", line)[0].replace("...", ""), comments=True)
+        yield words
 
 
 def section(text, title):
@@ -106,8 +106,10 @@ def found_command(words):
 
 def misses_a_value(command, words):
     """Return True for an option that a sentence names without its value."""
-    valued = [option for option in options(command) if not option.is_flag]
-    return any(words[-1] in option.opts for option in valued)
+    for option in options(command):
+        if words[-1] in option.opts:
+            return not option.is_flag
+    return False
 
 
 def test_flags_of_commands_exist(text):
@@ -152,14 +154,13 @@ def test_links_resolve(path, text):
 def public_names(path):
     """Yield the public classes and constants that a module defines."""
     for node in ast.parse(read(path)).body:
-        names = []
-        if isinstance(node, ast.ClassDef):
-            names = [node.name]
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            parts = ast.walk(node)
-            stored = (part for part in parts if isinstance(getattr(part, "ctx", None), ast.Store))
-            names = [part.id for part in stored if isinstance(part, ast.Name) and part.id.isupper()]
-        yield from (name for name in names if not name.startswith("_"))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for part in ast.walk(node):
+                stored = isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+                if stored and part.id.isupper() and not part.id.startswith("_"):
+                    yield part.id
 
 
 def test_a_name_means_one_thing():
