@@ -1,9 +1,10 @@
-"""Texts with calls of tools, as a model of a family writes them."""
+"""Chats, and texts with calls of tools, as a model of a family writes them."""
 
 import json
 from itertools import pairwise
 from typing import Any
 
+from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall, ToolFormat, write_calls
 
 Call = tuple[str, dict[str, Any]]
@@ -15,6 +16,15 @@ def spelt(form: ToolFormat, *calls: Call, before: str = "") -> str:
         text = json.dumps(arguments, ensure_ascii=False)
         written.append(ToolCall("", name, text))
     return before + write_calls(form, written)
+
+
+def messages_of(text: str) -> dict[str, ChatMessage]:
+    """Return messages by letters; each line has a letter, a role and the content."""
+    found: dict[str, ChatMessage] = {}
+    for line in text.strip().splitlines():
+        letter, role, content = line.split(maxsplit=2)
+        found[letter] = ChatMessage(role, content)
+    return found
 
 
 def cut_up(text: str, cuts: list[int]) -> list[str]:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from called import messages_of
 from harness.tables import cases
 
 from specmesh.core.requests import Request
@@ -107,12 +108,11 @@ class Target:
         return f"{messages[0].content} {variables} {continued}<think>"
 
 
-MESSAGES = {
-    "S": ChatMessage("system", "system."),
-    "D": ChatMessage("developer", "system."),
-    "U": ChatMessage("user", "user."),
-    "A": ChatMessage("assistant", "assistant."),
-}
+MESSAGES = messages_of("""
+    S system system.
+    U user user.
+    A assistant assistant.
+    """)
 
 
 def chat_of(letters, **changes):

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from called import messages_of
 from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,20 +14,16 @@ from specmesh.core.text.chat_history import adapted, with_words
 from specmesh.core.text.template_traits import IdKind, TemplateTraits
 from specmesh.core.text.tool_formats import ToolCall
 
-SYSTEM = ChatMessage("system", "Be brief.")
-OTHER = ChatMessage("system", "In French.")
-USER = ChatMessage("user", "Hi")
-AGAIN = ChatMessage("user", "And?")
-ANSWER = ChatMessage("assistant", "Yes.")
-MESSAGES = {
-    "S": SYSTEM,
-    "T": OTHER,
-    "D": ChatMessage("developer", "Be brief."),
-    "U": USER,
-    "V": AGAIN,
-    "A": ANSWER,
-    "B": ChatMessage("assistant", "Or no."),
-}
+MESSAGES = messages_of("""
+    S system Be brief.
+    T system In French.
+    D developer Be brief.
+    U user Hi
+    V user And?
+    A assistant Yes.
+    B assistant Or no.
+    """)
+SYSTEM, OTHER, _, USER, AGAIN, ANSWER, _ = MESSAGES.values()
 ALL = TemplateTraits(tools=True, calls=True, results=True, written="hermes", tool_format="hermes")
 FIRST = ToolCall("call_1", "f", '{"a": 1}')
 SECOND = ToolCall("call_2", "g", "{}")

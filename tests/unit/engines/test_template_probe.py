@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from called import messages_of
 from harness.tables import cases
 from rendered import TemplateTokenizer
 
@@ -21,16 +22,14 @@ TOOLED = Grammar(
         "parameters": {"type": "object"}}],
         "choice": "auto", "parallel": true, "format": "", "thinking": ""}""",
 )
-LETTERS = """S system Be brief.
-T system In French.
-D developer Be polite.
-U user Hi
-V user And?
-A assistant Yes."""
-MESSAGES = {}
-for line in LETTERS.splitlines():
-    letter, role, content = line.split(" ", 2)
-    MESSAGES[letter] = ChatMessage(role, content)
+MESSAGES = messages_of("""
+    S system Be brief.
+    T system In French.
+    D developer Be polite.
+    U user Hi
+    V user And?
+    A assistant Yes.
+    """)
 SYSTEM, OTHER, _, USER, AGAIN, _ = MESSAGES.values()
 
 
