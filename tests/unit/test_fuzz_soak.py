@@ -113,26 +113,20 @@ def judged(told, truth=TRUTH, max_tokens=4, *, excused=False):
 
 
 @pytest.mark.parametrize(
-    ("told", "verdict"),
+    ("told", "max_tokens", "verdict"),
     [
-        (answer("ABCD", "length"), "complete"),
-        (answer("AB", "length"), "incomplete"),
-        (answer("A", error="x"), "incomplete"),
-        (answer("ABC", "length", ids="ABCD"), "mismatch"),
-        (answer("ABD", error="x"), "mismatch"),
-        (answer("A", left=True), "excused"),
+        (answer("ABCD", "length"), 4, "complete"),
+        (answer("AB", "length"), 4, "incomplete"),
+        (answer("AB", "cancelled"), 2, "incomplete"),
+        (answer("A", error="x"), 4, "incomplete"),
+        (answer("ABC", "length"), 2, "mismatch"),
+        (answer("ABC", "length", ids="ABCD"), 4, "mismatch"),
+        (answer("ABD", error="x"), 4, "mismatch"),
+        (answer("A", left=True), 4, "excused"),
     ],
 )
-def test_verdicts(told, verdict):
-    assert judged(told) == verdict
-
-
-def test_a_cancelled_text_is_incomplete():
-    assert judged(answer("AB", "cancelled"), max_tokens=2) == "incomplete"
-
-
-def test_a_text_that_is_too_long_is_a_mismatch():
-    assert judged(answer("ABC", "length"), max_tokens=2) == "mismatch"
+def test_verdicts(told, max_tokens, verdict):
+    assert judged(told, max_tokens=max_tokens) == verdict
 
 
 @pytest.mark.parametrize(("finish", "verdict"), [("stop", "complete"), ("length", "incomplete")])

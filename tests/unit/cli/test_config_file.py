@@ -82,33 +82,26 @@ def test_a_setting_that_nobody_chose_is_none(start):
     assert start(*SIM).model.ctx is None
 
 
-BOX = "tcp://127.0.0.1:7071"
-SPARK = "tcp://127.0.0.1:7072"
-
-
 @cases(
-    "variable, text, addresses",
+    "variable, flags, text, addresses",
     r"""
-    [null, "", [$BOX]]
-    [null, "connect = \"tcp://127.0.0.1:7072, tcp://127.0.0.1:7071\"", [$SPARK, $BOX]]
-    ["tcp://127.0.0.1:7071,tcp://127.0.0.1:7072", "connect = \"tcp://127.0.0.1:7072\"",
+    [null, [], "", [$BOX]]
+    [null, [], "connect = \"tcp://127.0.0.1:7072, tcp://127.0.0.1:7071\"", [$SPARK, $BOX]]
+    ["tcp://127.0.0.1:7071,tcp://127.0.0.1:7072", [], "connect = \"tcp://127.0.0.1:7072\"",
      [$BOX, $SPARK]]
+    [null, ["--connect", "tcp://127.0.0.1:7072,tcp://127.0.0.1:7071"],
+     "connect = [\"tcp://127.0.0.1:7071\"]", [$SPARK, $BOX]]
     """,
-    BOX=BOX,
-    SPARK=SPARK,
+    BOX="tcp://127.0.0.1:7071",
+    SPARK="tcp://127.0.0.1:7072",
 )
-def test_several_verifiers(write, start, variable, text, addresses):
-    """A list may be in the environment and in a file; it is shown as a file has it."""
+def test_several_verifiers(write, start, variable, flags, text, addresses):
+    """A list may be in the environment, a flag and a file; it is shown as a file has it."""
     file = write(f'engine = "ngram"\n{text}\n')
     env = {"SPECMESH_DRAFTER_CONNECT": variable}
-    assert start("drafter", "--config", file, env=env).connect == tuple(addresses)
-    assert shown("drafter", "--config", file, env=env)["connect"]["value"] == addresses
-
-
-def test_several_verifiers_as_a_flag(write, start):
-    file = write(f'engine = "ngram"\nconnect = ["{BOX}"]\n')
-    settings = start("drafter", "--config", file, "--connect", f"{SPARK},{BOX}")
-    assert settings.connect == (SPARK, BOX)
+    assert start("drafter", "--config", file, *flags, env=env).connect == tuple(addresses)
+    if not flags:
+        assert shown("drafter", "--config", file, env=env)["connect"]["value"] == addresses
 
 
 @pytest.fixture

@@ -165,14 +165,10 @@ def test_a_client_that_is_refused_takes_no_text():
 # --- clients that read nothing
 
 
-def test_another_client_does_not_pause_a_text():
+def test_neither_a_text_of_another_client_nor_one_that_has_ended_is_paused():
     router, _ = begun()
     router.pause(THERE, paused=True)
     assert effects_of(router) == []
-
-
-def test_a_text_that_has_ended_is_not_paused():
-    router, _ = begun()
     router.pause(HERE, paused=True)
     router.cancel_of(HERE)
     effects_of(router)
@@ -373,14 +369,10 @@ def test_log_probabilities_wait_until_their_ids_are_learned():
 
 
 def test_log_probabilities_beyond_the_room_are_lost():
+    """It is free again once ids are learned."""
     _, upstream = scored()
     frame = scores(3, -0.5)
-    room = [upstream.logprobs(frame, MAX_HELD // 2) for _ in range(3)]
-    assert room == [True, True, False]
-
-
-def test_room_is_free_again_once_ids_are_learned():
-    _, upstream = scored()
-    upstream.logprobs(scores(3, -0.5), MAX_HELD)
+    for room in (True, True, False):
+        assert upstream.logprobs(frame, MAX_HELD // 2) == room
     learned(upstream, (4,))
-    assert upstream.logprobs(scores(4, -0.5), MAX_HELD)
+    assert upstream.logprobs(scores(4, -0.5), MAX_HELD // 2)

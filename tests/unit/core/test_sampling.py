@@ -82,15 +82,7 @@ def draw(logits, positions, **params):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-310, 1e-307, 1e-45, 9.9e-6])
-@cases(
-    "filters",
-    """
-    {}
-    {"top_k": 5}
-    {"top_p": 0.9}
-    {"min_p": 0.1}
-    """,
-)
+@cases("filters", '{} {"top_k": 5} {"top_p": 0.9} {"min_p": 0.1}')
 def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
     """Some clients send `Number.MIN_VALUE` for "almost 0"."""
     logits = wide(3, 1000, "spread")
@@ -99,10 +91,7 @@ def test_an_almost_cold_choice_is_the_largest_logit(temperature, filters):
     assert {sampler.choose(logits, position) for position in range(20)} == {int(logits.argmax())}
     assert sampler.distribution(logits).argmax() == logits.argmax()
     assert params == SamplingParams(seed=1, **filters)
-
-
-def test_the_least_temperature_is_one():
-    assert SamplingParams(temperature=1e-5).temperature == 1e-5
+    assert SamplingParams(temperature=1e-5).temperature == 1e-5, "the least one"
 
 
 @pytest.mark.parametrize("seed", [1, M64])

@@ -167,16 +167,14 @@ def sections():
 @each_owner
 @pytest.mark.fault("E7.74")
 def test_restarts_of_a_unit(system, sections):
-    """It is started again without end, but not after an error that only the user can mend."""
+    """It is watched, and started again without end.
+
+    But not after an error that only the user can mend.
+    """
     found = sections(system)
-    codes = found["Service"]["RestartPreventExitStatus"]
-    assert set(codes.split()) == {"2", "77", "78"}
+    settings = found["Service"]
+    assert set(settings["RestartPreventExitStatus"].split()) == {"2", "77", "78"}
     assert found["Unit"]["StartLimitIntervalSec"] == "0"
-
-
-@each_owner
-def test_a_unit_is_watched(system, sections):
-    settings = sections(system)["Service"]
     assert (settings["Type"], settings["WatchdogSec"]) == ("notify", "60")
     assert settings["KillMode"] == "mixed"
 
