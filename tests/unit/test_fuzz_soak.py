@@ -2,10 +2,10 @@
 
 import importlib
 from collections import Counter
-from dataclasses import replace
 from typing import get_args
 
 import pytest
+from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,52 +98,46 @@ def test_a_broken_product_is_noticed(target, place, name, broken, monkeypatch):
 
 # --- the soak
 
-TRUTH = Text("p", SamplingParams(), (65, 66, 67, 68), ended=False)
+
+def judged(answer, max_tokens=4, *, ended=False, excused=False):
+    """Return the verdict about an answer, whose ids are those of its text or of another one."""
+    ids = answer.get("ids", answer["text"]).encode()
+    told = Told(**answer | {"ids": [*ids]})
+    truth = Text("p", SamplingParams(), (65, 66, 67, 68), ended=ended)
+    return judge(told, truth, max_tokens, ids.decode(), excused=excused, waits=False)
 
 
-def answer(text, finish=None, ids=None, **more):
-    """Return an answer, whose ids are those of its text or of another one."""
-    generated = (ids or text).encode()
-    return Told(ids=[*generated], text=text, finish=finish, **more)
-
-
-def judged(told, truth=TRUTH, max_tokens=4, *, excused=False):
-    shown = bytes(told.ids).decode()
-    return judge(told, truth, max_tokens, shown, excused=excused, waits=False)
-
-
-@pytest.mark.parametrize(
-    ("told", "max_tokens", "verdict"),
-    [
-        (answer("ABCD", "length"), 4, "complete"),
-        (answer("AB", "length"), 4, "incomplete"),
-        (answer("AB", "cancelled"), 2, "incomplete"),
-        (answer("A", error="x"), 4, "incomplete"),
-        (answer("ABC", "length"), 2, "mismatch"),
-        (answer("ABC", "length", ids="ABCD"), 4, "mismatch"),
-        (answer("ABD", error="x"), 4, "mismatch"),
-        (answer("A", left=True), 4, "excused"),
-    ],
+@cases(
+    "answer, max_tokens, verdict",
+    """
+    [{"text": "ABCD", "finish": "length"}, 4, "complete"]
+    [{"text": "AB", "finish": "length"}, 4, "incomplete"]
+    [{"text": "AB", "finish": "cancelled"}, 2, "incomplete"]
+    [{"text": "A", "error": "x"}, 4, "incomplete"]
+    [{"text": "ABC", "finish": "length"}, 2, "mismatch"]
+    [{"text": "ABC", "finish": "length", "ids": "ABCD"}, 4, "mismatch"]
+    [{"text": "ABD", "error": "x"}, 4, "mismatch"]
+    [{"text": "A", "left": true}, 4, "excused"]
+    """,
 )
-def test_verdicts(told, max_tokens, verdict):
-    assert judged(told, max_tokens=max_tokens) == verdict
+def test_verdicts(answer, max_tokens, verdict):
+    assert judged(answer, max_tokens) == verdict
 
 
-@pytest.mark.parametrize(("finish", "verdict"), [("stop", "complete"), ("length", "incomplete")])
+@cases("finish, verdict", '["stop", "complete"] ["length", "incomplete"]')
 def test_a_text_that_ends_must_stop(finish, verdict):
-    ended = replace(TRUTH, ended=True)
-    assert judged(answer("ABCD", finish), ended, max_tokens=9) == verdict
+    assert judged({"text": "ABCD", "finish": finish}, 9, ended=True) == verdict
 
 
-@pytest.mark.parametrize(
-    ("told", "verdict"),
-    [
-        (answer("A", error="x", opened=True), "excused"),
-        (answer("", error="x"), "excused"),
-        (answer("B", error="x"), "mismatch"),
-        (answer("A", "length"), "incomplete"),
-    ],
+@cases(
+    "answer, verdict",
+    """
+    [{"text": "A", "error": "x", "opened": true}, "excused"]
+    [{"text": "", "error": "x"}, "excused"]
+    [{"text": "B", "error": "x"}, "mismatch"]
+    [{"text": "A", "finish": "length"}, "incomplete"]
+    """,
 )
-def test_faults_excuse_a_missing_rest(told, verdict):
+def test_faults_excuse_a_missing_rest(answer, verdict):
     """The part that came must be right all the same."""
-    assert judged(told, excused=True) == verdict
+    assert judged(answer, excused=True) == verdict
