@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from harness.tables import cases
 
 BENCH = Path(__file__).parents[3] / "bench"
 CHAT = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -27,16 +28,17 @@ def validity(bench):
     return bench("validity")
 
 
-@pytest.mark.parametrize(
-    ("source", "shape", "kind"),
-    [
-        (CHAT, "user", "rendered"),
-        (CHAT, "tools", "merged"),
-        ("Hello", "user", "refused"),
-        ("{{ raise_exception('no') }}", "user", "refused"),
-        ("{{ unknown.name }}", "user", "refused"),
-        ("{{ ", "user", "FAILED"),
-    ],
+@cases(
+    "source, shape, kind",
+    """
+    [$CHAT, "user", "rendered"]
+    [$CHAT, "tools", "merged"]
+    ["Hello", "user", "refused"]
+    ["{{ raise_exception('no') }}", "user", "refused"]
+    ["{{ unknown.name }}", "user", "refused"]
+    ["{{ ", "user", "FAILED"]
+    """,
+    CHAT=CHAT,
 )
 def test_what_became_of_a_shape(templates, source, shape, kind):
     assert templates.outcomes(source)[shape].kind == kind

@@ -3,6 +3,7 @@
 from unittest.mock import Mock
 
 import pytest
+from harness.tables import cases
 
 from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.core.requests import Request
@@ -110,8 +111,11 @@ def test_a_shorter_one_does_not_wait_for_a_short_one():
     assert verifier.admit() == [CAROL]
 
 
-@pytest.mark.parametrize(
-    ("max_tokens", "prompt"), [(17, 3), (2**31 - 1, 3), (1, GUEST_IDS), (16, GUEST_IDS - 24)]
+@cases(
+    "max_tokens, prompt",
+    "[17, 3] [2147483647, 3] [1, $ALL] [16, $MOST]",
+    ALL=GUEST_IDS,
+    MOST=GUEST_IDS - 24,
 )
 def test_a_request_that_is_not_short_waits(max_tokens, prompt):
     verifier = Verifier(1, ALICE, guests=1)

@@ -91,13 +91,12 @@ def test_the_time_that_a_drafter_needs_to_begin_counts():
     assert now < 50_000 * 1.012
 
 
-@pytest.mark.parametrize(
-    ("means", "least"),
-    [((3.0, 1.0), 1.1), ((1.8, 1.2), 0.985), ((1.0, 1.0), 0.985)],
-    ids=["drafts pay for every other text", "they nearly do", "they never do"],
-)
+@cases("means, least", "[[3.0, 1.0], 1.1] [[1.8, 1.2], 0.985] [[1.0, 1.0], 0.985]")
 def test_texts_in_turn(means, least):
-    """Losses are bounded by gains before, and by a share of the time without drafts."""
+    """Losses are bounded by gains before, and by a share of the time without drafts.
+
+    Drafts pay for every other text; they nearly do; they never do.
+    """
     gate = SpeculationGate()
     luck = random.Random(3)
     now = 0.0

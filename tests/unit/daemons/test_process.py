@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from harness import PATIENCE, snapshots
+from harness.tables import cases
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
@@ -387,9 +388,7 @@ def test_operations_names_the_metrics():
     assert sorted(documented) == sorted(names)
 
 
-@pytest.mark.parametrize(
-    ("reported", "busy"), [(1e9, 1.0), (-5.0, 0.0), (float("nan"), 0.0), (0.5, 0.5)]
-)
+@cases("reported, busy", "[1e9, 1.0] [-5.0, 0.0] [NaN, 0.0] [0.5, 0.5]")
 def test_a_peers_busy_share_is_brought_into_range(reported, busy):
     link = snapshots.peer().link
     link.note_busy(reported)

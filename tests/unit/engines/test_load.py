@@ -83,18 +83,13 @@ def test_a_slow_target_is_not_measured_for_long():
     assert widths(SimSettings(step_ms=2100)) == {1}, "what a row costs is always known"
 
 
-@pytest.mark.parametrize(
-    ("settings", "info", "most"),
-    [
-        (SimSettings(n_batch=4), {}, 4),
-        (SimSettings(n_ctx=3), {}, 3),
-        (SimSettings(), {"n_outputs": 5}, 5),
-    ],
-    ids=["batch", "context", "logits"],
+@cases(
+    "settings, info, most",
+    '[{"n_batch": 4}, {}, 4] [{"n_ctx": 3}, {}, 3] [{}, {"n_outputs": 5}, 5]',
 )
 def test_narrow_targets(settings, info, most):
     """No measured step exceeds the target's batch, context or rows of logits."""
-    assert widths(settings, **info) == {*range(1, most + 1)}
+    assert widths(SimSettings(**settings), **info) == {*range(1, most + 1)}
 
 
 def test_a_target_that_saves_has_something_to_save():
