@@ -5,7 +5,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +25,7 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
+from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.load import check_there, load_drafter, load_verifier
 from specmesh.engines.steps import calibrate
 from specmesh.errors import NotThereYet, SpecmeshError, Starting
@@ -64,6 +63,11 @@ class LoopBackend:
         return self._process.patience.waiting_for
 
     @property
+    def _running(self) -> Loop:
+        assert self.loop is not None, "callers wait until it is ready"
+        return self.loop
+
+    @property
     def models(self) -> tuple[str, ...]:
         """Return the names of the models."""
         return self.loop.models if self.loop is not None else ()
@@ -83,19 +87,16 @@ class LoopBackend:
 
     def served(self, name: str) -> ModelInfo:
         """Return the model of this name; raise SpecmeshError if it is not served."""
-        assert self.loop is not None, "callers wait until it is ready"
-        return self.loop.served(name)
+        return self._running.served(name)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Return the target's tokenizer; raise NotOffered at a drafter."""
-        assert self.loop is not None, "callers wait until it is ready"
-        return self.loop.tokenizer
+        return self._running.tokenizer
 
     def submit(self, order: ClientOrder) -> None:
         """Hand an order to the daemon's loop."""
-        assert self.loop is not None, "callers wait until it is ready"
-        self.loop.mailbox.put(order)
+        self._running.mailbox.put(order)
 
     async def stats(self) -> Snapshot:
         """Return the content of `specmesh stats --json`."""
@@ -168,17 +169,15 @@ def _bound(
     check_bind(settings.bind, keyed=keys is not None, insecure=settings.insecure)
     named = partial(numbers_here, host, "--bind", interfaces=True)
     numbers = process.patience.result_of(named, f"--bind: looking up {host}")
-    for number in numbers[:-1]:
-        with suppress(NotThereYet):
-            return _bound_to(process, settings, keys, f"tcp://{bracketed(number)}:{port}")
-    return _bound_to(process, settings, keys, f"tcp://{bracketed(numbers[-1])}:{port}")
-
-
-def _bound_to(
-    process: DaemonProcess, settings: VerifierSettings, keys: KeyFolder | None, address: str
-) -> tuple[Socket, ZapGuard | None]:
-    guard = ZapGuard(process.context, keys) if keys is not None else None
-    return bind_router(process.context, address, settings.insecure, guard), guard
+    missing = NotThereYet()
+    for number in numbers:
+        guard = ZapGuard(process.context, keys) if keys is not None else None
+        address = f"tcp://{bracketed(number)}:{port}"
+        try:
+            return bind_router(process.context, address, settings.insecure, guard), guard
+        except NotThereYet as error:
+            missing = error
+    raise missing
 
 
 class Serving:
@@ -225,18 +224,14 @@ class Serving:
         loop = make(engine, model, thread)
         process.on_stop(loop.stop)
         backend.loop = loop
-        self._note_ready(engine, address, encrypted=keys is not None)
-        info = engine.info
-        status = f"{info.model} at {', '.join(address.values())}"
+        self._note_ready(engine.info, address, encrypted=keys is not None)
+        status = f"{engine.info.model} at {', '.join(address.values())}"
         with process.watched(lambda: loop.progress, status):
             serving = asyncio.run_coroutine_threadsafe(loop.serve(), self._api.loop)
             process.idle = process.wait(serving)
         log.info("stopped", role=self._role)
 
-    def _note_ready(
-        self, engine: VerifyEngine | DraftEngine, address: dict[str, str], *, encrypted: bool
-    ) -> None:
-        info = engine.info
+    def _note_ready(self, info: EngineInfo, address: dict[str, str], *, encrypted: bool) -> None:
         facts: dict[str, object] = {
             **address,
             "socket": str(self._settings.socket),

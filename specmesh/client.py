@@ -69,7 +69,7 @@ class Client:
             self.tried = [path]
         elif named:
             self.tried = [Path(expanded(named))]
-        self._timeout = timeout
+        self.timeout = timeout
 
     def get(self, resource: str, body: Json | None = None) -> Json:
         """GET a JSON resource, or POST `body` to it; also one that answers 503 with a body."""
@@ -127,13 +127,12 @@ class Client:
         for path in self.tried:
             connection = http.client.HTTPConnection("localhost")
             connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.sock.settimeout(self._timeout)
+            connection.sock.settimeout(self.timeout)
             try:
                 connection.sock.connect(os.fspath(path))
             except BlockingIOError:  # its queue is full
                 connection.close()
-                why = f"the daemon at {path} does not answer"
-                raise WentAway(why, "see its log", str(path)) from None
+                raise WentAway(f"the daemon at {path} does not answer", "see its log") from None
             except PermissionError:
                 connection.close()
                 closed.append(path)
@@ -149,7 +148,7 @@ class Client:
         remedy = "start one (specmesh verifier) or give --socket PATH"
         if closed:
             remedy += f"; this user may not use {closed[0]}"
-        raise DaemonUnreachable(f"no daemon answers at {tried}", remedy, tried)
+        raise DaemonUnreachable(f"no daemon answers at {tried}", remedy)
 
 
 def answer(

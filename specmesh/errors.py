@@ -29,9 +29,9 @@ The fault is ours, the client's, a peer's, or nobody's.
             FrameError          peer: bytes that are no frame
             EndLost             peer: sent too little, or some was lost
 
-`exit_code` is the exit code of the command line. Values that code needs are fields; the sentence is
-made of them. An error of another process arrives as its class and sentence: `what` is the whole
-sentence, and its other fields are empty.
+`exit_code` is the exit code of the command line. Values that code needs are fields. An error of
+another process arrives as its class and sentence: `what` is the whole sentence, and its other
+fields are empty.
 """
 
 from enum import Enum
@@ -107,8 +107,6 @@ class PromptTooLong(RequestError):
     """The prompt does not fit into the context with room for one token."""
 
     code = "context_length_exceeded"
-    prompt_tokens: int | None = None
-    context: int | None = None
 
     @classmethod
     def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> "PromptTooLong":
@@ -116,10 +114,7 @@ class PromptTooLong(RequestError):
         count = f"at least {prompt_tokens}" if least else str(prompt_tokens)
         most = f"This model's maximum context length is {context} tokens"
         what = f"{most}, and your prompt has {count} tokens"
-        error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
-        error.prompt_tokens = prompt_tokens
-        error.context = context
-        return error
+        return cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
 
 
 class MissingField(RequestError):
@@ -132,15 +127,12 @@ class NoSuchModel(RequestError):
     """None of a drafter's verifiers has a model of that name."""
 
     code = "model_not_found"
-    name: str | None = None
 
     @classmethod
     def of(cls, name: str) -> "NoSuchModel":
         """Return the error with the name, and the way to find other names."""
         reason = f"no model {name[:200]} is served here"
-        error = cls(reason, "model", "see `specmesh ps`, or /v1/models")
-        error.name = name
-        return error
+        return cls(reason, "model", "see `specmesh ps`, or /v1/models")
 
 
 class NoSuchText(RequestError):
@@ -163,17 +155,10 @@ class NotOffered(RequestError):
 
 
 class DaemonUnreachable(SpecmeshError):
-    """No daemon answers at the sockets tried, or a daemon lacks what it needs to answer.
-
-    address: that of the daemon.
-    """
+    """No daemon answers at the sockets tried, or a daemon lacks what it needs to answer."""
 
     exit_code = 69
     code = "verifier_unreachable"
-
-    def __init__(self, what: str = "", remedy: str = "", address: str = "") -> None:
-        super().__init__(what, remedy)
-        self.address = address
 
 
 class WentAway(DaemonUnreachable):
@@ -232,9 +217,6 @@ class InvalidTransition(LocalProtocolError):
 
     def __init__(self, what: str, state: Enum, to: Enum) -> None:
         super().__init__(f"a {what} that is {state.value} cannot become {to.value}")
-        self.what = what
-        self.state = state
-        self.to = to
 
 
 class RemoteProtocolError(SpecmeshError):
@@ -250,26 +232,17 @@ class FrameError(RemoteProtocolError):
     """
 
     def __init__(self, reason: str, seen: object) -> None:
-        super().__init__(reason)
+        super().__init__(f"not a frame: bad {reason} ({seen!r})")
         self.reason = reason
         self.seen = seen
-
-    def __str__(self) -> str:
-        return f"not a frame: bad {self.reason} ({self.seen!r})"
 
 
 class EndLost(RemoteProtocolError):
     """The peer ended a text of `length` tokens, of which `came` had come."""
-
-    came: int | None = None
-    length: int | None = None
 
     @classmethod
     def of(cls, came: int, length: int) -> "EndLost":
         """Return the error with the number of tokens that came."""
         share = f"{came} of {length} tokens came"
         reason = f"the end of the text was lost on its way from the verifier ({share})"
-        error = cls(reason, "ask again")
-        error.came = came
-        error.length = length
-        return error
+        return cls(reason, "ask again")

@@ -129,22 +129,18 @@ _GPU_GROUPS = {"render", "video"}
 def systemd_service(role: str, system: bool) -> Service:
     """Return a daemon as a service of systemd: of the system, or of this user."""
     name = f"specmesh-{role}"
-    if system:
-        settings = Path("/etc/specmesh")
-        units = Path("/etc/systemd/system")
-        control = "systemctl"
-        journal = "journalctl"
-    else:
-        settings = config_folders()[0]
+    units = Path("/etc/systemd/system")
+    user = ""
+    if not system:
         units = Path.home() / ".config/systemd/user"
-        control = "systemctl --user"
-        journal = "journalctl --user"
-    config = settings / f"{role}.toml"
+        user = " --user"
+    control = f"systemctl{user}"
+    config = config_folders()[int(system)] / f"{role}.toml"
     install: tuple[str, ...] = (f"{control} daemon-reload", f"{control} enable {name}")
     if system:
         # Its user stays after an uninstall, and its folders: models and caches may be large.
-        user = 'u specmesh - "specmesh daemons" /var/lib/specmesh'
-        install = (f"systemd-sysusers --inline '{user}'", *install)
+        account = 'u specmesh - "specmesh daemons" /var/lib/specmesh'
+        install = (f"systemd-sysusers --inline '{account}'", *install)
     commands = {
         "install": install,
         "uninstall": (
@@ -157,15 +153,14 @@ def systemd_service(role: str, system: bool) -> Service:
         "restart": (f"{control} restart {name}",),
         "stop": (f"{control} stop {name}",),
         "status": (f"-{control} status --no-pager {name}",),
-        "logs": (f"{journal} --unit {name} --no-pager --lines 200",),
+        "logs": (f"journalctl{user} --unit {name} --no-pager --lines 200",),
     }
-    state = f"{control} show --property StatusText --value {name}"
     return Service(
         file=units / f"{name}.service",
         text=unit(role, system, config),
         settings=config,
         commands=commands,
-        state=state,
+        state=f"{control} show --property StatusText --value {name}",
     )
 
 

@@ -9,7 +9,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, Field, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
 
@@ -111,17 +111,11 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
 
 
 def _encode_token_frame(message: m.TokenMessage) -> bytes:
-    """Return a frame but for its checksum; raise ValueError as `encode`."""
-    ids: tuple[int, ...] = ()
-    draft_n = 0
-    accepted = 0
-    if not isinstance(message, m.Nack):
-        ids = message.ids
-    if isinstance(message, m.Truth):
-        draft_n = message.draft_n
-        accepted = message.accepted
-    elif isinstance(message, m.Sync):
-        draft_n = message.draft_n
+    """Return a frame but for its checksum; raise ValueError as `encode`.
+
+    A field that a message does not have is 0.
+    """
+    ids: tuple[int, ...] = getattr(message, "ids", ())
     count = len(ids)
     if count > MAX_TOKENS:
         raise ValueError(f"{count} ids exceed the {MAX_TOKENS} of one frame")
@@ -134,8 +128,8 @@ def _encode_token_frame(message: m.TokenMessage) -> bytes:
             message.base,
             message.prefix_crc,
             count,
-            draft_n,
-            accepted,
+            getattr(message, "draft_n", 0),
+            getattr(message, "accepted", 0),
         )
         frame += struct.pack(f"<{count}i", *ids)
         if isinstance(message, m.DraftProbs):
@@ -323,12 +317,9 @@ def _rules_of(cls: type[ControlMessage]) -> dict[str, _FieldRule]:
     rules: dict[str, _FieldRule] = {}
     for field in fields(cls):
         check = _is_text if field.name in _TEXTS else _CHECKS[hints[field.name]]
-        rules[field.name] = _FieldRule(check, required=_has_no_default(field))
+        required = field.default is MISSING and field.default_factory is MISSING
+        rules[field.name] = _FieldRule(check, required)
     return rules
-
-
-def _has_no_default(field: Field[object]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 _RULES = {cls: _rules_of(cls) for cls in get_args(ControlMessage)}

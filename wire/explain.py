@@ -8,6 +8,17 @@ from specmesh.errors import FrameError
 from specmesh.wire.codec import CRC, HEADER, decode
 
 LONGEST_VALUE = 200  # characters of a field that are shown
+_HEADER_NAMES = (
+    "magic",
+    "version",
+    "kind",
+    "session",
+    "base",
+    "prefix_crc",
+    "ids",
+    "draft_n",
+    "accepted",
+)
 
 
 def explain(frame: bytes) -> Iterator[str]:
@@ -29,9 +40,7 @@ def explain(frame: bytes) -> Iterator[str]:
 
 def _explain_header(frame: bytes) -> Iterator[str]:
     """Yield a line for each field of the header, and one for the checksum."""
-    names = ("magic", "version", "kind", "session", "base", "prefix_crc", "ids", "draft_n")
-    values = HEADER.unpack_from(frame)
-    for name, value in zip((*names, "accepted"), values, strict=True):
+    for name, value in zip(_HEADER_NAMES, HEADER.unpack_from(frame), strict=True):
         shown = f"{value:#010x}" if name == "prefix_crc" else str(value)
         yield f"  {name} = {shown}"
     yield f"  body = {max(len(frame) - HEADER.size - CRC.size, 0)} bytes"

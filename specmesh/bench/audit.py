@@ -5,7 +5,9 @@ log-probabilities differ only by the noise of kernels of different widths. A div
 tie if noise of that size can change the choice, and otherwise an error.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from specmesh.bench.texts import generate, totals
 from specmesh.client import Client, GeneratedText
@@ -48,24 +50,21 @@ def audit(
     """
     shown = {"logprobs": TOP_LOGPROBS, "cache_prompt": False}
     bodies = [body | shown for body in bodies]
-    texts = dict[int | str, list[GeneratedText]]()
-    for way in (0, *ways):
-        texts[way] = []
+    texts = defaultdict[int | str, list[GeneratedText]](list)
     for body in bodies:
-        for way, generated in texts.items():
-            generated.append(generate(client, body | {"draft_n": way}))
+        for way in (0, *ways):
+            texts[way].append(generate(client, body | {"draft_n": way}))
             advance()
     plain = texts.pop(0)
     model = _model_of(snapshot)
     by_prompt = list[list[list[float]]]()
+    largest = 0.0
+    noise = 0.0
     for number, text in enumerate(plain):
         differences = list[list[float]]()
         for generated in texts.values():
             differences += _agreeing((text, generated[number]))
         by_prompt.append(differences)
-    largest = 0.0
-    noise = 0.0
-    for differences in by_prompt:
         for row in differences:
             noise = max(noise, row[0])
             largest = max(largest, *row)
@@ -88,7 +87,7 @@ def audit(
         near_ties = len(generated) - identical - errors
         verdicts = {"identical": identical, "near_ties": near_ties, "errors": errors}
         counts.append({"draft_n": way} | totals(generated) | verdicts)
-    result: Json = {"schema_version": 1, "prompts": len(bodies), "model": model}
+    result: Json = {"prompts": len(bodies), "model": model}
     result |= {"noise": noise, "ways": counts, "divergences": divergences}
     return judged(result)
 
@@ -109,9 +108,8 @@ def judged(result: Json) -> Json:
             undrafted.append(way["draft_n"])
     if len(undrafted) < len(ways) and "auto" in undrafted:
         undrafted.remove("auto")
-    failed = too_noisy or bool(undrafted)
-    for divergence in objects_at(result, "divergences"):
-        failed = failed or divergence["verdict"] == "error"
+    verdicts = map(itemgetter("verdict"), objects_at(result, "divergences"))
+    failed = too_noisy or bool(undrafted) or "error" in verdicts
     return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
@@ -144,17 +142,15 @@ def _agreeing(pair: TextPair) -> Iterator[list[float]]:
     The first is that of the text's own token.
     """
     first, second = pair
-    tokens = zip(first.ids, second.ids, strict=False)
-    entries = zip(first.logprobs, second.logprobs, strict=False)
-    for (token, other), (entry, other_entry) in zip(tokens, entries, strict=False):
-        if token != other:
+    for entry, other_entry in zip(first.logprobs, second.logprobs, strict=False):
+        if entry["id"] != other_entry["id"]:
             return
         row = _likeliest(entry)
         other_row = _likeliest(other_entry)
         differences = list[float]()
-        for found in row:
-            if found in other_row:
-                differences.append(abs(row[found] - other_row[found]))
+        for token in row:
+            if token in other_row:
+                differences.append(abs(row[token] - other_row[token]))
         yield differences
 
 

@@ -49,9 +49,10 @@ class StepTimes:
     kind: str
     source: str
 
-    @property
-    def ms(self) -> float:
-        return self.costs.seconds(1) * 1e3
+    def as_json(self) -> Json:
+        """Return the milliseconds of a step of one row, with their kind and source."""
+        ms = round(self.costs.seconds(1) * 1e3, 2)
+        return {"ms": ms, "kind": self.kind, "source": self.source}
 
 
 @cache
@@ -146,11 +147,8 @@ def draft_time(chip: str | None, draft_b: float) -> Json:
 
 
 def source_of(fact: Json) -> str:
-    parts = list[str]()
-    for key in ("conditions", "source", "date"):
-        if key in fact:
-            parts.append(str(fact[key]))
-    return ", ".join(parts)
+    parts = map(fact.get, ("conditions", "source", "date"))
+    return ", ".join(map(str, filter(None, parts)))
 
 
 def alphas(pair: Json) -> tuple[float, float]:
@@ -170,16 +168,13 @@ def _per_draft(rate: float, draft_n: int) -> float:
 
     rate: the share of accepted drafts in chains of `draft_n`.
     """
-    low = 0.0
-    high = 1.0
-    for _ in range(20):
-        middle = (low + high) / 2
+    found = 0.0
+    for halving in range(1, 21):
+        middle = found + 0.5**halving
         accepted = sum(middle**place for place in range(1, draft_n + 1))
-        if accepted > rate * draft_n:
-            high = middle
-        else:
-            low = middle
-    return low
+        if accepted <= rate * draft_n:
+            found = middle
+    return found
 
 
 def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Forecast:
@@ -222,18 +217,13 @@ def report(
             shown.append(_forecast(pair, steps, chip, round_trip_ms))
     words = f"{target} {metadata.get('general.architecture', '')}".lower()
     experts = re.search(r"-a\d+b|moe", words) is not None
-    shown_steps = list[Json]()
-    for times in steps:
-        ms = round(times.ms, 2)
-        shown_steps.append({"ms": ms, "kind": times.kind, "source": times.source})
     return {
-        "schema_version": 1,
         "target": target,
         "family": family and family["name"],
         "known_by": evidence,
         "tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]),
         "chip": chip,
-        "steps": shown_steps,
+        "steps": list(map(StepTimes.as_json, steps)),
         "round_trip_ms": round_trip_ms,
         "pairs": shown,
         "advice": list(_advice(family, shown, experts=experts)),
@@ -274,15 +264,13 @@ def _advice(family: Json | None, pairs: list[Json], *, experts: bool) -> Iterato
         yield f"Instead of a draft model: {_fact(object_at(family, 'instead'))}"
     if experts:
         yield f"Expect less than the forecast: {_fact(object_at(known(), 'experts'))}"
-    lows = list[float]()
-    highs = list[float]()
+    speedups = list[float]()
     for pair in pairs:
-        for speedups in objects_at(pair, "speedup"):
-            lows.append(number_at(speedups, "low"))
-            highs.append(number_at(speedups, "high"))
-    if highs and max(highs) < PAYS:
+        for ends in objects_at(pair, "speedup"):
+            speedups += (number_at(ends, "low"), number_at(ends, "high"))
+    if speedups and max(speedups) < PAYS:
         yield "Better without a drafter: no pair pays at these times."
-    elif lows and min(lows) < PAYS:
+    elif speedups and min(speedups) < PAYS:
         yield "Where the low end is about 1, drafts may not pay; specmesh stops drafting then."
     yield f"For edits, agents and other repeated text, also: {_fact(object_at(known(), 'suffix'))}"
     simulation = "Forecasts are simulated with chances that do not change in a text"
@@ -300,9 +288,7 @@ def rows(result: Json) -> list[Json]:
     for pair in objects_at(result, "pairs"):
         rate = at(pair, "acceptance.rate")
         speedups = objects_at(pair, "speedup")
-        for speedups_of_step, step in zip(speedups, objects_at(result, "steps"), strict=True):
-            low = speedups_of_step["low"]
-            high = speedups_of_step["high"]
+        for ends, step in zip(speedups, objects_at(result, "steps"), strict=True):
             row: Json = {
                 "drafter": pair["drafter"],
                 "acceptance": UNKNOWN if rate is None else f"{rate} published",
@@ -310,7 +296,7 @@ def rows(result: Json) -> list[Json]:
                 "assumed": "-".join(map(str, list_at(pair, "assumed"))),
                 "draft ms": f"{at(pair, 'draft.ms')} {at(pair, 'draft.kind')}",
                 "step ms": f"{step['ms']} {step['kind']}",
-                "speed-up": f"{low:.2f}-{high:.2f} simulated",
+                "speed-up": f"{ends['low']:.2f}-{ends['high']:.2f} simulated",
             }
             table.append(row)
     return table

@@ -109,10 +109,9 @@ def _outcome(iterations: list[list[GeneratedText]], expected: list[GeneratedText
     outcome["mean_draft_n"] = ratio(drafts, summed(texts, "rounds"), 4) or 0.0
     outcome["bytes_per_token"] = ratio(summed(texts, *SIZES), tokens, 2) or 0.0
     identical = 0
-    for own in iterations:
-        for text, truth in zip(own, expected, strict=True):
-            if text.ids == truth.ids:
-                identical += 1
+    for text, truth in zip(texts, expected * len(iterations), strict=True):
+        if text.ids == truth.ids:
+            identical += 1
     outcome["identical"] = identical
     return outcome
 
@@ -134,12 +133,13 @@ def prompts(count: int | None) -> dict[str, list[str]]:
     """
     text = (Path(__file__).parent / "suite.toml").read_text(encoding="utf-8")
     suite: dict[str, list[str]] = tomllib.loads(text)
-    fresh = dict[str, list[str]]()
     for category, texts in suite.items():
-        fresh[category] = []
-        for prompt in texts[:count]:
-            fresh[category].append(f"No. {token_hex(8)}\n\n{prompt}")
-    return fresh
+        suite[category] = list(map(_renewed, texts[:count]))
+    return suite
+
+
+def _renewed(prompt: str) -> str:
+    return f"No. {token_hex(8)}\n\n{prompt}"
 
 
 def run_suite(

@@ -17,11 +17,6 @@ SYSTEM_REFUSED = 71
 NOT_WRITTEN = 74
 INTERRUPTED = 130
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-_CONTEXT = {
-    "help_option_names": ["-h", "--help"],
-    "auto_envvar_prefix": "SPECMESH",
-    "show_default": True,
-}
 
 
 class _Commands(click.Group):
@@ -90,7 +85,35 @@ def _end(error: OSError | MemoryError) -> NoReturn:
     raise SystemExit(code)
 
 
-@click.group(cls=_Commands, context_settings=_CONTEXT)
+@click.group(
+    cls=_Commands,
+    commands=[
+        daemons.verifier,
+        daemons.drafter,
+        daemons.rpc_server,
+        demo.demo,
+        generate.generate,
+        generate.chat,
+        status.stats,
+        status.ps,
+        status.ping,
+        setup.models,
+        setup.keys,
+        setup.pair,
+        setup.service,
+        setup.doctor_command,
+        config.config,
+        bench.plan,
+        bench.audit,
+        bench.bench,
+        bench.recommend,
+    ],
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "SPECMESH",
+        "show_default": True,
+    },
+)
 @click.version_option(
     package_name="specmesh", message="specmesh %(version)s", allow_from_autoenv=False
 )
@@ -105,28 +128,3 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click has all three"
     click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())
-
-
-COMMANDS = (
-    daemons.verifier,
-    daemons.drafter,
-    daemons.rpc_server,
-    demo.demo,
-    generate.generate,
-    generate.chat,
-    status.stats,
-    status.ps,
-    status.ping,
-    setup.models,
-    setup.keys,
-    setup.pair,
-    setup.service,
-    setup.doctor_command,
-    config.config,
-    bench.plan,
-    bench.audit,
-    bench.bench,
-    bench.recommend,
-)
-for _command in COMMANDS:
-    main.add_command(_command)

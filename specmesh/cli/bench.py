@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh import client as daemon
 from specmesh.bench.texts import (
     PAYS,
     WARM_UP_TOKENS,
@@ -26,6 +25,7 @@ from specmesh.cli.options import (
     POSITIVE_MILLISECONDS,
     SHARE,
     aligned,
+    client_option,
     columns,
     counted,
     counts_option,
@@ -36,9 +36,9 @@ from specmesh.cli.options import (
     print_result,
     request_fields,
     sampling_options,
-    socket_option,
     table,
 )
+from specmesh.client import Client
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
@@ -65,18 +65,18 @@ def bench() -> None:
 
 
 @bench.command()
-@socket_option
+@client_option
 @json_option
-def steps(socket_path: Path | None, json: bool) -> None:
+def steps(client: Client, json: bool) -> None:
     """Show the times of the running verifier's steps by number of rows.
 
     context: tokens of the text before the step. ratio: to the time of one row.
     """
     from specmesh.bench.steps import steps_of, table_of
 
-    snapshot = loaded_stats(daemon.Client(socket_path))
+    snapshot = loaded_stats(client)
     steps_ms = steps_of(snapshot)
-    result: Json = {"schema_version": 1, "model": snapshot["model"], "steps_ms": steps_ms}
+    result = {"model": snapshot["model"], "steps_ms": steps_ms}
     print_result(result, table(table_of(steps_ms)), as_json=json)
 
 
@@ -93,7 +93,7 @@ def steps(socket_path: Path | None, json: bool) -> None:
 @_tokens_option
 @flag("--suite", "Use the built-in prompts by category, and adaptive draft_n only.")
 @option("--png", FILE, "FILE", "Draw the speed-ups of --suite; needs matplotlib.")
-@socket_option
+@client_option
 @json_option
 def run(
     file: Path | None,
@@ -102,7 +102,7 @@ def run(
     max_tokens: int,
     suite: bool,
     png: Path | None,
-    socket_path: Path | None,
+    client: Client,
     json: bool,
 ) -> None:
     """Compare, on a running pair: the verifier alone, draft_n 2, 4 and 8, and adaptive draft_n.
@@ -119,7 +119,6 @@ def run(
         raise click.UsageError("--png belongs to --suite: give both")
     if file and suite:
         raise click.UsageError("--suite has its own prompts: leave --prompts out")
-    client = daemon.Client(socket_path)
     body: Json = {"max_tokens": max_tokens, "temperature": 0}
     if suite:
         iterations = iterations or 1
@@ -133,7 +132,7 @@ def run(
 
 
 def _run_variants(
-    client: daemon.Client, body: Json, prompts: Sequence[str], iterations: int
+    client: Client, body: Json, prompts: Sequence[str], iterations: int
 ) -> tuple[Json, list[str]]:
     """Return the results of all variants, and their table."""
     from specmesh.bench.run import VARIANTS, measure, outcomes
@@ -142,12 +141,12 @@ def _run_variants(
     bodies = requests_of(prompts, body)
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         variants = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
-    result = _result(snapshot) | {"prompts": len(prompts), "variants": variants}
+    result = {"model": snapshot.get("model"), "prompts": len(prompts), "variants": variants}
     return result, columns(variants)
 
 
 def _run_suite(
-    client: daemon.Client, body: Json, count: int | None, iterations: int, png: Path | None
+    client: Client, body: Json, count: int | None, iterations: int, png: Path | None
 ) -> tuple[Json, list[str]]:
     """Return the results of all categories, and their table."""
     from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
@@ -161,12 +160,8 @@ def _run_suite(
         categories = run_suite(client, suite, body, iterations, advance)
     if png is not None:
         draw(categories, str(at(snapshot, "model.name")), png)
-    result = _result(snapshot) | {"prompts": texts, "categories": categories}
+    result = {"model": snapshot.get("model"), "prompts": texts, "categories": categories}
     return result, table(rows(categories))
-
-
-def _result(snapshot: Json) -> Json:
-    return {"schema_version": 1, "model": snapshot.get("model")}
 
 
 @bench.command()
@@ -176,7 +171,7 @@ def _result(snapshot: Json) -> Json:
 @option("--iterations", COUNT, "N", "Number of runs of each prompt.", 1)
 @_tokens_option
 @draft_n_option
-@socket_option
+@client_option
 @json_option
 def load(
     sessions: tuple[int, ...],
@@ -185,7 +180,7 @@ def load(
     iterations: int,
     max_tokens: int,
     draft_n: int | str,
-    socket_path: Path | None,
+    client: Client,
     json: bool,
 ) -> None:
     """Run concurrent clients: throughput, latency, acceptance and fairness.
@@ -199,7 +194,6 @@ def load(
     """
     from specmesh.bench.load import level, run_clients
 
-    client = daemon.Client(socket_path)
     prompts = read_prompts(file)[:num_prompts]
     snapshot = loaded_stats(client)
     body: Json = {
@@ -215,7 +209,8 @@ def load(
         for count in sessions:
             texts = run_clients(client, bodies, iterations, count, advance)
             levels.append(level(texts))
-    result = _result(snapshot) | {
+    result = {
+        "model": snapshot.get("model"),
         "prompts": len(prompts),
         "iterations": iterations,
         "max_tokens": max_tokens,
@@ -232,7 +227,7 @@ def load(
     "--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFTS, auto=True
 )
 @sampling_options(temperature=0, max_tokens="128")
-@socket_option
+@client_option
 @json_option
 @click.pass_context
 def audit(
@@ -241,7 +236,7 @@ def audit(
     file: Path | None,
     num_prompts: int | None,
     draft_n: tuple[int | str, ...],
-    socket_path: Path | None,
+    client: Client,
     json: bool,
     **options: object,
 ) -> None:
@@ -259,7 +254,6 @@ def audit(
         raise click.UsageError(
             f"--strategy {strategy} does not promise the same text: audit another"
         )
-    client = daemon.Client(socket_path)
     snapshot = drafting_stats(client)
     sampling = request_fields(options)
     prompts = read_prompts(file)[:num_prompts]
@@ -290,7 +284,7 @@ def audit(
 @option("--round-trip-ms", MILLISECONDS, "MS", "Network round trip.", 5.0)
 @option("--pause-ms", MILLISECONDS, "MS", "Time between two steps, as `stats --json` has it.", 0.5)
 @option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
-@socket_option
+@client_option
 @json_option
 def plan(
     steps: Path | None,
@@ -302,7 +296,7 @@ def plan(
     round_trip_ms: float,
     pause_ms: float,
     drafters: int | None,
-    socket_path: Path | None,
+    client: Client,
     json: bool,
 ) -> None:
     """How many users can one verifier serve, how fast, and up to how many do drafts pay?
@@ -318,7 +312,7 @@ def plan(
     from specmesh.core.simulation import Deployment, Workload
 
     if steps is None:
-        snapshot = loaded_stats(daemon.Client(socket_path))
+        snapshot = loaded_stats(client)
         costs = costs_of(steps_of(snapshot))
     else:
         costs = read_costs(steps)
@@ -348,8 +342,7 @@ def plan(
             paying = paying and speedup >= PAYS
             if paying:
                 most = count
-    result: Json = {
-        "schema_version": 1,
+    result = {
         "step_ms": round(costs.seconds(1) * 1e3, 4),
         "alpha": alpha,
         "round_trip_ms": round_trip_ms,
@@ -402,7 +395,7 @@ def recommend(
         )
     if target is None:
         lines = aligned([("target", "drafter", "result"), *summary()])
-        print_result({"schema_version": 1} | known(), lines, as_json=json)
+        print_result(known(), lines, as_json=json)
         return
     name = target
     metadata: dict[str, str] = {}
@@ -410,7 +403,9 @@ def recommend(
     if step_ms is not None:
         step = given(step_ms)
     if target == "bundled" or target.endswith(".gguf"):
-        path = _file_of(target)
+        path = Path(bundled("target.gguf"))
+        if target != "bundled":
+            path = Path(resolve(target, models_dir()))
         name = path.stem
         metadata = _metadata(path)
         step = step or _measured(path)
@@ -421,12 +416,6 @@ def recommend(
     lines += sources(result)
     lines += map(str, list_at(result, "advice"))
     print_result(result, lines, as_json=json)
-
-
-def _file_of(target: str) -> Path:
-    if target == "bundled":
-        return Path(bundled("target.gguf"))
-    return Path(resolve(target, models_dir()))
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -49,7 +49,7 @@ def show(role: str, path: Path | None, json: bool) -> None:
             value = str(value)
         lines.append(_line(key, value, source))
         settings[key] = {"value": value, "origin": source or "default"}
-    print_result({"schema_version": 1, "settings": settings}, lines, as_json=json)
+    print_result({"settings": settings}, lines, as_json=json)
 
 
 def _line(key: str, value: object, source: str | None) -> str:

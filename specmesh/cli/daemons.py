@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from specmesh.daemons.runtime.patience import Patience
 
 Settings = TypeVar("Settings", bound=DaemonSettings | ModelSettings)
-LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
 
 
@@ -60,9 +59,7 @@ class DaemonOptions(TypedDict):
     bind: NotRequired[str]
 
 
-_threads_option = option(
-    "--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None
-)
+_threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).")
 _socket_option = option(
     "--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."
 )
@@ -132,7 +129,7 @@ _drain_option = option(
 )
 _log_level_option = option(
     "--log-level",
-    LEVELS,
+    click.Choice(["debug", "info", "warning", "error"]),
     None,
     "Minimum level to log; debug includes the engines' own lines.",
     "info",
@@ -264,17 +261,13 @@ def _run(role: str, values: DaemonOptions) -> None:
             "wait": wait,
         }
         given["model"] = _settings(ModelSettings, given)
-        _serve(role, given)
+        # Not imported earlier: errors of the settings shall be shown at once.
+        from specmesh.daemons.serve import serve_drafter, serve_verifier
 
-
-def _serve(role: str, given: Json) -> None:
-    # Not imported earlier: errors of the settings shall be shown at once.
-    from specmesh.daemons.serve import serve_drafter, serve_verifier
-
-    if role == "verifier":
-        serve_verifier(_settings(VerifierSettings, given))
-    else:
-        serve_drafter(_settings(DrafterSettings, given))
+        if role == "verifier":
+            serve_verifier(_settings(VerifierSettings, given))
+        else:
+            serve_drafter(_settings(DrafterSettings, given))
 
 
 def _model_of(role: str, values: DaemonOptions, *, wait: bool) -> str | None:
@@ -316,8 +309,7 @@ def _managed() -> bool:
 def _settings(kind: type[Settings], values: Json) -> Settings:
     """Return settings of this kind, each field with the value of its name."""
     named = {field.name: values[field.name] for field in fields(kind) if field.name in values}
-    make = cast("Callable[..., Settings]", kind)
-    return make(**named)
+    return cast("Callable[..., Settings]", kind)(**named)
 
 
 @click.command("rpc-server")

@@ -159,11 +159,8 @@ class _Started:
 
 def _environment() -> dict[str, str]:
     """Return this process's environment without our variables, which are the user's settings."""
-    environment = dict[str, str]()
-    for name, value in os.environ.items():
-        if not name.startswith("SPECMESH_"):
-            environment[name] = value
-    return environment
+    variables = os.environ.items()
+    return {name: value for name, value in variables if not name.startswith("SPECMESH_")}
 
 
 def _ready(alone: Client, drafted: Client) -> bool:
@@ -215,7 +212,6 @@ def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
     steps = max(number_at(alone.report, "rounds"), 1)
     size = summed([drafted], *SIZES)
     found: Json = {
-        "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
         "step_ms": round(number_at(alone.report, "verify_ms") / steps, 3),
@@ -226,6 +222,4 @@ def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
         "speedup": round(rate / rate_alone, 3) if rate_alone else None,
         "bytes_per_token": round(size / len(drafted.ids), 1),
     }
-    for name in COUNTS:
-        found[name] = drafted.report[name]
-    return found
+    return found | {name: drafted.report[name] for name in COUNTS}

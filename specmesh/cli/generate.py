@@ -6,15 +6,14 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 import click
 
-from specmesh import client as daemon
 from specmesh.cli.options import (
     SECONDS,
     aligned,
     draft_n_option,
+    flag,
     json_option,
     option,
     request_fields,
@@ -32,7 +31,7 @@ DEFAULT_COLOR = "\x1b[39m"
 @click.argument("prompt", required=False)
 @request_options(temperature=0, max_tokens="128")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
-@click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
+@flag("--ignore-eos", "Go on after the model's end-of-text token.")
 @option("--n", click.IntRange(1, 8), "N", "Number of completions to generate in parallel.", 1)
 @draft_n_option
 @option(
@@ -41,15 +40,9 @@ DEFAULT_COLOR = "\x1b[39m"
     "N",
     "Add the log probability of each token and of the N most likely ones (with --json).",
 )
-@click.option(
-    "--show-drafts",
-    is_flag=True,
-    help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.",
-)
+@flag("--show-drafts", "Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @json_option
-@click.option(
-    "--verbose", is_flag=True, help="Print counts, times and rates to stderr, named as in --json."
-)
+@flag("--verbose", "Print counts, times and rates to stderr, named as in --json.")
 @option(
     "--reconnect-timeout",
     SECONDS,
@@ -73,22 +66,20 @@ def generate(
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
-    socket_path: Path | None,
+    client: Client,
     **options: object,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
-    logprobs = options["logprobs"] is not None
     if (prompt is None) == (resume is None):
         raise click.UsageError("give either PROMPT or --resume ID")
-    if logprobs and not json:
+    if options["logprobs"] is not None and not json:
         raise click.UsageError("--logprobs needs --json: give both")
     if n > 1 and (resume is not None or show_drafts):
         raise click.UsageError("--n works without --resume and --show-drafts")
     if resume is not None and options["model"]:
         raise click.UsageError("--resume keeps its model: leave out --model")
-    seed = secrets.randbits(32)
     body: Json = {
-        "seed": seed,
+        "seed": secrets.randbits(32),
         "draft_n": draft_n,
         "rounds": show_drafts,
         **request_fields(options),
@@ -105,7 +96,7 @@ def generate(
     texts = [GeneratedText(seed=(seed + number) % 2**32) for number in range(n)]
     streamed = n == 1 and not json
     try:
-        with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:
+        with closing(answer(client, body, reconnect_timeout, say)) as chunks:
             for chunk in chunks:
                 [choice] = objects_at(chunk, "choices")
                 drafted, own = texts[int(number_at(choice, "index"))].take(chunk)
@@ -124,11 +115,11 @@ def generate(
 
 
 def _print_json(texts: list[GeneratedText]) -> None:
-    choices = [_as_json(text) for text in texts]
-    if len(choices) == 1:
-        click.echo(json_module.dumps(choices[0]))
-    else:
-        click.echo(json_module.dumps({"schema_version": 1, "choices": choices}))
+    choices = list(map(_as_json, texts))
+    result = choices[0]
+    if len(choices) > 1:
+        result = {"schema_version": 1, "choices": choices}
+    click.echo(json_module.dumps(result))
 
 
 def _print_all(texts: list[GeneratedText]) -> None:
@@ -179,9 +170,9 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 @click.command()
 @option("--system", str, "TEXT", "System prompt of the conversation.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
-def chat(system: str | None, socket_path: Path | None, **options: object) -> None:
+def chat(system: str | None, client: Client, **options: object) -> None:
     """Talk to the target model; piped input is one message."""
-    Conversation(daemon.Client(socket_path), request_fields(options), system).run()
+    Conversation(client, request_fields(options), system).run()
 
 
 class Conversation:
@@ -218,13 +209,10 @@ class Conversation:
             elif command == "/help":
                 print(HELP, file=sys.stderr)
             elif command:
-                self._ask_patiently(line)
-
-    def _ask_patiently(self, text: str) -> None:
-        try:
-            self._ask(text)
-        except SpecmeshError as error:
-            say(str(error))
+                try:
+                    self._ask(line)
+                except SpecmeshError as error:
+                    say(str(error))
 
     def _ask(self, text: str) -> None:
         """Print the answer as it comes.

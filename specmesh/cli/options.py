@@ -4,9 +4,11 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Never
 
 import click
 
+from specmesh import client as daemon
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import is_object
@@ -15,7 +17,7 @@ from specmesh.paths import expanded, read_text
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
-Callback = Callable[[click.Context, click.Parameter, str], object]
+Callback = Callable[[click.Context, click.Parameter, Never], object]
 
 
 class HomePath(click.Path):
@@ -35,27 +37,21 @@ SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT = click.IntRange(1)
 COUNT_OR_ZERO = click.IntRange(0)
 SHARE = click.FloatRange(0.0, 1.0)
-POSITIVE_SHARE = click.FloatRange(0.0, 1.0, min_open=True)
 MILLISECONDS = click.FloatRange(0)
 POSITIVE_MILLISECONDS = click.FloatRange(0, min_open=True)
 _PENALTY = click.FloatRange(-100.0, 100.0)
-_FACTOR = click.FloatRange(0.0, 100.0, min_open=True)
-_TEMPERATURE = click.FloatRange(0.0, 100.0)
-_SEED = click.IntRange(0, 2**32 - 1)
 
 MAX_FILE_BYTES = 2**24
 """Maximum size of a grammar or schema file. A verifier accepts less."""
 
 
-def print_result(result: object, lines: Iterable[str], *, as_json: bool) -> None:
+def print_result(result: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a result of schema version 1 as JSON, or its lines."""
     if as_json:
-        print_json(result)
-    else:
-        click.echo("\n".join(lines))
-
-
-def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
+        click.echo(json.dumps({"schema_version": 1} | dict(result), indent=2))
+        return
+    for line in lines:
+        click.echo(line)
 
 
 def counted(count: int, noun: str) -> str:
@@ -173,12 +169,18 @@ def _distinct(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 
 # --- asking a daemon
 
-socket_option = click.option(
+
+def _client(_: click.Context, __: click.Parameter, path: Path | None) -> daemon.Client:
+    return daemon.Client(path)
+
+
+client_option = click.option(
     "--socket",
-    "socket_path",
+    "client",
     type=FILE,
     metavar="PATH",
     envvar="SPECMESH_SOCKET",
+    callback=_client,
     help="Local socket of the daemon "
     "(default: found in the user's, then the system's runtime folder).",
 )
@@ -269,7 +271,10 @@ _min_p = option(
     "--min-p", SHARE, "P", "Drop tokens less likely than P times the most likely one (default: 0)."
 )
 _repeat_penalty = option(
-    "--repeat-penalty", _FACTOR, "X", "Make recent tokens less likely by this factor (default: 1)."
+    "--repeat-penalty",
+    click.FloatRange(0.0, 100.0, min_open=True),
+    "X",
+    "Make recent tokens less likely by this factor (default: 1).",
 )
 _repeat_last_n = option(
     "--repeat-last-n",
@@ -283,10 +288,12 @@ _frequency_penalty = option(
 _presence_penalty = option(
     "--presence-penalty", _PENALTY, "X", "Penalize a token once if it occurred (default: 0)."
 )
-_seed = option("--seed", _SEED, "S", "Seed of the sampling (default: random).")
+_seed = option(
+    "--seed", click.IntRange(0, 2**32 - 1), "S", "Seed of the sampling (default: random)."
+)
 _strategy = option(
     "--strategy",
-    click.Choice([strategy.value for strategy in Strategy]),
+    click.Choice(list(map(str, Strategy))),
     None,
     "Which drafts are accepted: those that the target would sample itself (deterministic, the "
     "default); the most that keep the target's distribution (probabilistic); those that are "
@@ -294,7 +301,7 @@ _strategy = option(
 )
 _threshold = option(
     "--threshold",
-    POSITIVE_SHARE,
+    click.FloatRange(0.0, 1.0, min_open=True),
     "P",
     f"Least probability for threshold (default: {THRESHOLD:g}).",
 )
@@ -310,7 +317,7 @@ def sampling_options(temperature: float, max_tokens: str) -> Decorator:
     return combined(
         [
             option("--max-tokens", COUNT, "N", number, shown=max_tokens),
-            option("--temperature", _TEMPERATURE, "T", likeliest, temperature),
+            option("--temperature", click.FloatRange(0.0, 100.0), "T", likeliest, temperature),
             _top_k,
             _top_p,
             _min_p,
@@ -349,6 +356,6 @@ def request_options(temperature: float, max_tokens: str) -> Decorator:
             _grammar_file,
             _json_schema,
             _model,
-            socket_option,
+            client_option,
         ]
     )

@@ -44,13 +44,13 @@ def _folder(_ctx: click.Context, _option: click.Parameter, path: Path | None) ->
     return KeyFolder(path or key_folders()[0])
 
 
-_folder_option = click.option(
+_folder_option = option(
     "--keys",
-    "folder",
-    type=FILE,
-    metavar="DIR",
+    FILE,
+    "DIR",
+    "Use this folder of keys, as with the daemons' --keys (default: the user's).",
+    name="folder",
     callback=_folder,
-    help="Use this folder of keys, as with the daemons' --keys (default: the user's).",
 )
 
 
@@ -119,7 +119,7 @@ def revoke(peer: str, folder: KeyFolder) -> None:
 @_folder_option
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    found: Json = {"schema_version": 1, "folder": str(folder.path)}
+    found: Json = {"folder": str(folder.path)}
     rows: list[tuple[str, str, str]] = []
     for listing in Listing:
         entries: list[Json] = []
@@ -370,7 +370,7 @@ def list_models(json: bool) -> None:
     folder = models_dir().absolute()
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
     lines = table(found) or [f"no models in {folder}: `specmesh models pull` gets them"]
-    print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)
+    print_result({"folder": str(folder), "models": found}, lines, as_json=json)
 
 
 # --- doctor
@@ -387,6 +387,6 @@ def doctor_command(ctx: click.Context, json: bool) -> None:
     logs.configure("error")
     checks = list(doctor.examine())
     results = [check._asdict() for check in checks]
-    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
+    print_result({"checks": results}, doctor.lines(checks), as_json=json)
     failed = any(check.status == "fail" for check in checks)
     ctx.exit(int(failed))

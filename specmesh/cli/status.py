@@ -14,12 +14,12 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import (
+    client_option,
     counted,
+    flag,
     json_option,
     option,
-    print_json,
     print_result,
-    socket_option,
     table,
 )
 from specmesh.client import Client, printable
@@ -80,10 +80,10 @@ _SESSION_COLUMNS = (
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@flag("--watch", "Show it again and again, until Ctrl-C.")
 @option("--interval", click.FloatRange(0.1), "SECONDS", "Time between two updates of --watch.", 1.0)
-@socket_option
-def stats(json: bool, watch: bool, interval: float, socket_path: Path | None) -> None:
+@client_option
+def stats(json: bool, watch: bool, interval: float, client: Client) -> None:
     """Show the state of a daemon.
 
     acceptance: accepted drafts of those that were tested, and the mean number of tokens that a
@@ -92,9 +92,9 @@ def stats(json: bool, watch: bool, interval: float, socket_path: Path | None) ->
     if watch and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
     if watch:
-        timeout = max(WATCH_TIMEOUT_S, 2 * interval)
-        show_repeatedly(daemon.Client(socket_path, timeout=timeout), interval)
-    snapshot = daemon.Client(socket_path).get("/stats")
+        client.timeout = max(WATCH_TIMEOUT_S, 2 * interval)
+        show_repeatedly(client, interval)
+    snapshot = client.get("/stats")
     print_result(snapshot, lines(snapshot), as_json=json)
 
 
@@ -126,12 +126,10 @@ def show_repeatedly(client: Client, interval: float) -> NoReturn:
 
 def _session_lines(snapshot: Json) -> list[str]:
     """Return a table of the sessions, the newest first."""
-    sessions = reversed(objects_at(snapshot, "sessions.rows"))
-    return table(list(map(_columns_of, sessions)))
-
-
-def _columns_of(session: Json) -> Json:
-    return {name: session.get(name) for name in _SESSION_COLUMNS}
+    rows: list[Json] = []
+    for session in reversed(objects_at(snapshot, "sessions.rows")):
+        rows.append({name: session.get(name) for name in _SESSION_COLUMNS})
+    return table(rows)
 
 
 def lines(snapshot: Json) -> list[str]:
@@ -227,10 +225,7 @@ def _number_text(value: object) -> str:
 def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
     daemons = [found.as_json() for found in find()]
-    if json:
-        print_json({"schema_version": 1, "daemons": daemons})
-    elif daemons:
-        click.echo("\n".join(table(daemons)))
+    print_result({"daemons": daemons}, table(daemons), as_json=json)
     if not daemons:
         click.echo(
             "specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)",
@@ -272,12 +267,6 @@ class Found:
         }
 
 
-def _state(stats: Json) -> str:
-    if "loading" in stats:
-        return " ".join(_loading(stats))
-    return "running"
-
-
 def find() -> list[Found]:
     """Return the daemons at all sockets at which one may listen."""
     found: list[Found] = []
@@ -291,7 +280,10 @@ def find() -> list[Found]:
             if type(error) is not DaemonUnreachable:
                 found.append(Found(path, "does not answer"))
         else:
-            found.append(Found(path, _state(stats), stats))
+            state = "running"
+            if "loading" in stats:
+                state = " ".join(_loading(stats))
+            found.append(Found(path, state, stats))
     return found
 
 
@@ -305,13 +297,12 @@ RoundTrips = dict[tuple[str, str], list[float | None]]
 @option("--count", click.IntRange(1, 100_000), "N", "Number of PINGs.", 10)
 @option("--interval", click.FloatRange(0.01, 60.0), "SECONDS", "Time between two PINGs.", 0.2)
 @json_option
-@socket_option
-def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> None:
+@client_option
+def ping(count: int, interval: float, json: bool, client: Client) -> None:
     """Have a daemon measure the round trip to each of its peers; exit code 69 if none answers.
 
     Ctrl-C ends it with the summary so far.
     """
-    client = daemon.Client(socket_path)
     times: RoundTrips = {}
     due = time.monotonic()
     try:
@@ -321,10 +312,8 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
             _ping_once(client, times, shown=not json)
     finally:
         peers = [_pinged(name, address, answers) for (name, address), answers in times.items()]
-        if json:
-            print_json({"schema_version": 1, "peers": peers})
-        elif peers:
-            click.echo("\n" + "\n".join(table(peers)))
+        if json or peers:
+            print_result({"peers": peers}, ["", *table(peers)], as_json=json)
     if not any(peer["answered"] for peer in peers):
         raise DaemonUnreachable(
             "no peer answered: is it running, and reachable from here? `specmesh doctor` looks"

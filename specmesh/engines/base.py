@@ -16,7 +16,7 @@ from specmesh.core.kv_slots import KVReuse
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import LocalProtocolError
+from specmesh.errors import LocalProtocolError, RequestError
 
 Trimming = Literal["removal", "restore"]
 """How the last ids of a sequence are taken back.
@@ -42,6 +42,19 @@ def context_of(chosen: int | None, trained: int) -> int:
     if chosen is not None:
         return chosen
     return min(DEFAULT_CTX, trained or DEFAULT_CTX)
+
+
+def bytes_of(text: str) -> bytes:
+    """Return a prompt in UTF-8. Raise RequestError for a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+
+
+def rows_of(spans: Sequence[Span]) -> int:
+    """Return the number of rows of a step."""
+    return sum(len(span.ids) for span in spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +146,7 @@ class Engine(Protocol):
 
 
 class Unthreaded:
-    """The operations of an engine that has no CPU threads and nothing to offload."""
+    """The operations of an engine that has no CPU threads, and nothing to offload or to free."""
 
     offloaded_bytes = 0
 
@@ -141,6 +154,9 @@ class Unthreaded:
         """Do nothing."""
 
     def offload(self, seq: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
         """Do nothing."""
 
 
@@ -261,6 +277,12 @@ class Sequences:
         if length < 0:
             raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
         return min(self.held(seq), length)
+
+    def trim(self, seq: int, length: int) -> int:
+        """Note that a sequence is cut as `check_trim` allows; return how many ids it holds."""
+        kept = self.check_trim(seq, length)
+        self.lengths[seq] = kept
+        return kept
 
     def check_copy(self, seq: int, source: int, length: int) -> None:
         """Check that the empty `seq` may begin with `length` ids of `source`."""

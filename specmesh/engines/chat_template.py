@@ -8,7 +8,7 @@ do: each rendering has its own copies.
 import functools
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -149,7 +149,7 @@ class _Renderer:
     def __init__(self, template: Template, bos: str, eos: str) -> None:
         self._template = template
         self._tokens: Json = {"bos_token": bos, "eos_token": eos}
-        self._known: dict[str, tuple[int, ...]] = {}  # the messages dropped, by a chat's shape
+        self._known: dict[str, int | None] = {}  # the first message dropped, by a chat's shape
 
     def answered(self, request: Json) -> Json:
         """Return the text of a chat, or the message that the template drops.
@@ -163,14 +163,12 @@ class _Renderer:
         if "traits" in request:
             chat = list(map(message_of, messages))
             dropped = self._dropped(chat, traits, variables, continued=continued)
-            if dropped:
-                first = dropped[0]
-                role = chat[first].role[:40]
-                return {"refused": f"it does not show messages[{first}], of the role {role}"}
+            if dropped is not None:
+                role = chat[dropped].role[:40]
+                return {"refused": f"it does not show messages[{dropped}], of the role {role}"}
             messages = [_shown(message, traits) for message in chat]
-        if continued:
-            return {"text": self._continued(messages, traits, variables)}
-        return {"text": self._written(messages, traits, variables)}
+        write = self._continued if continued else self._written
+        return {"text": write(messages, traits, variables)}
 
     def tried(
         self,
@@ -196,8 +194,8 @@ class _Renderer:
         variables: Json,
         *,
         continued: bool,
-    ) -> tuple[int, ...]:
-        """Return the indices of messages whose text or calls the template drops.
+    ) -> int | None:
+        """Return the index of the first message whose text or calls the template drops, if any.
 
         A short chat of the same shape shows them. The result is remembered by the shape.
         """
@@ -211,7 +209,7 @@ class _Renderer:
             if len(self._known) == _MOST_SHAPES:
                 self._known.clear()
             text = self.tried(short, traits, fewer, continued)
-            self._known[shape] = tuple(_missing(short, text, continued=continued))
+            self._known[shape] = _missing(short, text, continued=continued)
         return self._known[shape]
 
     def _continued(self, messages: list[Json], traits: TemplateTraits, variables: Json) -> str:
@@ -241,43 +239,42 @@ class _Renderer:
         generating: bool = True,
     ) -> str:
         """Return the template's text. given: variables in addition to those of every chat."""
-        variables: Json = {"function_call": None, "tool_choice": None}
-        variables["tools"] = [] if traits.empty_tools else None
-        variables["functions"] = ""  # a text of JSON to Firefunction's
-        variables["date_string"] = _strftime_now("%d %b %Y")  # as llama-server's
-        variables["datetime"] = _strftime_now("%b %d %Y")
-        variables["add_generation_prompt"] = generating
-        variables |= given
-        variables |= self._tokens
-        text = self._template.render(variables | {"messages": messages})
+        variables: Json = {
+            "function_call": None,
+            "tool_choice": None,
+            "tools": [] if traits.empty_tools else None,
+            "functions": "",  # a text of JSON to Firefunction's
+            "date_string": _strftime_now("%d %b %Y"),  # as llama-server's
+            "datetime": _strftime_now("%b %d %Y"),
+            "add_generation_prompt": generating,
+            **given,
+            **self._tokens,
+            "messages": messages,
+        }
+        text = self._template.render(variables)
         if len(text) > MAX_TEXT:
             raise TemplateError(f"its text has more than {MAX_TEXT} characters")
         return text
 
 
-def _missing(
-    messages: Sequence[ChatMessage], text: str | None, *, continued: bool
-) -> Iterator[int]:
-    """Yield the indices of short messages with a word that is not in the text.
+def _missing(messages: Sequence[ChatMessage], text: str | None, *, continued: bool) -> int | None:
+    """Return the index of the first short message with a word that is not in the text, if any.
 
-    Yield none if there is no text.
+    Return None if there is no text.
     """
     if text is None:
-        return
+        return None
     if continued:  # the text after its end is cut off
         end = messages[-1].content
         text = text[: text.rfind(end) + len(end)]
     for index, message in enumerate(messages):
         if any(word not in text for word in words_of(message)):
-            yield index
+            return index
+    return None
 
 
 @functools.lru_cache(maxsize=1)
 def _renderer(source: str, bos: str, eos: str) -> _Renderer:
-    return _Renderer(_compiled(source), bos, eos)
-
-
-def _compiled(source: str) -> Template:
     """Compile a template as transformers does, for which templates are written."""
     environment = SandboxedEnvironment(
         loader=BaseLoader(),
@@ -287,9 +284,8 @@ def _compiled(source: str) -> Template:
     )
     environment.filters["tojson"] = _tojson
     environment.filters["from_json"] = _from_json
-    return environment.from_string(
-        source, {"raise_exception": _raise, "strftime_now": _strftime_now}
-    )
+    functions = {"raise_exception": _raise, "strftime_now": _strftime_now}
+    return _Renderer(environment.from_string(source, functions), bos, eos)
 
 
 class _Arguments(dict[str, Any]):

@@ -18,17 +18,7 @@ _MOST_DEEP = 100  # most brackets within one another
 _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _CHARS = re.compile(_CHAR, re.DOTALL)
 _RANGES = re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
-_ESCAPES = {
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "\\": "\\",
-    '"': '"',
-    "[": "[",
-    "]": "]",
-    "-": "-",
-    "^": "^",
-}
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"} | {char: char for char in '\\"[]-^'}
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*)
     | (?P<lines>[\r\n](?:[ \t\r\n]+|\#[^\r\n]*)*+)

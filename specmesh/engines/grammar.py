@@ -95,7 +95,7 @@ class Grammars:
             verdict = self._usable.get(digest) or self._refused.get(digest)
         if verdict is None or time.monotonic() >= verdict.until:
             verdict = self._compiled(grammar, patient)
-        elif verdict.lark is not None and verdict.slow and not patient:
+        elif verdict.slow and not patient:
             raise ChildLate("it took long before")
         with self._lock:
             if verdict.lark is not None:

@@ -39,12 +39,11 @@ class Reading:
     apart: bool = False
 
 
-def for_library(root: Schema, part: Schema = None, reading: Reading = Reading()) -> dict[str, Any]:
+def for_library(root: Schema, part: Schema, reading: Reading) -> dict[str, Any]:
     """Return a schema, or a part of one, as a document of its own.
 
     Raises SchemaFault, and RecursionError for a schema that is nested too deeply.
     """
-    part = root if part is None else part
     try:
         return _Writer(root, reading).document(part)
     except _TooLarge:
@@ -126,10 +125,9 @@ class _Writer:
         """Write a keyword's object: a subschema, or one for each name."""
         match key:
             case "properties":
-                properties = dict[str, Schema]()
-                for name, node in value.items():
-                    properties[name] = self._schema(node, place.property(name))
-                return properties
+                return {
+                    name: self._schema(node, place.property(name)) for name, node in value.items()
+                }
             case "patternProperties":
                 others = place.others(keywords)
                 return {regex: self._schema(node, others) for regex, node in value.items()}

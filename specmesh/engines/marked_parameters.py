@@ -7,6 +7,7 @@ from typing import Any
 from specmesh.core.text.tool_calls import resolved, types_of
 from specmesh.core.text.tool_formats import STRING, TYPE, ToolFormat
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
+from specmesh.engines.schema_choices import values_of
 from specmesh.engines.schema_document import is_list, is_object
 from specmesh.engines.schema_keywords import CONSTRAINTS, SchemaFault
 from specmesh.engines.schema_places import Subschemas, required_names
@@ -71,12 +72,9 @@ class MarkedParameters:
         schema: Any = roots[0] if roots else {}
         if len(roots) > 1:
             schema = {"anyOf": [*roots]}
-        ways = list[str]()
-        for middle, value in self._values(name, schema):
-            begin = _quoted(self._form.param_begin + name + middle)
-            ways.append(f"{begin} {value}")
-        if len(ways) == 1:
-            return ways[0]
+        begin = self._form.param_begin + name
+        values = self._values(name, schema)
+        ways = [f"{_quoted(begin + middle)} {value}" for middle, value in values]
         return f"({' | '.join(ways)})"
 
     def _values(self, name: str, schema: Any) -> Iterator[tuple[str, str]]:
@@ -121,9 +119,7 @@ class MarkedParameters:
         untyped = not _known_types(schema, self._root) and is_object(schema)
         if untyped and schema.keys() & (CONSTRAINTS | {"$ref", "items", "type"}):
             self._give_up(f"{name}: its type is not known, so that it is any text")
-        ways = list[str]()
-        for option in _text_options(schema, self._root):
-            ways.append(self._text_of(name, option))
+        ways = [self._text_of(name, option) for option in _text_options(schema, self._root)]
         if not ways or _ANY_TEXT in ways:
             return _ANY_TEXT
         return f"({' | '.join(ways)})"
@@ -131,9 +127,10 @@ class MarkedParameters:
     def _text_of(self, name: str, option: Mapping[str, Any]) -> str:
         """Return the rule of a text that fits one schema."""
         end = self._form.param_end
-        choices = _choices(option)
-        if choices:
-            return " | ".join(_quoted(text + end) for text in choices)
+        choices = values_of(option) or ()
+        texts = [value for value in choices if isinstance(value, str)]
+        if texts:
+            return " | ".join(_quoted(text + end) for text in texts)
         try:
             compiled = text_rule(self._keeping, option, end)
         except SchemaFault as fault:
@@ -159,9 +156,8 @@ class MarkedParameters:
             taken = "|".join(map(literal, names))
             name_rule += f" & ~/({taken})/"
         self._extra.append(name_rule)
-        ends = dict[str, str]()
-        for kind in _JSON_TYPES:
-            ends[_of_kind(middle, kind)] = f"any_json {_quoted(self._form.param_end)}"
+        value = f"any_json {_quoted(self._form.param_end)}"
+        ends = {_of_kind(middle, kind): value for kind in _JSON_TYPES}
         ends[_of_kind(middle, "string")] = _ANY_TEXT
         ways = list[str]()
         for after, value in ends.items():
@@ -211,14 +207,6 @@ def _text_options(schema: Any, root: Any) -> list[Mapping[str, Any]]:
                     texts += _text_options(option, root)
             return texts or [{}]
     return [found]
-
-
-def _choices(option: Mapping[str, Any]) -> list[str]:
-    """Return the only texts that fit; none if the schema does not list them."""
-    values = [option["const"]] if "const" in option else option.get("enum")
-    if not is_list(values):
-        return []
-    return [value for value in values if isinstance(value, str)]
 
 
 def _of_kind(middle: str, kind: str) -> str:

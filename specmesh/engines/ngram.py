@@ -51,12 +51,7 @@ class NgramDrafter(Unthreaded):
         return None
 
     def trim(self, seq: int, length: int) -> int:
-        kept = self._sequences.check_trim(seq, length)
-        self._sequences.lengths[seq] = kept
-        return kept
-
-    def close(self) -> None:
-        pass
+        return self._sequences.trim(seq, length)
 
 
 def _earlier_begins(ids: NDArray[np.int32], size: int) -> NDArray[np.intp]:

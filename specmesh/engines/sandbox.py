@@ -61,7 +61,7 @@ class Child:
         self._module = module
         self._memory = memory
         self._cpu = cpu if forks else 0.0
-        self._forks = forks
+        self._overhead = FORKING if forks else 0.0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -77,7 +77,7 @@ class Child:
                     self._end()
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
-                answer = self._exchange(self._process, line, self._patience)
+                answer = self._exchange(self._process, line, self.seconds + self._overhead)
             except BaseException:  # the next request must not get the answer of this one
                 self._end()
                 raise
@@ -87,10 +87,6 @@ class Child:
         if isinstance(code, int):
             raise self._error_of(code)
         return answer
-
-    @property
-    def _patience(self) -> float:
-        return self.seconds + (FORKING if self._forks else 0.0)
 
     def _error_of(self, code: int) -> ChildFailed:
         """Return the error of a copy that ended without an answer.

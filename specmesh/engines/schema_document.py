@@ -82,9 +82,7 @@ class Document:
             yield self._paths[id(target)]
 
 
-def _id_of(node: Schema) -> str:
-    if not is_object(node):
-        return ""
+def _id_of(node: dict[str, Any]) -> str:
     name = node.get("$id", node.get("id"))
     if not isinstance(name, str):
         return ""

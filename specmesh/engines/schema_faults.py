@@ -120,7 +120,7 @@ def strict(root: Any, path: Path = ()) -> str:
 
     Raises SchemaFault with the place of the part that it cannot keep to.
     """
-    search = _Search(root, reading=_READINGS[0])
+    search = _Search(root)
     error = search.error(path)
     others = _READINGS[1:] if error == _ONE_OF else _READINGS[-1:]
     for reading in others:
@@ -133,7 +133,7 @@ def strict(root: Any, path: Path = ()) -> str:
     return search.rule
 
 
-def lenient(root: Any, path: Path = ()) -> Compiled | None:
+def lenient(root: Any, path: Path) -> Compiled | None:
     """Return the subschema at a path as a part of a rule that keeps to as much of it as possible.
 
     None if that is nothing.
@@ -212,9 +212,7 @@ class _Search:
         while (part := self._cause(path, reason, seen)) is not None:
             path = part
             reason = self.error(path) or reason
-        keyword = ""
-        if self._lenient:
-            keyword = self._keyword(path)
+        keyword = self._keyword(path) if self._lenient else ""
         return Fault(path, keyword, reason)
 
     def _cause(self, path: Path, reason: str, seen: set[Path]) -> Path | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+from specmesh.engines.schema_choices import values_of
 from specmesh.engines.schema_document import Schema, is_list, is_object
 from specmesh.engines.schema_strings import CALENDAR, FORMAT_REGEXES, pattern, whole
 
@@ -53,7 +54,7 @@ OF_TEXTS = frozenset(
 )
 """Keywords that can forbid a text, other than those that name the only texts."""
 
-_OF_OTHERS = frozenset(
+CONSTRAINTS = (OF_OBJECTS | OF_TEXTS).union(
     (
         "contains",
         "dependencies",
@@ -72,7 +73,6 @@ _OF_OTHERS = frozenset(
         "uniqueItems",
     )
 )
-CONSTRAINTS = OF_OBJECTS | OF_TEXTS | _OF_OTHERS
 """Keywords that can forbid a value."""
 
 
@@ -206,8 +206,8 @@ def _with_names(node: dict[str, Any]) -> Schema:
         return node
     kept = _without(node, {"propertyNames"})
     declared = node.get("properties", {})
-    choices = [rule["const"]] if "const" in rule else rule.get("enum")
-    if is_list(choices) and is_object(declared):
+    choices = values_of(rule)
+    if choices is not None and is_object(declared):
         properties = {name: declared[name] for name in declared if name in choices}
         for name in choices:
             if isinstance(name, str):
@@ -222,15 +222,15 @@ def _with_names(node: dict[str, Any]) -> Schema:
 def _as_patterns(node: dict[str, Any]) -> dict[str, Any]:
     """Rewrite patterns, and formats of days, as patterns of the library's dialect."""
     kept = dict(node)
-    found = list[str]()
-    if isinstance(kept.get("pattern"), str):
-        found.append(pattern(kept.pop("pattern")))
+    regex = kept.get("pattern")
+    if isinstance(regex, str):
+        kept["pattern"] = pattern(regex)
     if kept.get("format") in CALENDAR:  # the library's take the 29th of any February
-        found.append(whole(FORMAT_REGEXES[kept.pop("format")]))
-    if found:
-        kept["pattern"] = found[0]
-    for more in found[1:]:
-        kept["allOf"] = [*kept.get("allOf", ()), {"pattern": more}]
+        day = {"pattern": whole(FORMAT_REGEXES[kept.pop("format")])}
+        if isinstance(regex, str):
+            kept["allOf"] = [*kept.get("allOf", ()), day]
+        else:
+            kept |= day
     properties = kept.get("patternProperties")
     if is_object(properties):
         kept["patternProperties"] = {pattern(key): value for key, value in properties.items()}

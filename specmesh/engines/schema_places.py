@@ -68,8 +68,7 @@ class Subschemas:
         """
         keywords = self.keywords(node)
         inner = self._in_place(node, keywords)
-        for key in ("then", "else"):
-            inner.append(keywords.get(key))
+        inner += [keywords.get("then"), keywords.get("else")]
         for key in ("dependentSchemas", "dependencies"):
             inner += _values(keywords.get(key))
         if mentioned:

@@ -183,7 +183,7 @@ def full_match(text: str) -> str | None:
         if parts[-1:] == ["$"]:
             after = ""
             parts = parts[:-1]
-        if _anchored(parts):
+        if any(part in ("^", "$") for _, part in _outside(parts)):
             return None
         body = "".join(_ASCII.get(part, part) for part in parts)
         ways.append(f"{before}(?:{body}){after}")
@@ -194,13 +194,8 @@ def _alternatives(parts: list[str]) -> Iterator[list[str]]:
     """Cut at each bar outside of groups and classes."""
     depth = 0
     begin = 0
-    inside = False
-    for at, part in enumerate(parts):
-        if inside:
-            inside = part != "]"
-        elif part == "[":
-            inside = True
-        elif part == "(":
+    for at, part in _outside(parts):
+        if part == "(":
             depth += 1
         elif part == ")":
             depth -= 1
@@ -210,13 +205,13 @@ def _alternatives(parts: list[str]) -> Iterator[list[str]]:
     yield parts[begin:]
 
 
-def _anchored(parts: list[str]) -> bool:
+def _outside(parts: list[str]) -> Iterator[tuple[int, str]]:
+    """Yield the parts outside of classes, with their indices."""
     inside = False
-    for part in parts:
-        if not inside and part in ("^", "$"):
-            return True
-        if part == "[":
+    for at, part in enumerate(parts):
+        if inside:
+            inside = part != "]"
+        elif part == "[":
             inside = True
-        elif part == "]":
-            inside = False
-    return False
+        else:
+            yield at, part

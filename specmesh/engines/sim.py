@@ -14,8 +14,16 @@ from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, Capabilities, EngineInfo, Sequences, Unthreaded
-from specmesh.errors import ConfigError, RequestError
+from specmesh.engines.base import (
+    Ask,
+    Capabilities,
+    EngineInfo,
+    Sequences,
+    Unthreaded,
+    bytes_of,
+    rows_of,
+)
+from specmesh.errors import ConfigError
 
 END_ID = 255  # ends a generation; a byte that UTF-8 never contains, so no text encodes to it
 PERIOD = 300
@@ -42,7 +50,6 @@ class SimSettings:
     steps_ms: if given, durations of steps of 1, 2, ... rows. More rows take as long as the last.
     alpha: probability that a draft is right, decided by a hash of the prefix.
     alphas: if given, each of them holds for PERIOD ids in turn.
-    end_after: a sequence of this many ids is followed by END_ID; 0: never.
     load_s: seconds that loading takes; it cannot be cancelled.
     """
 
@@ -56,7 +63,6 @@ class SimSettings:
     n_ctx: int = 8192
     n_batch: int = 512
     max_sessions: int = 8
-    end_after: int = 0
     load_s: float = 0.0
 
     def alpha_at(self, length: int) -> float:
@@ -77,7 +83,10 @@ class SimSettings:
             name, _, value = item.strip().partition("=")
             try:
                 kind = defaults[name].__class__
-                values[name] = _floats(value) if kind is tuple else kind(value)
+                if kind is tuple:
+                    values[name] = tuple(map(float, value.split("/")))
+                else:
+                    values[name] = kind(value)
             except (KeyError, ValueError) as error:
                 known = f"known are {', '.join(defaults)}"
                 raise ConfigError(f"{item!r} is no setting of a simulation: {known}") from error
@@ -124,10 +133,7 @@ class _SimEngine(Unthreaded):
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the bytes of the text; there are no special tokens."""
         del special
-        try:
-            return list(text.encode())
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+        return list(bytes_of(text))
 
     def least_ids(self, text: str) -> int:
         """Return the number of letters: each has at least one byte."""
@@ -137,20 +143,13 @@ class _SimEngine(Unthreaded):
         """Append an id to a sequence; return the token after it."""
         prefix = self.prefixes[seq]
         prefix.extend((token,))
-        length = len(prefix)
-        self.sequences.lengths[seq] = length
-        if 0 < self.settings.end_after <= length:
-            return END_ID
+        self.sequences.lengths[seq] = len(prefix)
         return _PRINTABLE[_hash(_NEXT, prefix.crc) % len(_PRINTABLE)]
 
     def trim(self, seq: int, length: int) -> int:
-        kept = self.sequences.check_trim(seq, length)
-        self.sequences.lengths[seq] = kept
+        kept = self.sequences.trim(seq, length)
         self.prefixes[seq].truncate(kept)
         return kept
-
-    def close(self) -> None:
-        pass
 
 
 class SimVerifier(_SimEngine):
@@ -230,11 +229,6 @@ class SimDrafter(_SimEngine):
         return _PRINTABLE[(right - _PRINTABLE.start + other) % len(_PRINTABLE)]
 
 
-def rows_of(spans: Sequence[Span]) -> int:
-    """Return the number of rows of a step."""
-    return sum(len(span.ids) for span in spans)
-
-
 def wait_until(moment: float) -> None:
     """Sleep until shortly before `moment`, then poll.
 
@@ -242,10 +236,6 @@ def wait_until(moment: float) -> None:
     """
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(max(left - _AWAKE, 0.0))
-
-
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(map(float, text.split("/")))
 
 
 def _pieces(n_vocab: int) -> tuple[bytes, ...]:

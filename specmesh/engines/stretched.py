@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.base import Ask, Progress
+from specmesh.engines.base import Ask, Progress, rows_of
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaEngine, LlamaVerifier
-from specmesh.engines.sim import rows_of, wait_until
+from specmesh.engines.sim import wait_until
 from specmesh.machines import DRAFT_MS, step_ms
 
 
@@ -28,8 +28,7 @@ class StretchedVerifier(_Stretched, LlamaVerifier):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
         logits = super().decode(spans)
-        seconds = step_ms(self.machine, rows_of(spans)) / 1000
-        wait_until(started + seconds)
+        wait_until(started + step_ms(self.machine, rows_of(spans)) / 1000)
         return logits
 
 

@@ -105,7 +105,8 @@ class TemplateProbe:
         if traits is None:
             return traits_by_source(self.source)
         traits = self._with_roles(traits)
-        traits = replace(traits, tools=self._shows_tools(traits))
+        shows_tools = self._shows([USER], traits, ["toolname"], tools=True)
+        traits = replace(traits, tools=shows_tools)
         traits = self._with_calls(traits)
         traits = replace(traits, thoughts=self._thought_field(traits))
         return self._with_forms(traits)
@@ -129,8 +130,6 @@ class TemplateProbe:
     ) -> bool:
         """Return True if all words of the messages, and the extra ones, are in the prompt."""
         text = self._text(messages, traits, tools=tools)
-        if text is None:
-            return False
         wanted = list(extra)
         for message in messages:
             wanted += words_of(message)
@@ -143,8 +142,9 @@ class TemplateProbe:
         *,
         tools: bool,
         continued: bool = False,
-    ) -> str | None:
-        return self.write(messages, traits, TOOLS if tools else {}, continued)
+    ) -> str:
+        """Return the prompt; "" if the template refuses the messages."""
+        return self.write(messages, traits, TOOLS if tools else {}, continued) or ""
 
     def _with_roles(self, traits: TemplateTraits) -> TemplateTraits:
         """Return the traits with those about messages without tools."""
@@ -167,9 +167,6 @@ class TemplateProbe:
             assistants=self._shows([USER, ANSWER, ANOTHER, AGAIN], traits),
         )
 
-    def _shows_tools(self, traits: TemplateTraits) -> bool:
-        return self._shows([USER], traits, ["toolname"], tools=True)
-
     def _with_calls(self, traits: TemplateTraits) -> TemplateTraits:
         """Return the traits with those about calls and their results."""
         found = self._first_that_shows_calls(traits)
@@ -182,17 +179,17 @@ class TemplateProbe:
         tools = traits.tools
         call = _with_id(traits.ids)
         second = replace(SECOND, id=_SECOND_IDS[traits.ids])
-        after = [_after_call(traits)]
-        both = [*after]
+        after = _after_call(traits)
+        both = [after]
         if traits.results:
             both.append(replace(NEXT, tool_call_id=second.id))
         spoken = calling(call, content="saidword")
         cut = calling(replace(call, arguments=CUT))
         return replace(
             traits,
-            text_with_calls=self._shows([USER, spoken, *after], traits, tools=tools),
+            text_with_calls=self._shows([USER, spoken, after], traits, tools=tools),
             parallel=self._shows([USER, calling(call, second), *both], traits, tools=tools),
-            text_arguments=self._shows([USER, cut, *after], traits, ["cutword"], tools=tools),
+            text_arguments=self._shows([USER, cut, after], traits, ["cutword"], tools=tools),
         )
 
     def _first_that_shows_calls(self, traits: TemplateTraits) -> TemplateTraits | None:
@@ -219,12 +216,12 @@ class TemplateProbe:
         """Return a prompt with the thought of a call, or else of a continued answer, or ""."""
         if traits.calls and traits.results:
             call = calling(_with_id(traits.ids), thought=THOUGHT)
-            loop = [USER, call, _result(traits.ids)]
-            text = self._text(loop, traits, tools=traits.tools) or ""
+            loop = [USER, call, _after_call(traits)]
+            text = self._text(loop, traits, tools=traits.tools)
             if _shows_thought(text):
                 return text
         answering = [USER, replace(ANSWER, reasoning=THOUGHT)]
-        text = self._text(answering, traits, tools=traits.tools, continued=True) or ""
+        text = self._text(answering, traits, tools=traits.tools, continued=True)
         if not _shows_thought(text):
             return ""
         return text
@@ -234,9 +231,8 @@ class TemplateProbe:
 
         The forms are those that the template writes, or else those that its source shows.
         """
-        written = self._written_form(traits)
+        form = written = self._written_form(traits)
         by_source = traits_by_source(self.source)
-        form = written
         if not form and traits.tools and not traits.calls:
             form = by_source.tool_format
         style = self._written_style(traits)
@@ -254,7 +250,7 @@ class TemplateProbe:
         call = _with_id(traits.ids)
         loop = [USER, calling(call), _after_call(traits)]
         for messages in (loop, [*loop, ANSWER, AGAIN]):
-            text = self._text(messages, traits, tools=traits.tools) or ""
+            text = self._text(messages, traits, tools=traits.tools)
             form = tool_formats.detect_written(text, call)
             if form is not None:
                 return form.name
@@ -264,9 +260,8 @@ class TemplateProbe:
         """Return the name of the marks around a thought, or at the beginning of an answer."""
         style = reasoning.detect_written(self._text_with_thought(traits), THOUGHT)
         if style is None:
-            text = self._text([USER], traits, tools=False) or ""
-            begun = text.rpartition(USER.content)[2]
-            style = reasoning.detect(begun)
+            text = self._text([USER], traits, tools=False)
+            style = reasoning.detect(text.rpartition(USER.content)[2])
         return _name_of(style)
 
 
@@ -297,9 +292,7 @@ def _with_id(kind: IdKind) -> ToolCall:
     return replace(CALL, id=_IDS[kind])
 
 
-def _result(kind: IdKind) -> ChatMessage:
-    return replace(RESULT, tool_call_id=_IDS[kind])
-
-
 def _after_call(traits: TemplateTraits) -> ChatMessage:
-    return _result(traits.ids) if traits.results else AGAIN
+    if not traits.results:
+        return AGAIN
+    return replace(RESULT, tool_call_id=_IDS[traits.ids])

@@ -2,37 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import structlog
 
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat import Encoder
 from specmesh.core.text.template_traits import TemplateTraits
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.errors import ConfigError, RequestError
 
 log = structlog.get_logger("specmesh.engines")
-
-
-class Encoder(Protocol):
-    """A library's tokenizer for text. Every member is safe from any thread."""
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a text, special tokens written in it included.
-
-        special: add the special tokens at its ends. Raises RequestError for a lone surrogate,
-        EngineError once the model is closed.
-        """
-        ...
-
-    def least_ids(self, text: str) -> int:
-        """Return a lower bound of the number of ids that `encode` makes of a text."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from specmesh.core.text.tool_calls import resolved
 from specmesh.core.text.tool_formats import ToolFormat, raw_or_json
 from specmesh.core.text.tool_values import ValueSyntax, written, written_name
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
+from specmesh.engines.schema_choices import values_of
 from specmesh.engines.schema_document import as_object, is_object
 from specmesh.engines.schema_faults import rule_of
 from specmesh.engines.schema_keywords import CONSTRAINTS, SchemaFault
@@ -42,10 +43,8 @@ def argument_rules(
     kept = _OF_NUMBERS | _TEXTS
     if form.syntax is not None and form.syntax.escapes:
         kept = _OF_NUMBERS
-    ignored = list[str]()
-    for keyword in unkept_keywords(schema):
-        if keyword not in kept:
-            ignored.append(f"{keyword} in this form of calls")
+    unkept = sorted(unkept_keywords(schema) - kept)
+    ignored = [f"{keyword} in this form of calls" for keyword in unkept]
     if ignored and keeping is Keeping.ALL:
         raise SchemaFault(ignored[0])
     return lines, ignored + rules.ignored
@@ -58,7 +57,7 @@ _TEXTS = frozenset(("format", "maxLength", "minLength", "pattern"))
 _KEPT = frozenset(("additionalProperties", "anyOf", "oneOf", "properties", "required"))
 
 
-def unkept_keywords(schema: Any) -> list[str]:
+def unkept_keywords(schema: Any) -> set[str]:
     """Return the keywords in a schema that the rules of this module ignore."""
     found = set[str]()
     seen = set[int]()
@@ -72,7 +71,7 @@ def unkept_keywords(schema: Any) -> list[str]:
         keywords = subschemas.keywords(node)
         found |= (keywords.keys() & CONSTRAINTS) - _KEPT
         ahead += subschemas.below(node)
-    return sorted(found)
+    return found
 
 
 class _Rules:
@@ -98,6 +97,17 @@ class _Rules:
 
     def _arguments(self) -> str:
         raise NotImplementedError
+
+    def _written(self, schema: dict[str, Any], name: str) -> str:
+        raise NotImplementedError
+
+    def _value(self, schema: Any, name: str = "") -> str:
+        """Return the name of the rule for the values of a schema, those of a parameter's name."""
+        rule, is_new = self._rule(f"{name} {json.dumps(schema, sort_keys=True)}")
+        if is_new:
+            target = as_object(resolved(schema, self._root))
+            self._made[rule] = f": {self._written(target, name)}"
+        return rule
 
     def _rule(self, key: str) -> tuple[str, bool]:
         """Return the name of the rule with this key, and True if it is still to be made."""
@@ -130,9 +140,6 @@ class _Rules:
             self._made[f"{name}_text[lazy]"] = f": {name.upper()}"
         return f"{name}_text"
 
-    def _resolved(self, schema: Any) -> dict[str, Any]:
-        return as_object(resolved(schema, self._root))
-
     def _alternatives(self, schema: dict[str, Any]) -> list[Any]:
         """Return the schemas of which a value fits one; none for a schema without alternatives."""
         for keyword in ("anyOf", "oneOf"):
@@ -151,14 +158,6 @@ def _shape(schema: Mapping[str, Any]) -> str | None:
     if "items" in schema:
         return "array"
     return None
-
-
-def _choices(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the only values that a schema allows, if it lists them."""
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return values if is_list(values) else None
 
 
 def _counts(schema: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -191,17 +190,15 @@ class _SyntaxRules(_Rules):
 
     def _arguments(self) -> str:
         syntax = self._syntax
-        names = dict[str, str]()
-        for name in _properties(self._root):
-            names[name] = written_name(name, syntax) + syntax.assign
+        names = {
+            name: written_name(name, syntax) + syntax.assign for name in _properties(self._root)
+        }
         other = ""
         if not names and self._root.get("additionalProperties", False) is not False:
             other = f"{_NAME} {_quoted(syntax.assign)} {self._value({})}"
-        return self._members("arguments", self._root, names, syntax.comma, other)
+        return self._members(self._root, names, syntax.comma, other)
 
-    def _members(
-        self, key: str, schema: Any, names: dict[str, str], between: str, other: str
-    ) -> str:
+    def _members(self, schema: Any, names: dict[str, str], between: str, other: str) -> str:
         """Return a rule for members in the order of their names. Optional ones may be left out.
 
         names: the beginning of each member by its name.
@@ -209,6 +206,7 @@ class _SyntaxRules(_Rules):
         other: a rule for members of other names, "" for none.
         """
         comma = _quoted(between)
+        key = f"{comma} {names} {json.dumps(schema, sort_keys=True)}"
         properties = _properties(schema)
         required = schema.get("required") or ()
         first = '""'
@@ -232,18 +230,9 @@ class _SyntaxRules(_Rules):
     def _named(self, key: str) -> str:
         return self._rule(key)[0]
 
-    def _value(self, schema: Any) -> str:
-        """Return the name of the rule for the values of a schema."""
-        key = json.dumps(schema, sort_keys=True)
-        name, is_new = self._rule(key)
-        if is_new:
-            self._made[name] = ""
-            self._made[name] = f": {self._written(self._resolved(schema), key)}"
-        return name
-
-    def _written(self, schema: dict[str, Any], key: str) -> str:
+    def _written(self, schema: dict[str, Any], name: str) -> str:  # noqa: ARG002
         syntax = self._syntax
-        choices = _choices(schema)
+        choices = values_of(schema)
         if choices:
             return _either(_quoted(written(value, syntax)) for value in choices)
         alternatives = self._alternatives(schema)
@@ -261,9 +250,9 @@ class _SyntaxRules(_Rules):
             case "array":
                 return self._array(schema)
             case "object":
-                return self._object(schema, key)
+                return self._object(schema)
             case _:
-                return _either(self._value({"type": name}) for name in _EVERY_TYPE)
+                return _either(self._value({"type": kind}) for kind in _EVERY_TYPE)
 
     def _text_of(self, schema: dict[str, Any]) -> str:
         """Return a rule for a text between quotes; texts without escapes keep to the schema."""
@@ -301,7 +290,7 @@ class _SyntaxRules(_Rules):
             items = f"({items})?"
         return f'"[" {items} "]"'
 
-    def _object(self, schema: dict[str, Any], key: str) -> str:
+    def _object(self, schema: dict[str, Any]) -> str:
         syntax = self._syntax
         properties = _properties(schema)
         names = {name: self._member(name) for name in properties}
@@ -311,7 +300,7 @@ class _SyntaxRules(_Rules):
             value = self._value(as_object(additional))
             any_name = self._text() if syntax.quoted_names else _NAME
             other = f"{any_name} {_quoted(syntax.member)} {value}"
-        members = self._members(key, schema, names, syntax.item, other)
+        members = self._members(schema, names, syntax.item, other)
         return f'"{{" {members} "}}"'
 
     def _member(self, name: str) -> str:
@@ -348,17 +337,10 @@ class _TaggedRules(_Rules):
             parts.append(part if name in required else f"({part})?")
         return " ".join(parts)
 
-    def _value(self, schema: Any, name: str) -> str:
-        """Return the name of the rule for the values of a schema, and the mark that ends them."""
-        rule, is_new = self._rule(f"{name} {json.dumps(schema, sort_keys=True)}")
-        if is_new:
-            self._made[rule] = ""
-            self._made[rule] = f": {self._written(self._resolved(schema), name)}"
-        return rule
-
     def _written(self, schema: dict[str, Any], name: str) -> str:
+        """Return a rule for a value, and the mark that ends it."""
         end = _quoted(f"{self._tag}</{name}>")
-        choices = _choices(schema)
+        choices = values_of(schema)
         if choices:
             values = _either(_quoted(raw_or_json(value)) for value in choices)
             return f"({values}) {end}"

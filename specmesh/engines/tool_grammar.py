@@ -40,9 +40,7 @@ Rules = tuple[list[str], list[str]]
 """The rules of a tool's arguments, and in words the parts of its schema that they ignore."""
 
 
-def tool_grammar(
-    request: Mapping[str, Any], *, loose: bool = False
-) -> tuple[str, dict[str, list[str]]]:
+def tool_grammar(request: Mapping[str, Any], *, loose: bool) -> tuple[str, dict[str, list[str]]]:
     """Return the grammar of a request of kind `tools`, and the ignored parts of schemas.
 
     The parts are in words, by the tools' names. Raises RequestError.
@@ -72,7 +70,7 @@ class _ToolGrammar:
         """Return the grammar that keeps to most of the schemas, and the parts that it ignores."""
         head = list(self._head())
         error = ""
-        ways = [self._least()] if loose else self._ways()
+        ways = [self._each(Keeping.NOTHING)] if loose else self._ways()
         for keeping in ways:
             arguments = self._arguments_of(keeping)
             if arguments is None:
@@ -106,7 +104,7 @@ class _ToolGrammar:
         while kept:
             yield self._without(some, by_size[kept:])
             kept //= 2
-        yield self._least()
+        yield self._each(Keeping.NOTHING)
 
     def _each(self, keeping: Keeping) -> list[Keeping]:
         """Return this keeping for each tool, but ALL for those that must be kept to."""
@@ -115,9 +113,6 @@ class _ToolGrammar:
             if tool["name"] in self._strict:
                 keepings[index] = Keeping.ALL
         return keepings
-
-    def _least(self) -> list[Keeping]:
-        return self._each(Keeping.NOTHING)
 
     def _without(self, keeping: Sequence[Keeping], tools: list[int]) -> list[Keeping]:
         """Return NOTHING for these tools, but ALL for those that must be kept to."""
@@ -140,8 +135,7 @@ class _ToolGrammar:
                 if keeping is not Keeping.ALL:
                     return None
                 name = self._tools[index]["name"]
-                reason = f"{name} has strict, which cannot be kept: {fault}"
-                raise RequestError(reason) from None
+                raise RequestError(f"{name} has strict, which cannot be kept: {fault}") from None
         return arguments
 
     def _tool(self, index: int, keeping: Keeping) -> Rules:
@@ -213,17 +207,12 @@ class _ToolGrammar:
             return list(marked.rules()), marked.ignored
         compiled = json_rule(keeping, schema)
         if compiled is None:
-            raise SchemaFault("all of its schema")
+            return [f"{name}: any_object"], ["all of its schema"]
         return [f"{name}: {compiled.rule}"], list(compiled.ignored)
 
     def _any(self, name: str) -> list[str]:
         """Return the rules of arbitrary arguments."""
-        form = self._form
-        if form.syntax is not None or form.tag:
-            return argument_rules(form, name, _ANY, Keeping.NOTHING)[0]
-        if form.parameter:
-            return list(MarkedParameters(form, name, _ANY, Keeping.NOTHING).rules())
-        return [f"{name}: any_object"]
+        return self._rules(name, _ANY, Keeping.NOTHING)[0]
 
     def _head(self) -> Iterator[str]:
         """Yield all rules except those of arguments."""

@@ -37,13 +37,12 @@ def is_own_host(authority: str) -> bool:
     if found is None:
         return False
     host = found[1].lower()
-    if host == "localhost":
+    if is_loopback(host):
         return True
     try:
-        address = _plain(host.strip("[]"))
+        return _plain(host.strip("[]")).is_unspecified
     except ValueError:
         return False
-    return address.is_loopback or address.is_unspecified
 
 
 def is_own_page(origin: str) -> bool:
@@ -82,8 +81,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         reason = str(error.strerror).partition(" (while ")[0]  # Python names the address again
         failure = f"cannot listen at {bracketed(host)}:{port} ({reason})"
         if error.errno in ABSENT:
-            remedy = f"name an address of this machine by {option}"
-            raise NotThereYet.of(failure, remedy) from None
+            raise NotThereYet.of(failure, f"name an address of this machine by {option}") from None
         raise ConfigError(f"{failure}: is the port taken? Choose another {option}") from None
 
 

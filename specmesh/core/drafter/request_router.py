@@ -294,7 +294,7 @@ class RequestRouter:
             for upstream in self.upstreams:
                 if upstream.address == pending.home:
                     reason = upstream.refusal or reason
-            self._give_up(pending, DaemonUnreachable(reason, address=pending.home))
+            self._give_up(pending, DaemonUnreachable(reason))
         elif now >= pending.due and self._candidates(pending):
             self._place(pending, now)
 

@@ -174,7 +174,7 @@ class Upstream:
         self.info = None
         self.load = m.Pong(0)
         meaning = f"the verifier at {self.address} went away"
-        self._interrupt_all(DaemonUnreachable(meaning, address=self.address), now)
+        self._interrupt_all(DaemonUnreachable(meaning), now)
 
     # --- requests of clients here
 

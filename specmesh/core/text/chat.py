@@ -26,11 +26,27 @@ LONG_CHAT = 2000
 """Messages of a chat that is not tried in every way: each may take a template a second."""
 
 
-class Tokenizer(Protocol):
-    """A target model's texts as ids. Every member is safe from any thread."""
+class Encoder(Protocol):
+    """A model's tokenizer for text. Every member is safe from any thread."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a text, special tokens written in it included.
+
+        special: add the special tokens at its ends. Raises RequestError for a lone surrogate,
+        EngineError once the model is closed.
+        """
+        ...
+
+    def least_ids(self, text: str) -> int:
+        """Return a lower bound of the number of ids that `encode` makes of a text, very fast."""
+        ...
+
+
+class Tokenizer(Encoder, Protocol):
+    """A target model's texts as ids. Every member is safe from any thread."""
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -40,14 +56,6 @@ class Tokenizer(Protocol):
     @property
     def traits(self) -> TemplateTraits:
         """Return the chat template's traits; the defaults without a template."""
-        ...
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a prompt. special: with the model's special tokens at its ends."""
-        ...
-
-    def least_ids(self, text: str) -> int:
-        """Return a lower bound of the number of ids that `encode` makes of a text, very fast."""
         ...
 
     def chat_text(

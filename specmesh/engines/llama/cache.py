@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import GUEST_IDS
-from specmesh.engines.base import Trimming
+from specmesh.engines.base import Trimming, rows_of
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -120,7 +120,7 @@ class LlamaCache:
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans))
         if code == 0:
             return
-        rows = sum(len(span.ids) for span in spans)
+        rows = rows_of(spans)
         if code == _NO_SLOT:
             raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
         reason = f"code {code}: {quoted_errors()}"

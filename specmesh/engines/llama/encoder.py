@@ -10,8 +10,9 @@ from typing import Any
 
 from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.base import bytes_of
 from specmesh.engines.llama.library import keeping_gil
-from specmesh.errors import EngineError, RequestError
+from specmesh.errors import EngineError
 
 SHORT_TEXT = 4096
 """Bytes that any thread can tokenize."""
@@ -38,10 +39,7 @@ class LlamaEncoder:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a text as `Encoder.encode`."""
-        try:
-            raw = text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error.reason}") from error
+        raw = bytes_of(text)
         with self._in_use():
             if len(raw) <= SHORT_TEXT:
                 return self._tokenize(raw, special)

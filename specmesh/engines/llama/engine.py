@@ -1,7 +1,7 @@
 """llama.cpp as verifier and as drafter."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import structlog
@@ -51,20 +51,6 @@ _MAX_CELLS = 2**31 - 1
 _NO_LOGITS = np.empty((0, 0), np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """The steps that an engine is opened for.
-
-    n_batch: most rows of one step, unless there are more sequences.
-    rollback: most rows of a step that are taken back, one less than have logits; 0 for a drafter.
-    guests: sequences for short texts, if they take little memory.
-    """
-
-    n_batch: int
-    rollback: int
-    guests: int
-
-
 class LlamaEngine:
     """A model and its sequences."""
 
@@ -77,29 +63,35 @@ class LlamaEngine:
         rollback: int = 0,
         guests: int = 0,
     ) -> None:
-        """Load the model and reserve its cache; see _Steps for the numbers. Raises ConfigError."""
+        """Load the model and reserve its cache. Raises ConfigError.
+
+        n_batch: most rows of one step, unless there are more sequences.
+        rollback: most rows of a step that are taken back, one less than have logits; 0 for a
+            drafter.
+        guests: sequences for short texts, if they take little memory.
+        """
         self._model = LlamaModel(settings, progress)
         try:
-            self._reserve(settings, _Steps(n_batch=n_batch, rollback=rollback, guests=guests))
+            self._reserve(settings, n_batch, rollback, guests)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self._model.close()
             raise
 
-    def _reserve(self, settings: ModelSettings, steps: _Steps) -> None:
+    def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int, guests: int) -> None:
         model = self._model
         max_sessions = settings.max_sessions
-        guests = 0
-        if not settings.reproducible and not model.has_states:  # these have no shared cells
-            most: int = model.lib.llama_max_parallel_sequences()
-            guests = min(steps.guests, max(most - max_sessions, 0))
+        most: int = model.lib.llama_max_parallel_sequences()
+        guests = min(guests, max(most - max_sessions, 0))
+        if settings.reproducible or model.has_states:  # these have no shared cells
+            guests = 0
         sequences = max_sessions + guests
         width = None
-        n_outputs = sequences * (steps.rollback + 1)
-        if settings.reproducible and steps.rollback:
+        n_outputs = sequences * (rollback + 1)
+        if settings.reproducible and rollback:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
             n_outputs = max_sessions * width
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
-        n_batch = max(min(steps.n_batch, n_ctx * max_sessions), sequences)
+        n_batch = max(min(n_batch, n_ctx * max_sessions), sequences)
         rows = max(n_batch, 2, width or 0)
         n_batch += (width or 0) * max_sessions  # rows of a prompt fit beside the sessions' steps
         n_outputs = min(n_outputs, n_batch)
@@ -116,7 +108,7 @@ class LlamaEngine:
             width=width,
             guests=guests,
         )
-        self._cache = open_cache(model, sizes, drafter=not steps.rollback)
+        self._cache = open_cache(model, sizes, drafter=not rollback)
         self._sequences = Sequences(sequences, n_ctx, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
         self._offloaded: dict[int, SavedState] = {}
@@ -124,7 +116,6 @@ class LlamaEngine:
         self._idle: dict[int, int] = {}
         trimming = self._cache.trimming
         reuse = self._reuse(width)
-        self._offloads = reuse == "copied" and not settings.rpc  # a network is too slow
         self.vocabulary = model.vocabulary
         self.info = EngineInfo(
             model=model.name,
@@ -136,8 +127,8 @@ class LlamaEngine:
                 trimming=trimming,
                 reuse=reuse,
                 width=width,
-                batches=not steps.rollback and trimming == "removal",
-                offloads=self._offloads,
+                batches=not rollback and trimming == "removal",
+                offloads=reuse == "copied" and not settings.rpc,  # a network is too slow
             ),
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
@@ -201,7 +192,8 @@ class LlamaEngine:
         In cells that all sequences share, each step reads the cells of all, and masks those of
         others. llama-server does so with idle slots (--cache-idle-slots).
         """
-        if not self._offloads or not self._sequences.held(seq) or seq in self._offloaded:
+        offloads = self.info.capabilities.offloads
+        if not offloads or not self._sequences.held(seq) or seq in self._offloaded:
             return
         idle_for = self._steps - self._idle.setdefault(seq, self._steps)
         device = "GPU" if self._model.on_gpu else "CPU"

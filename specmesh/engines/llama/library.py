@@ -20,6 +20,9 @@ PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package uses."""
 
 _INSTALL = 'pip install "specmesh[llama]"'
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+_SIZE = ctypes.c_size_t
 # In ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
 _ERROR = 4
 # In ggml-backend.h's enum ggml_backend_dev_type.
@@ -92,15 +95,15 @@ def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
     result: the type of its result, if not as declared.
     """
     declared = getattr(lib, name)
-    address: Any = ctypes.cast(declared, ctypes.c_void_p).value
+    address: Any = ctypes.cast(declared, _POINTER).value
     return ctypes.PYFUNCTYPE(result or declared.restype, *declared.argtypes)(address)
 
 
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
     """Return the GPUs that can take layers, as "NAME: description"."""
-    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    name = _ggml("ggml_backend_dev_name", _TEXT, _POINTER)
+    description = _ggml("ggml_backend_dev_description", _TEXT, _POINTER)
     found = list[str]()
     for device in _devices(_GPU_TYPES):
         found.append(f"{name(device).decode()}: {description(device).decode()}")
@@ -110,13 +113,13 @@ def gpu_devices() -> tuple[str, ...]:
 @functools.cache
 def gpu_backends() -> tuple[str, ...]:
     """Return the names of this build's backends for GPUs of this machine, present or not."""
-    get = _ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    name = _ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
-    count = _ggml("ggml_backend_reg_dev_count", ctypes.c_size_t, ctypes.c_void_p)
-    device = _ggml("ggml_backend_reg_dev_get", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    get = _ggml("ggml_backend_reg_get", _POINTER, _SIZE)
+    name = _ggml("ggml_backend_reg_name", _TEXT, _POINTER)
+    count = _ggml("ggml_backend_reg_dev_count", _SIZE, _POINTER)
+    device = _ggml("ggml_backend_reg_dev_get", _POINTER, _POINTER, _SIZE)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, _POINTER)
     found = list[str]()
-    for backend in map(get, range(_ggml("ggml_backend_reg_count", ctypes.c_size_t)())):
+    for backend in map(get, range(_ggml("ggml_backend_reg_count", _SIZE)())):
         kinds = {kind(device(backend, index)) for index in range(count(backend))}
         # A backend whose GPU is missing has no devices.
         if name(backend) != b"RPC" and kinds <= set(_GPU_TYPES):
@@ -145,9 +148,9 @@ def check_gpu() -> None:
 
 
 def _devices(kinds: tuple[int, ...]) -> list[int]:
-    get = _ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    count: int = _ggml("ggml_backend_dev_count", ctypes.c_size_t)()
+    get = _ggml("ggml_backend_dev_get", _POINTER, _SIZE)
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, _POINTER)
+    count: int = _ggml("ggml_backend_dev_count", _SIZE)()
     devices = map(get, range(count))
     return [device for device in devices if kind(device) in kinds]
 
@@ -175,7 +178,7 @@ def add_servers(addresses: Sequence[str]) -> None:
 
 def check_servers(addresses: Sequence[str]) -> None:
     """Raise NotThereYet if an RPC server does not answer, ConfigError for a build without RPC."""
-    _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    _rpc_function("ggml_backend_rpc_add_server", None)
     # A server may be far away, and answers once its GPU is ready.
     with closing(Child(__name__, memory=2**32, seconds=20.0)) as child:
         for address in addresses:
@@ -202,11 +205,11 @@ def answer(request: Json) -> Json:
 
 
 def _add_server(address: str) -> None:
-    add = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
+    add = _rpc_function("ggml_backend_rpc_add_server", _POINTER, _TEXT)
     found = add(address.encode())
     if not found:
         raise ConfigError(f"the RPC server at {address} has no devices", "start it anew")
-    _ggml("ggml_backend_register", None, ctypes.c_void_p)(found)
+    _ggml("ggml_backend_register", None, _POINTER)(found)
     gpu_devices.cache_clear()
 
 
@@ -216,12 +219,10 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
     Lends this machine's GPUs, or `threads` CPU threads if it has none. Raises ConfigError if it
     cannot start.
     """
-    text = ctypes.c_char_p
-    size = ctypes.c_size_t
-    types = (text, text, size, size, ctypes.POINTER(ctypes.c_void_p))
+    types = (_TEXT, _TEXT, _SIZE, _SIZE, ctypes.POINTER(_POINTER))
     start = _rpc_function("ggml_backend_rpc_start_server", None, *types)
     devices = _devices(_GPU_TYPES) or _devices((_CPU_TYPE,))
-    handles = (ctypes.c_void_p * len(devices))(*devices)
+    handles = (_POINTER * len(devices))(*devices)
     # llama.cpp does not return to Python, whose signal handlers would not run.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -232,11 +233,10 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
 
 def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
     """Return a function of llama.cpp's RPC backend by name: its library need not be found."""
-    pointer = ctypes.c_void_p
-    find = _ggml("ggml_backend_reg_by_name", pointer, ctypes.c_char_p)
+    find = _ggml("ggml_backend_reg_by_name", _POINTER, _TEXT)
     backend = find(b"RPC")
     if not backend:
         raise ConfigError(NO_RPC)
-    address_of = _ggml("ggml_backend_reg_get_proc_address", pointer, pointer, ctypes.c_char_p)
+    address_of = _ggml("ggml_backend_reg_get_proc_address", _POINTER, _POINTER, _TEXT)
     address = address_of(backend, name.encode())
     return ctypes.CFUNCTYPE(result, *arguments)(address)

@@ -55,7 +55,8 @@ class LlamaModel:
         self.lib = lib
         self.name = path.stem
         self.handle = _load(lib, path, progress, n_gpu_layers=wanted)
-        if not _is_decoder_only(lib, self.handle):
+        has_encoder = lib.llama_model_has_encoder(self.handle)
+        if has_encoder or not lib.llama_model_has_decoder(self.handle):
             lib.llama_model_free(self.handle)
             reason = f"{path} is no decoder-only language model"
             raise ConfigError(reason, "choose one that generates text")
@@ -68,8 +69,7 @@ class LlamaModel:
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"
         self.on_gpu = bool(gpus)
         recurrent: bool = lib.llama_model_is_recurrent(self.handle)
-        hybrid: bool = lib.llama_model_is_hybrid(self.handle)
-        self.has_states = recurrent or hybrid
+        self.has_states = recurrent or bool(lib.llama_model_is_hybrid(self.handle))
 
     def tokenizer(self, chosen: str | None, tool_format: str | None = None) -> ChatTokenizer:
         """Return the tokenizer with the `chosen` template, or with the model's own if it works.
@@ -125,12 +125,6 @@ def _note_no_gpu(settings: ModelSettings) -> None:
         raise ConfigError(f"--require-gpu: there is no GPU: {reason}", "see `specmesh doctor`")
     if backends or settings.gpu_layers is not None:
         log.warning("no_gpu", meaning=f"the CPU does all: {reason}")
-
-
-def _is_decoder_only(lib: Any, handle: Any) -> bool:
-    has_encoder: bool = lib.llama_model_has_encoder(handle)
-    has_decoder: bool = lib.llama_model_has_decoder(handle)
-    return has_decoder and not has_encoder
 
 
 def _load(lib: Any, path: Path, progress: Progress | None = None, **changed: int) -> Any:

@@ -58,8 +58,7 @@ class MlxModel:
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
 
         def not_loaded(error: str) -> ConfigError:
-            reason = f"{settings.model} could not be loaded by mlx-lm ({error})"
-            return ConfigError(reason, advice)
+            return ConfigError(f"{settings.model} could not be loaded by mlx-lm ({error})", advice)
 
         with mapped(not_loaded):
             if not path.is_dir():

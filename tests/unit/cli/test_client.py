@@ -127,9 +127,9 @@ def test_a_daemon_that_hangs_is_not_starting(listener, tmp_path):
         with socket.socket(socket.AF_UNIX) as earlier, suppress(BlockingIOError):
             earlier.setblocking(False)
             earlier.connect(listener.getsockname())
-    with instance_lock(tmp_path / "s"), pytest.raises(errors.WentAway) as raised:
+    hanging = pytest.raises(errors.WentAway, match=listener.getsockname())
+    with instance_lock(tmp_path / "s"), hanging:
         Client(tmp_path / "s", timeout=30).get("/stats")
-    assert raised.value.address == listener.getsockname()
 
 
 def test_names_cannot_move_the_cursor(fake_daemon):
@@ -158,19 +158,18 @@ def test_the_tree_of_errors_is_drawn():
     assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
 
 
-MADE_OF_FIELDS = [
-    (errors.ConfigError("wrong", "mend it"), {"what": "wrong", "remedy": "mend it"}),
-    (errors.WentAway("gone", "start it", "tcp://host:1"), {"address": "tcp://host:1"}),
-    (errors.NoSuchModel.of("m"), {"name": "m", "param": "model"}),
-    (errors.EndLost.of(3, 5), {"came": 3, "length": 5}),
-    (errors.PromptTooLong.of(9, 5), {"prompt_tokens": 9, "context": 5, "param": "prompt"}),
+SENTENCES = [
+    (errors.ConfigError("wrong", "mend it"), "wrong"),
+    (errors.NoSuchModel.of("m"), "no model m is served here"),
+    (errors.EndLost.of(3, 5), "3 of 5 tokens came"),
+    (errors.PromptTooLong.of(9, 5), "context length is 5 tokens, and your prompt has 9 tokens"),
 ]
 
 
-@pytest.mark.parametrize(("error", "fields"), MADE_OF_FIELDS)
-def test_a_sentence_is_made_of_fields(error, fields):
+@pytest.mark.parametrize(("error", "fact"), SENTENCES)
+def test_a_sentence_has_the_fault_and_the_remedy(error, fact):
+    assert fact in error.what
     assert str(error) == f"{error.what}: {error.remedy}"
-    assert fields.items() <= vars(error).items()
 
 
 NEVER_ANSWERED = (errors.FrameError, errors.InvalidTransition)
@@ -178,7 +177,7 @@ PLAIN = [cls("the sentence") for _, cls in tree() if cls not in NEVER_ANSWERED]
 
 
 @pytest.mark.parametrize(
-    "error", [*PLAIN, *dict(MADE_OF_FIELDS)], ids=lambda error: type(error).__name__
+    "error", [*PLAIN, *dict(SENTENCES)], ids=lambda error: type(error).__name__
 )
 def test_an_error_comes_back(client_of, error):
     """A daemon's error is raised as its class, with its sentence and the request's field."""
