@@ -30,7 +30,7 @@ from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import Ask, DraftEngine
+from specmesh.engines.base import DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.wire import messages as m
@@ -83,28 +83,20 @@ class Hearing:
 
 
 class Flaky(SimVerifier):
-    """A target that fails from a chosen position on, and whose text is known."""
+    """A target that fails from a chosen position on, and whose text is known.
 
-    def __init__(self, settings: SimSettings, guests: int = 0) -> None:
-        super().__init__(settings, guests)
-        self.fail_from = 10**9
+    settings: SimSettings' fields.
+    """
+
+    fail_from = 10**9
+
+    def __init__(self, guests: int = 0, **settings: Any) -> None:
+        super().__init__(SimSettings(**settings), guests)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
         if any(span.position >= self.fail_from for span in spans):
             raise EngineError("out of memory")
         return super().decode(spans)
-
-
-class FlakyDrafter(SimDrafter):
-    """A draft model that fails after some predictions."""
-
-    left = 3
-
-    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        self.left -= 1
-        if self.left < 0:
-            raise EngineError("out of memory")
-        return super().predict(asks)
 
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
@@ -129,7 +121,7 @@ class Bench:
     def verifier(
         self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any
     ) -> "Running":
-        engine = engine or Flaky(SimSettings())
+        engine = engine or Flaky()
         router = bind_router(self.context, self.address, insecure=False)
         settings = VerifierSettings(
             model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue
@@ -288,6 +280,23 @@ class Scripted:
         for message in messages:
             self.raw(encode(message))
 
+    def welcomes(self, **changes: object) -> None:
+        """Answer a drafter's HELLO."""
+        self.expect(m.Hello)
+        self.say(welcome(**changes))
+
+    def opens(self, session: int, ids: Sequence[int]) -> None:
+        """Have a drafter draft for a session of somebody else, which begins with these ids."""
+        opened = m.Opened(session, 0, len(ids), {"temperature": 0})
+        self.say(opened, m.Sync(session, 0, 0, tuple(ids), 4))
+
+    def ping(self, number: int, **fields: Any) -> m.Pong:
+        """Send a PING and return the answer to it."""
+        self.say(m.Ping(number, **fields))
+        while (pong := self.expect(m.Pong)).number != number:
+            pass
+        return pong
+
     def raw(self, *parts: bytes) -> None:
         self.socket.send_multipart([*self.peer, *parts])
 
@@ -363,7 +372,6 @@ def welcomed(
     """A scripted verifier and a drafter it has welcomed."""
     router = bench.router()
     drafter = bench.drafter(engine, addresses, insecure=insecure)
-    router.expect(m.Hello)
-    router.say(welcome(**changes))
+    router.welcomes(**changes)
     until(lambda: drafter.welcome, "it is welcome")
     return router, drafter

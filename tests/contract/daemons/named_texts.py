@@ -14,12 +14,10 @@ from harness.loops import (
     request,
     truth,
     until,
-    welcome,
 )
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
-from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"
@@ -65,9 +63,7 @@ class Told:
 def back(router: Scripted, **changes: object) -> None:
     """Let the verifier go away, and come back, or another in its place."""
     router.say(m.Bye())
-    router.expect(m.Hello)
-    changes.setdefault("verifier", "w")
-    router.say(welcome(**changes))
+    router.welcomes(**({"verifier": "w"} | changes))
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
@@ -115,5 +111,4 @@ def kept(verifier: Running, count: int = 1) -> None:
 
 
 def slow(max_sessions: int = 8) -> Flaky:
-    settings = SimSettings(step_ms=2, max_sessions=max_sessions)
-    return Flaky(settings)
+    return Flaky(step_ms=2, max_sessions=max_sessions)

@@ -15,7 +15,6 @@ from specmesh.core.requests import Failed, Request, Started
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.core.verifier.peer_limits import Cost, PeerAccounts, Rate
-from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
@@ -23,7 +22,7 @@ from specmesh.wire import messages as m
 @pytest.mark.fault("E5.55")
 def test_requests_wait_in_order(bench):
     """Of a thousand at once those that find room are served in order; the others get 75."""
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=10)), max_queue=5)
+    verifier = bench.verifier(Flaky(max_sessions=1, step_ms=10), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
     firsts = [client.next() for client in clients]
     began = {
@@ -42,7 +41,7 @@ def test_requests_wait_in_order(bench):
 
 def test_an_own_request_is_not_kept_out_by_a_drafter(bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)), max_queue=16)
+    verifier = bench.verifier(Flaky(max_sessions=4, step_ms=1), max_queue=16)
     peer = bench.dealer()
     peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
     refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}
@@ -53,7 +52,7 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench):
 def test_requests_that_come_too_fast(bench):
     rates = dict.fromkeys(Cost, Rate(10**6, 10**6))
     rates[Cost.OPENS] = Rate(0.1, 50)  # a busy machine reads slowly
-    bench.verifier(Flaky(SimSettings(max_sessions=1)), accounts=PeerAccounts(rates))
+    bench.verifier(Flaky(max_sessions=1), accounts=PeerAccounts(rates))
     peer = bench.dealer()
     count = 150
     for ref in range(1, count + 1):
@@ -80,8 +79,8 @@ def test_who_reads_nothing_gets_no_more(bench):
 class SlowReader(Flaky):
     """A target that takes its time over texts with the word slow."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
         self.reading, self.go_on = threading.Event(), threading.Event()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -102,7 +101,7 @@ SLOW_CHAT = Request("", None, SLOW, messages=(ChatMessage("user", "slow"),))
 @pytest.mark.parametrize("asked", [SLOW_TEXT, SLOW_CHAT], ids=["text", "chat"])
 def test_a_slow_prompt_holds_up_nobody(bench, role, asked):
     """While a prompt is encoded others are served, at both sockets; then it has its turn."""
-    engine = SlowReader(SimSettings())
+    engine = SlowReader()
     verifier, drafter = bench.pair(engine)
     side = drafter if role == "drafter" else verifier
     slow = side.ask(asked)
@@ -118,7 +117,7 @@ def test_order_of_sessions_with_slow_prompts(bench):
 
     In each session OPENED, SYNC and TRUTH keep their order.
     """
-    engine = SlowReader(SimSettings())
+    engine = SlowReader()
     bench.verifier(engine)
     peer = bench.dealer()
     peer.say(ask_for(1, "slow"), ask_for(2, ids=PROMPT), m.Close(0))
@@ -138,7 +137,7 @@ def test_more_slow_prompts_than_sessions(bench):
 
     One too many is Busy, and others are served.
     """
-    engine = SlowReader(SimSettings(max_sessions=2))
+    engine = SlowReader(max_sessions=2)
     bench.verifier(engine, max_queue=2)
     peer, other = bench.dealer(), bench.dealer()
     peer.say(*(ask_for(ref, "slow") for ref in (1, 2, 3, 4)))
@@ -152,7 +151,7 @@ def test_more_slow_prompts_than_sessions(bench):
 
 
 def test_stopping_under_a_slow_prompt(bench):
-    engine = SlowReader(SimSettings())
+    engine = SlowReader()
     verifier = bench.verifier(engine, closing=0.0)
     peer = bench.dealer()
     peer.say(ask_for(1, "slow"))

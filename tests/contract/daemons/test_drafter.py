@@ -5,32 +5,29 @@ It goes away and comes back, or another does in its place: each text stays the s
 
 import time
 from dataclasses import replace
-from zlib import crc32
 
 import pytest
-from harness.loops import PROMPT, Bench, request, until, welcome, welcomed
+from harness.loops import PROMPT, Bench, Flaky, request, until, welcome, welcomed
 from harness.tables import cases
 from named_texts import NAME, TEXT, Told, asked, back, wanted
 
+from fuzz.frames import repaired
 from specmesh import errors
 from specmesh.core.requests import Failed, Finished, Request, Started
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
 from specmesh.engines.ngram import NgramDrafter
-from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
 
-def of_version(version: int, frame: bytes) -> bytes:
-    """Return a frame with another version byte and the checksum of that."""
-    frame = b"SM" + bytes([version]) + frame[3:-4]
-    checksum = crc32(frame)
-    return frame + checksum.to_bytes(4, "little")
+def of_version_9(message: m.Message) -> bytes:
+    """Return a frame with another version byte and the old checksum."""
+    return b"SM\x09" + encode(message)[3:]
 
 
 ERROR = encode(m.Error("version", "I speak version 9"))
-WELCOME = of_version(9, encode(welcome()))
+WELCOME = repaired(of_version_9(welcome()))
 ANSWERS = {
     "version told": (ERROR, ["refused", "version 9"]),
     "version seen": (WELCOME, ["version 9", "this drafter 2", "update"]),
@@ -60,24 +57,18 @@ def test_a_verifier_of_another_version(bench, name):
     assert bench.errors.empty()
 
 
-def with_version(version: int, message: m.Message) -> bytes:
-    """Return a frame with another version byte and the old checksum."""
-    return b"SM" + bytes([version]) + encode(message)[3:]
-
-
 def test_a_damaged_frame_after_the_welcome(bench):
     """One of the token plane or of another version is dropped.
 
     With any other one something may be lost for good: it connects anew.
     """
     router, drafter = welcomed(bench)
-    router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
+    router.raw(of_version_9(m.Truth(1, 0, 0, (1, 2), 4)))
     router.raw(WELCOME)
-    router.say(m.Ping(5))
-    router.expect(m.Pong)
+    router.ping(5)
     assert drafter.stats()["wire"]["rejected"] == {"checksum": 1, "version": 1}
     before = router.peer
-    router.raw(with_version(9, m.Done(1, "stop", 4)))
+    router.raw(of_version_9(m.Done(1, "stop", 4)))
     router.expect(m.Hello)
     assert router.peer != before
     assert bench.errors.empty()
@@ -93,24 +84,18 @@ def test_a_lying_vocabulary(bench, token):
     """
     router = bench.router()
     drafter = bench.drafter(NgramDrafter(4096, 2))
-    router.expect(m.Hello)
-    router.say(welcome(n_vocab=1))
+    router.welcomes(n_vocab=1)
     router.expect(m.Vocab)
     router.say(m.Vocab(0, [token]))
     until(lambda: "the verifier's vocabulary" in drafter.trouble, "it says why")
     assert drafter.stats()["verifiers"][0]["refusal"] in drafter.trouble
-    router.say(m.Bye())
-    router.expect(m.Hello)
-    router.say(welcome(n_vocab=1))
+    back(router, verifier="v", n_vocab=1)
     while not isinstance(said := router.on_event(), m.Ping):
         assert not isinstance(said, m.Vocab), "it is asked for again"
     assert said.no_drafts == "vocabulary"
-    router.say(m.Bye())
-    router.expect(m.Hello)
-    router.say(welcome(verifier="w"))
+    back(router)
     asked = router.expect(m.Vocab)
-    vocabulary = SimVerifier(SimSettings()).vocabulary
-    router.say(m.Vocab(asked.start, chunk(vocabulary, 0)))
+    router.say(m.Vocab(asked.start, chunk(Flaky().vocabulary, 0)))
     until(lambda: drafter.welcome, "it is served by")
     assert bench.errors.empty()
 
@@ -199,8 +184,8 @@ def test_a_close_that_is_lost(bench, monkeypatch):
     monkeypatch.setattr(Dealer, "send", without_room)
     router, _ = welcomed(bench)
     before = router.peer
-    opened = m.Opened(5, 0, 3, {"temperature": 0})
-    router.say(opened, m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
+    router.opens(5, PROMPT)
+    router.say(m.Done(5, "stop", len(PROMPT)))
     router.expect(m.Hello)
     assert router.peer != before
 
@@ -216,8 +201,7 @@ class Begun:
 
     def returns(self) -> None:
         """A verifier is there again, and welcomes the drafter."""
-        self.router.expect(m.Hello)
-        self.router.say(welcome(verifier="w"))
+        self.router.welcomes(verifier="w")
         until(lambda: self.drafter.connected, "it is back")
 
     def ends(self) -> None:

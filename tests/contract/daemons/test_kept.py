@@ -30,7 +30,6 @@ from specmesh.core.events import Span
 from specmesh.core.requests import Finished
 from specmesh.core.verifier.admission import KeptSessions
 from specmesh.daemons.link.sockets import Router
-from specmesh.engines.sim import SimSettings
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 
@@ -210,7 +209,7 @@ def prefix_cache(running: Running) -> dict[str, int]:
 
 def test_turns_of_a_chat(bench, role):
     """Each turn finds all of the one before but its last id, and its text stays the same."""
-    engine = Counting(SimSettings())
+    engine = Counting()
     verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
     found, counts = 0, Counter[str]()
@@ -233,7 +232,7 @@ def test_turns_of_a_chat(bench, role):
 
 def test_a_system_prompt_of_a_session_that_lives(bench):
     """A session begins with a copy of another one's ids; both texts stay the same."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    verifier = bench.verifier(Flaky(step_ms=1))
     one = verifier.ask(request(8000, 0, ids=(*SYSTEM, 65)))
     one.heard(1)
     other = verifier.ask(request(10, 0, ids=(*SYSTEM, 66)))
@@ -252,7 +251,7 @@ def test_the_same_ids_of_another_vocabulary(bench, fingerprint, keeps):
     The ids may mean other tokens.
     """
     router, drafter = welcomed(bench)
-    router.say(m.Opened(1, 0, len(SYSTEM), {"temperature": 0}), m.Sync(1, 0, 0, SYSTEM, 4))
+    router.opens(1, SYSTEM)
     router.expect(m.Draft)
     router.say(m.Done(1, "stop", len(SYSTEM)))
     until(lambda: prefix_cache(drafter)["kept_tokens"] > 0, "it is kept")
@@ -260,8 +259,6 @@ def test_the_same_ids_of_another_vocabulary(bench, fingerprint, keeps):
     if not keeps:
         until(lambda: prefix_cache(drafter)["kept_tokens"] == 0, "it is given up")
         return
-    router.say(
-        m.Opened(1, 0, len(SYSTEM) + 1, {"temperature": 0}), m.Sync(1, 0, 0, (*SYSTEM, 65), 4)
-    )
+    router.opens(1, (*SYSTEM, 65))
     router.expect(m.Draft)
     until(lambda: prefix_cache(drafter)["hits"] > 0, "it is found again")

@@ -46,7 +46,7 @@ def test_engine_failure_ends_the_session_only(bench, role):
 
     The client gets the engine's error, and the place serves the next request.
     """
-    engine = Flaky(SimSettings(max_sessions=1))
+    engine = Flaky(max_sessions=1)
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
     asked, draft_n, begins = (
@@ -59,16 +59,27 @@ def test_engine_failure_ends_the_session_only(bench, role):
     asked.ask(request(3)).whole(3)
 
 
+class FlakyDrafter(SimDrafter):
+    """A draft model that fails after some predictions."""
+
+    left = 3
+
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        self.left -= 1
+        if self.left < 0:
+            raise EngineError("out of memory")
+        return super().predict(asks)
+
+
 def test_draft_engine_failure_changes_nothing(bench):
     """A draft model that fails is given up for that session: the text is whole, at both sockets."""
     verifier = bench.verifier()
-    engine = loops.FlakyDrafter(SimSettings())
+    engine = FlakyDrafter(SimSettings())
     drafter = bench.drafter(engine)
     attach(verifier, drafter)
     for asked in (verifier, drafter):
         engine.left = 3
-        client = asked.ask(request(60))
-        client.whole(60)
+        asked.ask(request(60)).whole(60)
 
 
 def test_a_hosts_name_is_told_to_those_that_know_it(bench):
@@ -84,8 +95,8 @@ def test_a_hosts_name_is_told_to_those_that_know_it(bench):
 class HeldTarget(Flaky):
     """A target that is let on by the test, a step at a time."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
+    def __init__(self) -> None:
+        super().__init__()
         self.begun, self.go_on = threading.Event(), threading.Semaphore(0)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
@@ -96,7 +107,7 @@ class HeldTarget(Flaky):
 
 def test_a_first_token_does_not_wait_for_more(bench):
     """Fast tokens do, here for good; the end of a text brings them all."""
-    engine = HeldTarget(SimSettings())
+    engine = HeldTarget()
     verifier = bench.verifier(engine)
     verifier.dozes(10 * PATIENCE)
     engine.go_on.release(1 + 200)
@@ -154,7 +165,7 @@ def test_a_bye_concerns_its_sender_only(bench):
 
     One that it drafted for is another's now, and that one's own goes on.
     """
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)), link=partial(Link, silence=1e9))
+    verifier = bench.verifier(Flaky(step_ms=2), link=partial(Link, silence=1e9))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
     announced = leaving.expect(m.Opened)
@@ -209,7 +220,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
     """A drafter at the first chunk, of at most 8 ids, of a prompt of 4000, and its verifier."""
     engine = HeldDrafter(SimSettings(n_batch=8))
     router, drafter = welcomed(bench, engine)
-    router.say(m.Opened(5, 0, 4000, {"temperature": 0}), m.Sync(5, 0, 0, (65,) * 4000, 4))
+    router.opens(5, (65,) * 4000)
     assert engine.begun.get(timeout=PATIENCE) == 8
     yield router, drafter, engine
     engine.go_on.release(10_000)
@@ -224,9 +235,7 @@ def test_a_long_prefill_has_heartbeats(held):
     router, running, engine = held
     for number in range(5):
         stood = running.progress
-        router.say(m.Ping(100 + number))  # or the verifier would take it for dead
-        while router.expect(m.Pong).number != 100 + number:
-            pass
+        router.ping(100 + number)  # or the verifier would take it for dead
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     client = running.ask(request())
     router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}), m.Ping(1))
@@ -248,13 +257,12 @@ def test_a_verifier_that_hangs_is_silent(bench):
 
     Once that has taken far too long it does neither, until it is over.
     """
-    engine = HeldTarget(SimSettings())
+    engine = HeldTarget()
     verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
     client = verifier.ask(request(20))
     assert engine.begun.wait(PATIENCE)
-    peer.say(m.Ping(1))
+    peer.ping(1)
     peer.answers = False
-    assert peer.expect(m.Pong).number == 1
     verifier.stuck_after(0.0)
     stood = verifier.progress
     peer.say(m.Ping(2), loops.hello("again"))
@@ -264,8 +272,7 @@ def test_a_verifier_that_hangs_is_silent(bench):
     engine.go_on.release(10_000)
     client.whole(20)
     verifier.stuck_after(PATIENCE)
-    peer.say(m.Ping(3))
-    assert peer.expect(m.Pong).number == 3
+    peer.ping(3)
     until(lambda: verifier.progress > stood + 1, "it gets on")
 
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from harness import until
-from harness.loops import Bench, Running, request, welcome, welcomed
+from harness.loops import Bench, Running, request, welcomed
 from harness.ports import free_port
 from named_texts import back
 
 from specmesh.daemons.link.names import NameLookups, look_up
-from specmesh.wire import messages as m
 
 Numbers = Callable[[], tuple[str, ...]]
 
@@ -114,8 +113,7 @@ def test_a_resolver_that_goes_away(bench, names):
     until(lambda: "nobody knows it" in drafter.trouble, "the name is not known")
     names.known["big.test"] = lambda: ("127.0.0.1",)
     router = bench.router()
-    router.expect(m.Hello)
-    router.say(welcome())
+    router.welcomes()
     until(lambda: drafter.welcome, "it is found")
     names.known["big.test"] = tuple
     back(router)
@@ -141,8 +139,7 @@ def test_a_link_that_stands_is_not_looked_up(bench, names):
     asked = names.asked["big.test"]
     names.known["big.test"] = lambda: ("127.0.0.9",)
     for number in range(4):
-        router.say(m.Ping(number))
-        router.expect(m.Pong)
+        router.ping(number)
     assert names.asked["big.test"] == asked
     assert drafter.welcome
 

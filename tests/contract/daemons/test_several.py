@@ -17,13 +17,12 @@ from harness.loops import (
     request,
     truth,
     until,
-    welcome,
 )
 from harness.ports import free_address
 from named_texts import Told, asked, back, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
-from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import Busy, NoSuchText, RequestError
 from specmesh.wire import messages as m
 
@@ -42,8 +41,7 @@ class Two:
         self.a, self.b = (bench.router(address) for address in addresses)
         self.drafter = bench.drafter(addresses=addresses)
         for router, said in ((self.a, {"verifier": "a"}), (self.b, {"verifier": "b"} | b)):
-            router.expect(m.Hello)
-            router.say(welcome(**({"model_hash": FILE} | said)))
+            router.welcomes(**({"model_hash": FILE} | said))
         until(
             lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there"
         )
@@ -69,11 +67,6 @@ class Two:
         Told(router, router.expect(m.Open)).rest()
         client.whole(20)
 
-    def loaded(self, router: Scripted, **load: object) -> None:
-        router.say(m.Ping(77, **load))
-        while router.expect(m.Pong).number != 77:
-            pass
-
 
 # --- which one
 
@@ -81,10 +74,10 @@ class Two:
 def test_a_text_goes_to_the_better_one(bench):
     """Their load decides; the next one goes elsewhere, once that has enough to do."""
     two = Two(bench)
-    two.loaded(two.a, max_sessions=1, sessions=1, queued=2, step_ms=10.0)
-    two.loaded(two.b, max_sessions=2, sessions=0, step_ms=12.0)
+    two.a.ping(77, max_sessions=1, sessions=1, queued=2, step_ms=10.0)
+    two.b.ping(77, max_sessions=2, sessions=0, step_ms=12.0)
     two.serve(two.b, two.ask())
-    two.loaded(two.b, max_sessions=2, sessions=2, queued=9, step_ms=12.0)
+    two.b.ping(77, max_sessions=2, sessions=2, queued=9, step_ms=12.0)
     two.serve(two.a, two.ask(id="cmpl-" + 32 * "b"))
 
 
@@ -151,8 +144,7 @@ def test_a_refusal_elsewhere_is_not_the_end(bench):
     client = two.begun(two.a)
     two.a.say(m.Bye())
     two.refuse(two.b, "request")
-    two.a.expect(m.Hello)
-    two.a.say(welcome(verifier="c", model_hash=FILE))
+    two.a.welcomes(verifier="c", model_hash=FILE)
     while not isinstance(order := two.a.on_event(0.1), m.Open):
         again = two.b.on_event(0.1)  # it may be asked until the other is back
         if isinstance(again, m.Open):
@@ -165,22 +157,21 @@ def test_a_refusal_elsewhere_is_not_the_end(bench):
 
 
 class Foreign(SimDrafter):
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
+    def __init__(self) -> None:
+        super().__init__(SimSettings())
         self.vocabulary = Vocabulary(
             tuple(b"\xff%d" % number for number in range(256)), frozenset()
         )
 
 
-THEIRS = SimVerifier(SimSettings()).vocabulary
-ODD = Foreign(SimSettings()).vocabulary
+THEIRS = Flaky().vocabulary
+ODD = Foreign().vocabulary
 SUITS = {"vocab_fingerprint": ODD.fingerprint(), "end_ids": []}
 
 
-def foreign(router: Scripted, **changes: object) -> None:
+def foreign(router: Scripted) -> None:
     """Welcome a drafter that cannot draft in this vocabulary, and send it."""
-    router.expect(m.Hello)
-    router.say(welcome(**({"verifier": "v"} | changes)))
+    router.welcomes()
     router.expect(m.Vocab)
     router.say(m.Vocab(0, chunk(THEIRS, 0)))
 
@@ -190,7 +181,7 @@ def test_a_verifier_that_does_not_suit(bench):
     """Nothing is drafted for it, which it learns; clients are served all the same, and stats have
     the reason.
     """
-    router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
+    router, drafter = bench.router(), bench.drafter(Foreign())
     foreign(router)
     until(lambda: drafter.welcome, "it serves")
     assert "Draft with a model of the same family" in drafter.stats()["verifiers"][0]["no_drafts"]
@@ -206,13 +197,13 @@ def test_a_verifier_that_does_not_suit(bench):
 def test_a_verifier_comes_to_suit(bench):
     """It comes back with another model, then with the first, and again: each time it is looked
     at, and asked once."""
-    router, drafter = bench.router(), bench.drafter(Foreign(SimSettings()))
+    router, drafter = bench.router(), bench.drafter(Foreign())
     foreign(router)
     for number in range(2):
         until(lambda: drafter.stats()["verifiers"][0]["no_drafts"], "it does not suit")
         back(router, verifier=f"good {number}", **SUITS)
         until(lambda: not drafter.stats()["verifiers"][0]["no_drafts"], "it suits")
-        router.say(m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4))
+        router.opens(5, (1, 2, 3))
         assert router.expect(m.Draft).session == 5
         back(router, verifier=f"bad {number}")
     until(lambda: drafter.stats()["verifiers"][0]["no_drafts"], "it does not suit again")
@@ -225,10 +216,9 @@ def test_one_of_two_does_not_suit(bench):
     """Requests go to the one that is drafted for, although it is the second."""
     addresses = (bench.address, free_address())
     first, second = [bench.router(address) for address in addresses]
-    drafter = bench.drafter(Foreign(SimSettings()), addresses=addresses)
+    drafter = bench.drafter(Foreign(), addresses=addresses)
     foreign(first)
-    second.expect(m.Hello)
-    second.say(welcome(verifier="w", **SUITS))
+    second.welcomes(verifier="w", **SUITS)
 
     def shown(name: str) -> list[object]:
         return [one[name] for one in drafter.stats()["verifiers"]]
@@ -284,12 +274,11 @@ def test_a_session_leaves_a_drafter_that_drafts_no_more(bench):
 
 def test_what_a_verifier_tells_a_drafter(bench):
     """Its load, with PONG."""
-    verifier, peer = bench.verifier(Flaky(SimSettings(max_sessions=3, step_ms=2))), bench.dealer()
+    verifier, peer = bench.verifier(Flaky(max_sessions=3, step_ms=2)), bench.dealer()
     client = verifier.ask(request(8000))
     client.next()
-    peer.say(m.Ping(5))
-    told = peer.expect(m.Pong)
-    assert (told.number, told.sessions, told.queued, told.max_sessions) == (5, 1, 0, 3)
+    told = peer.ping(5)
+    assert (told.sessions, told.queued, told.max_sessions) == (1, 0, 3)
     verifier.cancel(client)
 
 
@@ -305,7 +294,7 @@ def test_a_session_ends_up_with_the_best(bench):
 
     The text is the target's own.
     """
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=20, row_ms=1)))
+    verifier = bench.verifier(Flaky(step_ms=20, row_ms=1))
     bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.1)))
     until(lambda: len(drafting(verifier)) == 1, "the first is attached")
     good = bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.95)))
@@ -326,7 +315,7 @@ def test_a_session_ends_up_with_the_best(bench):
 
 def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench):
     """It gets notice that the session has moved, and the next one is tried."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
+    verifier = bench.verifier(Flaky(step_ms=20))
     bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.5)))
     until(lambda: len(drafting(verifier)) == 1, "the first is attached")
     client = verifier.ask(LONG)
@@ -340,7 +329,7 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench):
 
 
 def test_sessions_are_shared_out(bench):
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
+    verifier = bench.verifier(Flaky(step_ms=20))
     for _ in range(2):
         bench.dealer()
     clients = [verifier.ask(LONG) for _ in range(4)]

@@ -13,7 +13,6 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
 from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
 from specmesh.engines import grammar
-from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import PromptTooLong, RequestError
 
 ALICE, BOB = ("alice",), ("bob",)
@@ -24,8 +23,8 @@ class Reader(Flaky):
     """A target that reads no text until it may, and notes the order in which it did. reading: the
     first text is being read."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
         self.reading, self.go_on = threading.Event(), threading.Event()
         self.order: list[str] = []
 
@@ -54,7 +53,7 @@ SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} fo
 
 def test_prompts_are_encoded_in_turn(bench):
     """One client's many delay another's by one of them."""
-    engine = Reader(SimSettings(max_sessions=8))
+    engine = Reader(max_sessions=8)
     verifier = bench.verifier(engine)
     mine = [verifier.ask(text(f"a{number}"), ALICE) for number in range(6)]
     assert engine.reading.wait(PATIENCE)
@@ -72,7 +71,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
         def encode(self, text: str, *, special: bool = True) -> list[int]:
             return super().encode(text) if len(text) > 9 else Flaky.encode(self, text)
 
-    engine = LongReader(SimSettings(n_ctx=10 * PROMPT_SIZES[0]))
+    engine = LongReader(n_ctx=10 * PROMPT_SIZES[0])
     verifier = bench.verifier(engine)
     mine = verifier.ask(text("a" * PROMPT_SIZES[0]), ALICE)
     assert engine.reading.wait(PATIENCE)
@@ -83,7 +82,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
 
 
 def test_a_text_that_cannot_fit_is_not_encoded(bench):
-    engine = Reader(SimSettings(n_ctx=100))
+    engine = Reader(n_ctx=100)
     error = bench.verifier(engine).ask(text("a" * 5000)).error()
     assert isinstance(error, PromptTooLong)
     assert "your prompt has at least 5000 tokens" in str(error)
@@ -115,14 +114,14 @@ def cancel(verifier: Running, clients: Sequence[Hearing]) -> None:
 
 
 def test_one_clients_texts_leave_a_session_to_others(bench):
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
+    verifier = bench.verifier(Flaky(max_sessions=4, step_ms=1))
     mine = [verifier.ask(request(LONG), ALICE) for _ in range(8)]
     verifier.ask(request(40), BOB).whole(40)
     cancel(verifier, mine)
 
 
 def test_many_connections_with_one_key_are_one_client(bench):
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
+    verifier = bench.verifier(Flaky(max_sessions=4, step_ms=1))
     mine = [verifier.ask(request(LONG), ("key", connection)) for connection in range(8)]
     verifier.ask(request(40), BOB).whole(40)
     cancel(verifier, mine)
@@ -130,8 +129,7 @@ def test_many_connections_with_one_key_are_one_client(bench):
 
 @pytest.mark.parametrize("max_sessions", [1, 4])
 def test_a_short_text_waits_for_no_long_one(bench, max_sessions):
-    settings = SimSettings(max_sessions=max_sessions, step_ms=1)
-    verifier = bench.verifier(Flaky(settings, guests=1))
+    verifier = bench.verifier(Flaky(guests=1, max_sessions=max_sessions, step_ms=1))
     busy = [verifier.ask(request(LONG), (number,)) for number in range(max_sessions)]
     for client in busy:
         client.heard(1)
@@ -143,7 +141,7 @@ def test_a_short_text_waits_for_no_long_one(bench, max_sessions):
 
 def test_a_guest_goes_on_where_it_was_left(bench):
     """Its sequence is another's afterwards, and a prompt is cached there as in any."""
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=1), guests=1))
+    verifier = bench.verifier(Flaky(guests=1, max_sessions=1, step_ms=1))
     long = verifier.ask(request(LONG), ALICE)
     long.heard(1)
     for _ in range(3):
@@ -155,7 +153,7 @@ def test_a_guest_goes_on_where_it_was_left(bench):
 def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
     """What it needs of the vocabulary, which takes seconds of every thread, is made before the
     daemon serves."""
-    target, made = SimVerifier(SimSettings()), list[object]()
+    target, made = Flaky(), list[object]()
     monkeypatch.setattr(grammar, "_Tokens", made.append)
     limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
     encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)
