@@ -47,8 +47,10 @@ def stream(*events: ClientEvent, **body: object) -> list[Any]:
 
 def texts_of(answer: Answer) -> list[str]:
     """Return the texts of all chunks, without empty ones."""
-    texts = [choice["text"] for body in answer.bodies() for choice in body["choices"]]
-    return [text for text in texts if text]
+    texts = list[str]()
+    for body in answer.bodies():
+        texts += [choice["text"] for choice in body["choices"] if choice["text"]]
+    return texts
 
 
 def lists_of(answer: Answer) -> dict[str, list[Any]]:
@@ -272,18 +274,23 @@ class Differing(FakeDaemon):
 
 @streamed_or_whole
 def test_who_leaves_leaves_all(stream):
+    """At the first part of a stream, or while it waits for a whole answer."""
     daemon = Differing(SILENT, (STARTS_TOO,))
+    answer = Answer()
+    answer.on_part = answer.gone.set
 
     async def leave() -> None:
-        answer = Answer()
         asking = starts({"n": 2, "stream": stream}, daemon, answer)
         while len(daemon.orders) < 2:
             await asyncio.sleep(0)
-        answer.gone.set()
+        assert daemon.cancelled_choices == set()
+        if not stream:
+            answer.gone.set()
         await asking
 
     asyncio.run(leave())
     assert daemon.cancelled_choices == {0, 1}
+    assert len(answer.parts) == stream
 
 
 @streamed_or_whole
@@ -449,19 +456,13 @@ TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 def tool_params(**fields: object) -> SessionParams:
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | fields))
-    return SessionParams(
-        SamplingParams(), 9, grammar=grammar, thinking=str(fields.get("thinking", ""))
-    )
+    return SessionParams(SamplingParams(), 9, grammar=grammar, thinking=str(fields["thinking"]))
 
 
-def turn_of(params: SessionParams, *, splits: bool = True) -> TurnParts:
-    parts = turn_parts_of(params, splits_thoughts=splits)
+def new_turn(thinking: str = "think", *, splits: bool = True) -> TurnParts:
+    parts = turn_parts_of(tool_params(thinking=thinking), splits_thoughts=splits)
     assert parts is not None
     return parts
-
-
-def new_turn(*, splits: bool = True) -> TurnParts:
-    return turn_of(tool_params(thinking="think"), splits=splits)
 
 
 def joined(parts: list[Content]) -> tuple[str, str, list[list[str]]]:
@@ -497,9 +498,9 @@ def test_whatever_the_parts(cuts):
     assert joined(parts) == ("So?", "Well: ", calls)
 
 
-@pytest.mark.parametrize(
-    ("known", "thought", "content"),
-    [("<think>So", "?", "Well: "), ("<think>So?\n</think>\n\nWe", "", "ll: ")],
+@cases(
+    "known, thought, content",
+    r'["<think>So", "?", "Well: "] ["<think>So?\n</think>\n\nWe", "", "ll: "]',
 )
 def test_a_text_gone_on_with(known, thought, content):
     """The known part is not sent again, and decides how the rest is read."""
@@ -519,7 +520,7 @@ def test_thoughts_may_stay():
 
 def test_no_part_is_empty():
     """A model that does not think has no marks to put back."""
-    turn = turn_of(tool_params(thinking=""), splits=False)
+    turn = new_turn("", splits=False)
     for text in ("Well", ": "):
         assert list(turn.feed(text, over=False)) == [Text(text)]
 
@@ -533,12 +534,9 @@ def test_half_a_call_is_none_that_was_made(text, called):
 
 def chat(text: str, reason: str, params: SessionParams, **body: object) -> Answer:
     """Ask for a chat whose text is this one, and ends for this reason."""
-    events = (
-        Started(1, 1, (), params),
-        Tokens(tuple(text.encode()), 0),
-        Finished(reason, (104,), {}),
-    )
-    return ask(FakeDaemon(*events), "/v1/chat/completions", {"messages": [USER]} | body)
+    started = Started(1, 1, (), params)
+    daemon = FakeDaemon(started, said(*text.encode()), Finished(reason, (104,), {}))
+    return ask(daemon, "/v1/chat/completions", {"messages": [USER]} | body)
 
 
 @streamed_or_whole
