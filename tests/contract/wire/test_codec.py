@@ -8,14 +8,14 @@ import tracemalloc
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
-from zlib import crc32
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz import codec
+from fuzz.frames import repaired
 from fuzz.mutants import mutants
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
@@ -73,6 +73,11 @@ BY_ANNOTATION[dict[str, object]] = objects(json_values, 4)
 BY_ANNOTATION[list[dict[str, object]]] = st.lists(objects(unicode_text, 3), max_size=3)
 
 
+def several(values, count):
+    """Return a strategy of tuples of so many values."""
+    return st.lists(values, min_size=count, max_size=count).map(tuple)
+
+
 def control(cls):
     """Return a strategy of a control message's class."""
     hints = get_type_hints(cls)
@@ -82,59 +87,44 @@ def control(cls):
     return st.builds(cls, **values)
 
 
-def with_probs(frame, drafts):
-    """Return the DRAFT_PROBS of drafts as (id, distribution)."""
-    tokens = ()
-    sizes = ()
-    support = ()
-    weights = ()
-    for drafted, distribution in drafts:
-        tokens += (drafted,)
-        sizes += (len(distribution),)
-        for token, weight in distribution:
-            support += (token,)
-            weights += (weight,)
-    return m.DraftProbs(*frame, tokens, sizes, support=support, weights=weights)
+@st.composite
+def with_probs(draw):
+    """Draw a DRAFT_PROBS."""
+    place = draw(st.tuples(u32, u32, u32))
+    sizes = draw(st.lists(st.integers(0, m.MAX_SUPPORT), max_size=6))
+    tokens = draw(several(int32, len(sizes)))
+    support = draw(several(int32, sum(sizes)))
+    weights = draw(several(u16, sum(sizes)))
+    return m.DraftProbs(*place, tokens, tuple(sizes), support=support, weights=weights)
 
 
-frames = st.tuples(u32, u32, u32)
-entries = st.tuples(int32, u16)
-drafts_with_probs = st.lists(
-    st.tuples(int32, st.lists(entries, max_size=m.MAX_SUPPORT)), max_size=6
-)
 token_messages = [
     st.builds(m.Draft, u32, u32, u32, ids),
     st.builds(m.Truth, u32, u32, u32, ids, draft_n=u8, accepted=u8),
     st.builds(m.Sync, u32, u32, u32, ids, draft_n=u8),
     st.builds(m.Nack, u32, u32, u32),
-    st.builds(with_probs, frames, drafts_with_probs),
+    with_probs(),
 ]
 messages = st.one_of([*token_messages, *map(control, CONTROL)])
 
 
-def vectors(*names):
-    found = list[Any]()
-    for name in names:
-        file = VECTORS / f"{name}.json"
-        content = json.loads(file.read_bytes())
-        found += content["vectors"]
-    return found
+def vectors(name):
+    file = VECTORS / f"{name}.json"
+    return json.loads(file.read_bytes())["vectors"]
 
 
-def each_vector(*names):
-    """Return a `parametrize` of the vectors of some files."""
-    return pytest.mark.parametrize("vector", vectors(*names), ids=lambda vector: vector["name"])
+def each_vector(vectors):
+    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector["name"])
 
 
-GOLDEN = vectors("token", "control")
+GOLDEN = vectors("token") + vectors("control")
 TOLERATED = vectors("accepted")
 REJECTED = vectors("rejected")
 FRAMES = {vector["message"]: vector["hex"] for vector in GOLDEN}
 
 
 def sealed(frame):
-    checksum = crc32(frame)
-    return bytes(frame) + checksum.to_bytes(4, "little")
+    return repaired(frame + bytes(4))
 
 
 def header(kind, count=0):
@@ -156,7 +146,7 @@ def body_of(cls, **values):
 # --- golden vectors
 
 
-@each_vector("token", "control", "accepted")
+@each_vector(GOLDEN + TOLERATED)
 def test_golden_vector_both_ways(vector):
     """The bytes decode to the fields; but for tolerated frames the fields encode to the bytes."""
     name = vector["message"]
@@ -177,7 +167,7 @@ def with_tuples(values):
     }
 
 
-@each_vector("rejected")
+@each_vector(REJECTED)
 def test_rejected_vector(vector):
     frame = bytes.fromhex(vector["hex"])
     assert decode_or_reason(frame) == vector["reason"]
@@ -285,7 +275,7 @@ def test_a_flipped_bit_anywhere_is_damage(name):
         expected = "magic" if at < 2 else "checksum"
         assert decode_or_reason(frame) == expected
         if at == 2:
-            assert decode_or_reason(sealed(frame[:-4])) == "version"
+            assert decode_or_reason(repaired(frame)) == "version"
 
 
 @pytest.mark.parametrize("name", FRAMES)
