@@ -112,7 +112,7 @@ class Verifier:
         number: int,
         peer: Hashable,
         now: float,
-        round_trip: float | None = None,
+        round_trip: float | None,
         *,
         rated: bool,
     ) -> list[Effect]:
@@ -128,24 +128,28 @@ class Verifier:
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._lifecycle.running.get(number)
-        identity = None if live is None else live.drafter
-        if identity is None:
+        if live is None or live.drafter is None:
             return []
-        effects = self._effects(
-            self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now
-        )
+        effects = self._handle(vev.DrafterLeft(live.drafter, may_return=False), now)
         assert not self._sessions[number].machine.draft_length.drafter
         return effects
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
         """Another drafter, which perhaps was there before, for a session that may have one."""
-        pool, live = self._lifecycle.drafters, self._lifecycle.running[number]
-        known = [one for one, other in self._peers.items() if other is peer]
+        pool = self._lifecycle.drafters
+        live = self._lifecycle.running[number]
         if live.drafter is not None:
             pool.release(live, live.drafter)
-        identity = known[0] if known else self._joined(peer, None, rated=False)
+        identity = self._identity(peer) or self._joined(peer, None, rated=False)
         pool.attach(live, identity, now)
         return self._effects(self._core._take_effects(now), now)
+
+    def _identity(self, peer: Hashable) -> bytes:
+        """Return the identity of a peer, b"" of a stranger."""
+        for identity, known in self._peers.items():
+            if known is peer:
+                return identity
+        return b""
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
@@ -161,12 +165,10 @@ class Verifier:
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
-        number, session = message.session, self._sessions.get(message.session)
-        live = self._lifecycle.running.get(number)
-        identity = next(
-            (one for one, known in self._peers.items() if known is peer), b"of nobody's"
-        )
-        effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
+        session = self._sessions.get(message.session)
+        live = self._lifecycle.running.get(message.session)
+        identity = self._identity(peer)
+        effects = self._handle(vev.FromDrafter(identity, message), now)
         assert session is None or len(session.machine.remote.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
@@ -186,16 +188,19 @@ class Verifier:
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
         numbers = {session.slot.seq: session.id for session in self._core.sessions()}
+        spans = list[ev.Span]()
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
             self._held[span.seq] = span.end
-            session = self._sessions[numbers[span.seq]]
+            number = numbers[span.seq]
+            spans.append(replace(span, seq=number))
+            session = self._sessions[number]
             if span.logits:
                 session.given_up = session.wait_until is not None and now >= session.wait_until
                 session.wait_until = None
         self._step = step
-        return Step((), tuple(replace(span, seq=numbers[span.seq]) for span in step.spans))
+        return Step((), tuple(spans))
 
     def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
         """Take the engine's result: for each span rows of logits for its ids, or None."""
@@ -228,10 +233,12 @@ class Verifier:
                 case vev.ToClient():
                     result.append(effect)
                 case vev.Solve(number, inputs, old):
-                    result += self._effects(
-                        self._core.handle(vev.Solved(number, solve(inputs, old)), now), now
-                    )
+                    policy = solve(inputs, old)
+                    result += self._handle(vev.Solved(number, policy), now)
         return result
+
+    def _handle(self, event: vev.Event, now: float) -> list[Effect]:
+        return self._effects(self._core.handle(event, now), now)
 
     def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
         """A SYNC in the small frames of a text that is longer than one holds: each may be lost."""
@@ -309,9 +316,8 @@ class Drafter:
                 self._held += len(row.ids)
                 self._step, self._cut = step, held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
-            effects += self._effects(
-                self._core.finish(step, ev.DraftedRows(held, ((),) * len(step.rows)), now, now)
-            )
+            nothing = ev.DraftedRows(held, ((),) * len(step.rows))
+            effects += self._effects(self._core.finish(step, nothing, now, now))
         assert step.until > now
         return None, effects
 
@@ -323,7 +329,8 @@ class Drafter:
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
-        result = ev.DraftedRows(self._cut, (() if guess is None else (guess,),))
+        guesses = () if guess is None else (guess,)
+        result = ev.DraftedRows(self._cut, (guesses,))
         return self._effects(self._core.finish(self._step, result, step.began, now))
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:

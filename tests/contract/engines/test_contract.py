@@ -29,7 +29,7 @@ def _empty_sequences(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue(name).trim(seq, 0)
 
 
-@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.TINY)])
+@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
     if request.param == "sim":
@@ -46,11 +46,9 @@ def all_at_once(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[n
     return rows
 
 
-def one_by_one(
-    engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0
-) -> NDArray[np.float32]:
+def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[np.float32]:
     rows = list[NDArray[np.float32]]()
-    for at, token in enumerate(ids, position):
+    for at, token in enumerate(ids):
         rows += step(engine, span(seq, at, [token]))
     return np.concatenate(rows)
 
@@ -206,8 +204,8 @@ class TestVerifier:
 
 
 SIMPLE = ["sim", "ngram", "remapped"]
-LLAMA = contract.model_params(*contract.TINY)
-MLX = [pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS]
+LLAMA = contract.model_params(*contract.GGUF)
+MLX = contract.model_params(*contract.MLX_KINDS)
 
 
 @pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
