@@ -237,7 +237,7 @@ class Verifier:
                     result += self._handle(vev.Solved(number, policy), now)
         return result
 
-    def _handle(self, event: vev.Event, now: float) -> list[Effect]:
+    def _handle(self, event: vev.Happened, now: float) -> list[Effect]:
         return self._effects(self._core.handle(event, now), now)
 
     def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
