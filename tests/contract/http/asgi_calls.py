@@ -44,6 +44,7 @@ class FakeDaemon:
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
         self.orders: list[Asked | r.Cancel | r.PauseClient] = []
+        self.kept = KeptResponses()
         self.cancelled = asyncio.Event()
         self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
@@ -102,9 +103,10 @@ class Reader:
 
 
 class Answer:
-    """The answer to a call, and a way to leave early."""
+    """The answer to a call over a connection, and a way to leave early."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Reader | None = None) -> None:
+        self.connection = connection or Reader()
         self.status = 0
         self.headers: dict[str, str] = {}
         self.parts: list[bytes] = []
@@ -152,8 +154,6 @@ async def call(
     path: str,
     parts: Sequence[bytes] = (b"",),
     answer: Answer | None = None,
-    connection: Reader | None = None,
-    kept: KeptResponses | None = None,
     app: ASGIApp | None = None,
     headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
 ) -> Answer:
@@ -172,9 +172,9 @@ async def call(
         "path": path,
         "query_string": b"",
         "headers": headers,
-        "state": {"connection": connection or Reader()},
+        "state": {"connection": answer.connection},
     }
-    app = app or create_app(daemon, kept or KeptResponses())
+    app = app or create_app(daemon, daemon.kept)
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer
 

@@ -62,10 +62,10 @@ def lists_of(answer: Answer) -> dict[str, list[Any]]:
     return lists
 
 
-def starts(body: dict[str, object], daemon: FakeDaemon, answer: Answer, **how: Any) -> Any:
+def starts(daemon: FakeDaemon, answer: Answer, **body: object) -> asyncio.Future[Answer]:
     """Begin a completion whose answer is still to come."""
     raw = json.dumps({"prompt": "hi"} | body).encode()
-    calling = call(daemon, "POST", "/v1/completions", [raw], answer, **how)
+    calling = call(daemon, "POST", "/v1/completions", [raw], answer)
     return asyncio.ensure_future(calling)
 
 
@@ -92,10 +92,10 @@ def test_stream_with_rounds():
 def test_a_stream_waits_for_its_reader():
     """Nothing is written that would wait; it is joined, and written once there is room."""
     reader = Reader(behind=True)
-    answer = Answer()
+    answer = Answer(reader)
 
     async def read() -> None:
-        asking = starts({"stream": True}, FakeDaemon(*EVENTS), answer, connection=reader)
+        asking = starts(FakeDaemon(*EVENTS), answer, stream=True)
         while reader.on_writable is None:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -117,11 +117,11 @@ def test_a_stream_waits_for_its_reader():
 def test_a_session_waits_for_a_reader_that_is_behind():
     """It pauses once it has more text, and goes on when that is written; another one goes on."""
     reader = Reader()
-    answer = Answer()
+    answer = Answer(reader)
     daemon = Differing(SILENT)
 
     async def read() -> None:
-        asking = starts({"stream": True, "n": 2}, daemon, answer, connection=reader)
+        asking = starts(daemon, answer, stream=True, n=2)
         while not answer.parts:
             await asyncio.sleep(0)
         first = daemon.orders[0].client
@@ -280,7 +280,7 @@ def test_who_leaves_leaves_all(stream):
     answer.on_part = answer.gone.set
 
     async def leave() -> None:
-        asking = starts({"n": 2, "stream": stream}, daemon, answer)
+        asking = starts(daemon, answer, stream=stream, n=2)
         while len(daemon.orders) < 2:
             await asyncio.sleep(0)
         assert daemon.cancelled_choices == set()

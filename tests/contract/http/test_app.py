@@ -94,11 +94,12 @@ def test_models_without_the_version():
 
 
 def test_a_kept_response_without_the_version():
-    kept = KeptResponses(1)
-    made = ask(FakeDaemon(*EVENTS), "/responses", {"input": "hi"}, kept=kept).json()
+    daemon = FakeDaemon(*EVENTS)
+    daemon.kept = KeptResponses(1)
+    made = ask(daemon, "/responses", {"input": "hi"}).json()
     path = f"/responses/{made['id']}"
-    assert ask(FakeDaemon(), path, {}, "GET", kept=kept).json() == made
-    assert ask(FakeDaemon(), path, {}, "DELETE", kept=kept).json()["deleted"]
+    assert get(daemon, path).json() == made
+    assert ask(daemon, path, {}, "DELETE").json()["deleted"]
 
 
 [TOTALS, DRAFTERS] = rows("""

@@ -12,7 +12,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from asgi_calls import EVENTS, FakeDaemon, ask, call, post
+from asgi_calls import EVENTS, Answer, FakeDaemon, ask, call, post
 
 from bench.body_shapes import Shape, chats, completions, others, responses
 from specmesh.api import app, json_text
@@ -141,9 +141,9 @@ def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch):
 
 def test_what_a_client_left_behind_is_not_read(monkeypatch):
     monkeypatch.setattr(app, "parse_json", pytest.fail)
-    gone = SimpleNamespace(behind=False, gone=True)
-    answer = ask(FakeDaemon(), "/v1/completions", LONG_BODY, connection=gone)
-    assert answer.status == 499
+    gone = Answer(SimpleNamespace(gone=True))
+    ask(FakeDaemon(), "/v1/completions", LONG_BODY, answer=gone)
+    assert gone.status == 499
 
 
 LONG_ARGUMENTS = {

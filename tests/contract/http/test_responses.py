@@ -399,13 +399,8 @@ def test_the_last_event_of_a_turn(turn):
     assert response["usage"] == COUNTED
 
 
-def respond(
-    daemon: FakeDaemon,
-    kept: KeptResponses | None = None,
-    answer: Answer | None = None,
-    **body: object,
-) -> Answer:
-    return ask(daemon, "/v1/responses", {"input": "Hi"} | body, kept=kept, answer=answer)
+def respond(daemon: FakeDaemon, answer: Answer | None = None, **body: object) -> Answer:
+    return ask(daemon, "/v1/responses", {"input": "Hi"} | body, answer=answer)
 
 
 def stream(daemon: FakeDaemon, **options: Any) -> list[dict[str, Any]]:
@@ -468,14 +463,14 @@ class Store:
 
     def __init__(self, most: int) -> None:
         self.daemon = FakeDaemon(*STOPPED)
-        self.kept = KeptResponses(most)
+        self.daemon.kept = KeptResponses(most)
         self.names: list[str] = []
 
     def call(self, method: str, name: str) -> Answer:
-        return ask(self.daemon, f"/v1/responses/{name}", {}, method, kept=self.kept)
+        return ask(self.daemon, f"/v1/responses/{name}", {}, method)
 
     def ask(self, **body: object) -> Answer:
-        return respond(self.daemon, self.kept, **body)
+        return respond(self.daemon, **body)
 
     def go_on(self) -> dict[str, Any]:
         previous = self.names[-1] if self.names else None
@@ -528,9 +523,10 @@ def test_a_daemon_that_keeps_none_names_the_option():
 def test_items_may_be_referred_to(store, streams, reference):
     """Their ids stand for them, as the AI SDK does it."""
     if streams:
-        [item] = stream(store.daemon, kept=store.kept)[-1]["response"]["output"]
+        response = stream(store.daemon)[-1]["response"]
     else:
-        [item] = store.ask().json()["output"]
+        response = store.ask().json()
+    [item] = response["output"]
     question = {"role": "user", "content": "And?"}
     assert store.ask(input=[USER, reference | {"id": item["id"]}, question]).status == 200
     expected = [("user", "Hi"), ("assistant", "ABC"), ("user", "And?")]
