@@ -46,19 +46,16 @@ SPANS: dict[Kind, tuple[float, float]] = {
 It ends when the process is started or goes on, or when the network heals.
 """
 
-KILLS: dict[Lane, tuple[Kind, ...]] = {
-    Lane.VERIFIER: (Kind.KILL, Kind.KILL, Kind.STOP),
-    Lane.DRAFTER: (Kind.KILL, Kind.KILL, Kind.STOP),
-    Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
-}
-"""All faults, for the pair whose processes come and go."""
-
 NO_KILLS: dict[Lane, tuple[Kind, ...]] = {
     Lane.VERIFIER: (Kind.STOP,),
     Lane.DRAFTER: (Kind.STOP,),
-    Lane.NETWORK: KILLS[Lane.NETWORK],
+    Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
 }
 """The faults of the pair that stays, whose memory is watched."""
+
+MOSTLY_KILLS = (Kind.KILL, Kind.KILL, Kind.STOP)
+KILLS = NO_KILLS | {Lane.VERIFIER: MOSTLY_KILLS, Lane.DRAFTER: MOSTLY_KILLS}
+"""All faults, for the pair whose processes come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +111,10 @@ def orders(seed: str, texts: int, longest: int) -> Iterator[Order]:
             max_tokens=max_tokens,
             at=rng.choice((Lane.VERIFIER, Lane.DRAFTER)),
             draft_n=rng.choice((None, None, None, 0, 1, 4, 8)),
-            leaves_after=_leaves_after(rng, max_tokens),
+            leaves_after=rng.randrange(max_tokens) if rng.random() < LEAVING else None,
             pause_s=rng.choice((0.0, 0.0, 0.05, rng.expovariate(2.0))),
             waits=rng.random() < WAITING,
         )
-
-
-def _leaves_after(rng: random.Random, max_tokens: int) -> int | None:
-    if rng.random() < LEAVING:
-        return rng.randrange(max_tokens)
-    return None
 
 
 def excuses(fault: Fault, at: Lane) -> bool:
