@@ -100,18 +100,15 @@ def test_a_lying_vocabulary(bench, token):
     assert bench.errors.empty()
 
 
-FOR_NOBODY = [
+OF_NO_SESSION = [
     m.Truth(99, 5, 1, (1, 2), 4),
     m.Sync(99, 0, 0, (), 4),
     m.Nack(99, 2**32 - 1, 1),
     m.Done(99, "stop", 5),
     m.Logprobs(session=99, base=0, chosen=[-1.0], top_ids=[2**32 - 1], top=[0.0]),
-    m.Close(99),
-    m.Draft(99, 0, 0, (1,)),
-    m.Error("session", "nonsense", 77),
-    m.Pong(12345),
-    m.Vocab(0, ["YQ=="]),
 ]
+TO_A_VERIFIER = [m.Close(99), m.Draft(99, 0, 0, (1,))]
+UNASKED = [m.Error("session", "nonsense", 77), m.Pong(12345), m.Vocab(0, ["YQ=="])]
 OPENINGS = [m.Opened(5, 0, 3, {"temperature": 0}), m.Opened(6, 0, 3, {"temperature": "hot"})]
 WILD = [
     m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 255),
@@ -128,7 +125,8 @@ def test_drafter_survives_a_hostile_verifier(bench):
     router, drafter = welcomed(bench)
     router.raw(b"junk")
     router.raw(b"two", b"parts")
-    router.say(*FOR_NOBODY, *OPENINGS, *WILD, m.Sync(5, 0, 0, PROMPT, 4))
+    router.say(*OF_NO_SESSION, *TO_A_VERIFIER, *UNASKED)
+    router.say(*OPENINGS, *WILD, m.Sync(5, 0, 0, PROMPT, 4))
     assert router.expect(m.Close).session == 6
     draft = router.expect(m.Draft)
     assert draft.session == 5
@@ -195,8 +193,8 @@ class Begun:
 
     def __init__(self, bench: Bench, request: Request | None = None, **changes: object) -> None:
         self.router, self.drafter = welcomed(bench, **changes)
-        self.client = self.drafter.ask(request or asked(20))
-        self.told = Told(self.router, self.router.expect(m.Open)).more(5)
+        self.client = self.drafter.ask(request or asked())
+        self.told = Told(self.router).more(5)
         self.client.heard(5)
 
     def returns(self) -> None:
@@ -206,7 +204,7 @@ class Begun:
 
     def ends(self) -> None:
         """Check that the present verifier is asked, and send the rest."""
-        Told(self.router, self.router.expect(m.Open), 5).rest()
+        Told(self.router).rest()
         self.client.whole(20)
 
 
@@ -221,13 +219,11 @@ def test_a_text_is_opened_again_with_what_is_known(bench):
     assert order.options["max_tokens"] == 20
     assert tuple(order.ids) == (*PROMPT, *TEXT[:7])
     assert not order.adopt
-    Told(router, order, 5).rest()
-    events = []
-    while not isinstance(event := client.next(), Finished | Failed):
-        events.append(event)
+    Told(router, order).rest()
+    while not isinstance(event := client.next(), Finished):
+        assert not isinstance(event, Started | Failed)
     assert event.prompt_ids == PROMPT
     assert tuple(client.ids) == TEXT
-    assert not any(isinstance(event, Started) for event in events)
     assert begun.drafter.stats()["sessions"]["resumed"] == 1
 
 
@@ -237,7 +233,7 @@ def test_a_verifier_that_does_not_come_back(bench, timeout):
 
     A later one asks by name and has all of it.
     """
-    begun = Begun(bench, asked(20, timeout))
+    begun = Begun(bench, asked(timeout))
     begun.router.say(m.Bye())
     error = begun.client.error()
     assert type(error) is errors.DaemonUnreachable
@@ -258,12 +254,12 @@ def test_another_model_does_not_go_on(bench, now):
 def test_what_was_not_opened_yet_is_asked_again(bench):
     """It is the same request, also to another model: its text has not begun."""
     router, drafter = welcomed(bench)
-    client = drafter.ask(asked(20))
+    client = drafter.ask(asked())
     first = router.expect(m.Open)
     back(router, model="another")
     again = router.expect(m.Open)
     assert replace(again, ref=first.ref) == first
-    Told(router, again, 5).rest()
+    Told(router, again).rest()
     client.whole(20)
 
 
@@ -283,7 +279,8 @@ def test_a_lost_end_is_asked_for_again(bench):
     """DONE counts more ids than arrived: the verifier still has them, by name."""
     begun = Begun(bench)
     begun.router.say(m.Done(4, "length", len(PROMPT) + 20, {}))
-    Told(begun.router, begun.router.expect(m.Open), said=20).done()
+    order = replace(begun.router.expect(m.Open), ids=[*PROMPT, *TEXT])
+    Told(begun.router, order).done()
     begun.client.whole(20)
 
 
@@ -295,7 +292,7 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench):
     drafter.cancel(begun.client)
     until(lambda: drafter.stats()["sessions"]["interrupted"] == 0, "it has heard")
     begun.returns()
-    drafter.ask(replace(asked(9), id="cmpl-" + 32 * "b"))
+    drafter.ask(request(9))
     assert router.expect(m.Open).options["max_tokens"] == 9
 
 

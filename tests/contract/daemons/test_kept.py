@@ -13,10 +13,8 @@ import pytest
 import zmq
 from harness.loops import (
     PROMPT,
-    Bench,
     Flaky,
     Running,
-    ask_for,
     request,
     truth,
     until,
@@ -32,18 +30,6 @@ from specmesh.core.verifier.admission import KeptSessions
 from specmesh.daemons.link.sockets import Router
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
-
-
-def left(
-    bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float
-) -> Running:
-    """Return a verifier whose drafter has sent BYE in the middle of its text, which is kept."""
-    verifier, peer = bench.verifier(engine or slow(), **settings), bench.dealer()
-    peer.say(named(1, max_tokens=max_tokens))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
-    return verifier
 
 
 def test_a_session_is_given_to_who_names_it(bench):
@@ -140,7 +126,12 @@ def test_the_same_drafter_asks_again(bench):
 
 def test_whoever_is_there_goes_before_whoever_left(bench):
     """A kept session gives up its place if all are taken; one with a client does not."""
-    verifier = left(bench, slow(max_sessions=1), LONG)
+    verifier = bench.verifier(slow(max_sessions=1))
+    peer = bench.dealer()
+    peer.say(named(1, max_tokens=LONG))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
     verifier.ask(request(20)).whole(20)
     assert sessions(verifier)["kept"] == 0
 
@@ -150,8 +141,8 @@ def test_whoever_is_there_goes_before_whoever_left(bench):
     [
         replace(named(3), n_prompt=len(PROMPT) + 1),
         named(3, said=(256,)),
-        replace(ask_for(3, ids=(65,) * 8193), name=NAME, n_prompt=5),
-        replace(ask_for(3, ids=(65,) * 8192), name=NAME, n_prompt=8192),
+        named(3, said=(65,) * 8192),
+        replace(named(3, said=(65,) * 8180), n_prompt=8192),
     ],
     ids=["more prompt than ids", "foreign id", "beyond the context", "prompt too long"],
 )
@@ -169,7 +160,10 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench, monkeypatch):
 
     Its own has it, and so has the verifier's own client.
     """
-    one_per_connection = lambda router: f"key {router.inlet.known(zmq.SRCFD)}"  # noqa: E731
+
+    def one_per_connection(router: Router) -> str:
+        return f"key {router.inlet.known(zmq.SRCFD)}"
+
     monkeypatch.setattr(Router, "proved_key", one_per_connection)
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
@@ -218,9 +212,8 @@ def test_turns_of_a_chat(bench, role):
         client = (verifier if role == "verifier" else drafter).ask(request(ids=ids))
         end = client.whole(20, ids)
         assert end.report["cached_tokens"] == found
-        counts.update(
-            {name: end.report[name] for name in ("generated_tokens", "drafted", "accepted")}
-        )
+        for name in ("generated_tokens", "drafted", "accepted"):
+            counts[name] += end.report[name]
         ids += tuple(client.ids)
         found = len(ids) - 1
     assert counts.items() <= verifier.stats()["totals"].items()

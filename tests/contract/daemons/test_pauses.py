@@ -87,13 +87,13 @@ def test_who_may_pause(bench):
 def test_a_drafter_says_it_again(bench):
     """To a verifier that comes back, of which it asks for the text anew."""
     router, drafter = welcomed(bench)
-    client = drafter.ask(asked(20))
-    told = Told(router, router.expect(m.Open)).more(2)
+    client = drafter.ask(asked())
+    told = Told(router).more(2)
     client.heard(2)
     drafter.pause(client)
     assert router.expect(m.Pause) == m.Pause(told.session)
     back(router)
-    again = Told(router, router.expect(m.Open), told.session + 1)
+    again = Told(router, session=told.session + 1)
     assert router.expect(m.Pause) == m.Pause(again.session)
     drafter.pause(client, paused=False)
     assert router.expect(m.Pause) == m.Pause(again.session, paused=False)
