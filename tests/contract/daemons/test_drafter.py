@@ -109,7 +109,8 @@ OF_NO_SESSION = [
 ]
 TO_A_VERIFIER = [m.Close(99), m.Draft(99, 0, 0, (1,))]
 UNASKED = [m.Error("session", "nonsense", 77), m.Pong(12345), m.Vocab(0, ["YQ=="])]
-OPENINGS = [m.Opened(5, 0, 3, {"temperature": 0}), m.Opened(6, 0, 3, {"temperature": "hot"})]
+OPENED = m.Opened(5, 0, 3, {"temperature": 0})
+HOT = m.Opened(6, 0, 3, {"temperature": "hot"})
 WILD = [
     m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 255),
     m.Sync(5, 0, 0, (-1,), 4),
@@ -126,7 +127,8 @@ def test_drafter_survives_a_hostile_verifier(bench):
     router.raw(b"junk")
     router.raw(b"two", b"parts")
     router.say(*OF_NO_SESSION, *TO_A_VERIFIER, *UNASKED)
-    router.say(*OPENINGS, *WILD, m.Sync(5, 0, 0, PROMPT, 4))
+    router.say(OPENED, HOT, *WILD)
+    router.say(m.Sync(5, 0, 0, PROMPT, 4))
     assert router.expect(m.Close).session == 6
     draft = router.expect(m.Draft)
     assert draft.session == 5

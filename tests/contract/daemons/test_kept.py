@@ -136,16 +136,16 @@ def test_whoever_is_there_goes_before_whoever_left(bench):
     assert sessions(verifier)["kept"] == 0
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        replace(named(3), n_prompt=len(PROMPT) + 1),
-        named(3, said=(256,)),
-        named(3, said=(65,) * 8192),
-        replace(named(3, said=(65,) * 8180), n_prompt=8192),
-    ],
-    ids=["more prompt than ids", "foreign id", "beyond the context", "prompt too long"],
-)
+FULL = named(3, said=(65,) * (8192 - len(PROMPT)))
+IMPOSSIBLE = {
+    "more prompt than ids": replace(named(3), n_prompt=len(PROMPT) + 1),
+    "foreign id": named(3, said=(256,)),
+    "beyond the context": replace(FULL, ids=[*FULL.ids, 65]),
+    "prompt too long": replace(FULL, n_prompt=8192),
+}
+
+
+@pytest.mark.parametrize("order", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_texts_that_cannot_be_are_refused(bench, order):
     verifier, peer = bench.verifier(), bench.dealer()
     peer.say(order)

@@ -26,6 +26,7 @@ from harness.loops import (
     until,
     welcomed,
 )
+from harness.tables import cases
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
@@ -128,13 +129,13 @@ def test_a_first_token_does_not_wait_for_more(bench):
 PARAMS = replace(request().params, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'))
 
 
-@pytest.mark.parametrize(
-    ("sampling", "why"),
-    [
-        ({"strategy": "probabilistic"}, "strategy probabilistic does not go with a grammar"),
-        ({"strategy": "threshold"}, "strategy threshold does not go with a grammar"),
-        ({"logit_bias": ((99999, 1.0),)}, "logit_bias names token 99999"),
-    ],
+@cases(
+    "sampling, why",
+    """
+    [{"strategy": "probabilistic"}, "strategy probabilistic does not go with a grammar"]
+    [{"strategy": "threshold"}, "strategy threshold does not go with a grammar"]
+    [{"logit_bias": [[99999, 1.0]]}, "logit_bias names token 99999"]
+    """,
 )
 def test_what_the_target_cannot_go_on_with_is_refused(bench, sampling, why):
     params = replace(PARAMS, sampling=replace(PARAMS.sampling, **sampling))
@@ -238,8 +239,9 @@ def test_a_long_prefill_has_heartbeats(held):
         router.ping(100 + number)  # or the verifier would take it for dead
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     client = running.ask(request())
-    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}), m.Ping(1))
-    router.expect(m.Pong)
+    ref = router.expect(m.Open).ref
+    router.say(m.Opened(6, ref, len(PROMPT), {"temperature": 0}))
+    router.ping(1)
     running.cancel(client)
     assert router.expect(m.Close).session == 6
     running.stuck_after(0.0)

@@ -8,6 +8,7 @@ import pytest
 from harness import until
 from harness.loops import Bench, Running, request, welcomed
 from harness.ports import free_port
+from harness.tables import cases
 from named_texts import back
 
 from specmesh.daemons.link.names import NameLookups, look_up
@@ -158,16 +159,16 @@ def test_no_thread_for_a_look_up(monkeypatch):
     assert [getattr(one, "trouble", "") for one in found] == ["can't start new thread"] * 2
 
 
-@pytest.mark.parametrize(
-    ("address", "number"),
-    [
-        (("192.0.2.7", 0), "192.0.2.7"),
-        (("2001:db8::7", 0, 0, 0), "2001:db8::7"),
-        (("fe80::7", 0, 0, 4), "fe80::7%4"),
-    ],
+@cases(
+    "address, number",
+    """
+    [["192.0.2.7", 0], "192.0.2.7"]
+    [["2001:db8::7", 0, 0, 0], "2001:db8::7"]
+    [["fe80::7", 0, 0, 4], "fe80::7%4"]
+    """,
 )
 def test_numbers_keep_their_zone(monkeypatch, address, number):
     """A link-local number is one machine on each link."""
-    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", address)] * 2
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", tuple(address))] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     assert look_up("big.test").numbers == (number,)

@@ -19,6 +19,7 @@ from harness.loops import (
     until,
 )
 from harness.ports import free_address
+from harness.tables import cases
 from named_texts import Told, asked, back, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
@@ -125,9 +126,7 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench):
 # --- where it goes on
 
 
-@pytest.mark.parametrize(
-    "other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["", "e", "ctx"]
-)
+@cases("other", '{"model_hash": ""} {"model_hash": "e"} {"n_ctx": 64}')
 def test_another_file_does_not_go_on(bench, other):
     """Of the same name even: two files may have it.
 

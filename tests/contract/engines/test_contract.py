@@ -78,8 +78,9 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 class TestVerifier:
     def test_shape(self, verifier):
-        spans = [span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)]
-        wanted, unwanted = verifier.decode(spans)
+        asked = span(0, 0, [40, 41, 42])
+        unasked = span(1, 0, [40], logits=False)
+        wanted, unwanted = verifier.decode([asked, unasked])
         assert wanted.shape == (3, len(verifier.tokenizer.vocabulary))
         assert wanted.dtype == np.float32
         assert unwanted is None
@@ -327,7 +328,7 @@ class TestDrafter:
             predict(drafter, seq, ids, GREEDY)
         assert predict(drafter, 0, text[19:], GREEDY) == fresh
 
-    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    @cases("seq, length", "[0, -1] [$SEQS, 0] [-1, 0]", SEQS=N_SEQ)
     def test_bad_trim(self, drafter, seq, length):
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)

@@ -393,8 +393,9 @@ def test_parts_of_a_character_are_told_as_bytes():
 def test_an_echoed_prompt(stream):
     """It stands first in all four lists; its first id has no logarithm; stop strings ignore it."""
     prompt = Started(1, 3, (104, *EURO[:2]), WITH_LOGPROBS)
-    rounds = (Tokens((65,), 0, (A_LIKELY,)), Tokens((66,), 0, (Z_LIKELIER,)))
-    daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
+    known = Scored((likely(-1.0, (104, -1.0)), likely(-2.0)))
+    tokens = Tokens((65, 66), 0, (A_LIKELY, Z_LIKELIER))
+    daemon = FakeDaemon(prompt, known, tokens, DONE)
     answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
     assert "".join(texts_of(answer)) == "h\ufffdAB"
     lists = lists_of(answer)

@@ -21,11 +21,13 @@ from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
-USER = {"role": "user", "content": "Hi"}
-BEGUN = {"role": "assistant", "content": "The"}
-TOOL = {"type": "function", "function": {"name": "f"}}
-OTHER_TOOL = {"type": "function", "function": {"name": "g"}}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+USER, BEGUN, TOOL, OTHER_TOOL, SCHEMA = rows("""
+{"role": "user", "content": "Hi"}
+{"role": "assistant", "content": "The"}
+{"type": "function", "function": {"name": "f"}}
+{"type": "function", "function": {"name": "g"}}
+{"type": "object", "properties": {"a": {"type": "integer"}}}
+""")
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 GBNF = 'root ::= "a"'
 LONG = {"title": "x" * 70_000}
@@ -127,12 +129,14 @@ REFUSED = rows("""
 ["threshold", 0, 1.1]
 ["logit_bias", {"7": -101}, {"-1": 1}, {"x": 1}, {"1": true}, [[1]], [5], "5"]
 """)
+BIASES = dict.fromkeys(map(str, range(1025)), 1)
+LONG_STOPS = ["stop", ["x"] * 65, "x" * 1025, ["x" * 1024] * 17]
 TOO_MUCH = [
     ["prompt", ["a"] * 129],
     ["temperature", 10**400],
     ["draft_n", MAX_DRAFTS + 1],
-    ["stop", ["x"] * 65, "x" * 1025, ["x" * 1024] * 17],
-    ["logit_bias", {str(token): 1 for token in range(1025)}],
+    ["logit_bias", BIASES],
+    LONG_STOPS,
 ]
 TAKEN = rows("""
 ["mirostat", 0, null] ["dry_multiplier", 0, null] ["min_tokens", 0, null]

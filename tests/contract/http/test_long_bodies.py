@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, ask, call, post
+from harness.tables import cases, each
 
 from bench.body_shapes import Shape, chats, completions, others, responses
 from specmesh.api import app, json_text
@@ -77,10 +78,11 @@ def shapes(size: int) -> list[Shape]:
     return [*completions(size), *chats(size), *responses(size), *others(size)]
 
 
+SHAPES = list(zip(shapes(SHORT), shapes(LONG), strict=True))
+
+
 @pytest.mark.parametrize("quick", [json_text.FEW_VALUES, 0], ids=["at once", "in steps"])
-@pytest.mark.parametrize(
-    ("short", "long"), list(zip(shapes(SHORT), shapes(LONG), strict=True)), ids=lambda one: one.name
-)
+@pytest.mark.parametrize(("short", "long"), SHAPES, ids=lambda one: one.name)
 def test_twice_the_body_is_twice_the_work(monkeypatch, short, long, quick):
     monkeypatch.setattr(json_text, "FEW_VALUES", quick)
     assert steps_of(lambda: read(long)) <= 2.2 * steps_of(lambda: read(short)) + 2000
@@ -92,16 +94,10 @@ LONG_IDS = {"prompt": [1] * app.SHORT_BODY}
 LONG_FIELD = {"prompt": "x", "u": [[]] * app.SHORT_BODY}
 
 
-@pytest.mark.parametrize(
-    ("thread", "body"),
-    [
-        ("bodies_0", LONG_BODY),
-        ("bodies_0", LONG_IDS),
-        ("bodies_0", LONG_FIELD),
-        ("MainThread", SHORT_BODY),
-    ],
-    ids=["a text", "ids", "an unknown field", "short"],
-)
+THREADS = [["bodies_0", LONG_BODY, LONG_IDS, LONG_FIELD], ["MainThread", SHORT_BODY]]
+
+
+@pytest.mark.parametrize(("thread", "body"), each(THREADS))
 def test_a_long_body_is_read_beside_the_event_loop(monkeypatch, thread, body):
     """A short one waits for no thread."""
     threads = list[str]()
@@ -146,19 +142,18 @@ def test_what_a_client_left_behind_is_not_read(monkeypatch):
     assert gone.status == 499
 
 
-LONG_ARGUMENTS = {
-    "numbers": json.dumps({"a": [1] * 200_000}),
-    "lists": json.dumps({"a": [[]] * 70_000}),
-    "names": json.dumps({str(number): 1 for number in range(70_000)}),
-}
+NUMBERED = {"a": [1] * 200_000}
+LISTED = {"a": [[]] * 70_000}
+NAMED = dict.fromkeys(range(70_000), 1)
 
 
-@pytest.mark.parametrize("arguments", LONG_ARGUMENTS.values(), ids=LONG_ARGUMENTS)
+@pytest.mark.parametrize("arguments", [NUMBERED, LISTED, NAMED], ids=len)
 @pytest.mark.parametrize("form", ["qwen3_coder", "gemma4"])
-def test_long_arguments_of_a_call_are_shown_in_steps(form: str, arguments: str):
+def test_long_arguments_of_a_call_are_shown_in_steps(form: str, arguments: Json):
     """One call into C that read or wrote them all would hold up every other thread."""
-    written = steps_of(lambda: write_arguments(FORMATS[form], arguments))
-    values = arguments.count(",")
+    text = json.dumps(arguments)
+    written = steps_of(lambda: write_arguments(FORMATS[form], text))
+    values = text.count(",")
     assert written > values / json_reader.PART * 10
 
 
@@ -236,21 +231,22 @@ def test_half_a_surrogate_pair_is_no_text(monkeypatch, text, whole):
         assert found == (json.loads(text) if whole else json_text.HALF)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [filled * (json_text.MOST_NESTED + 1) for filled in (b"[", b"{", b"[],", b'{"a":')]
-    + [b'"",' * json_text.MOST_QUOTES],
-    ids=["lists", "objects", "empty lists", "nested", "texts"],
-)
-def test_more_than_anybody_needs_is_refused_unread(raw):
+MOST = dict.fromkeys(["[", "{", "[],", '{"a":'], json_text.MOST_NESTED + 1)
+MOST['"",'] = json_text.MOST_QUOTES
+
+
+@pytest.mark.parametrize(("part", "count"), MOST.items())
+def test_more_than_anybody_needs_is_refused_unread(part, count):
+    raw = part.encode() * count
     with pytest.raises(RequestError, match="lists and objects, or texts"):
         json_text.parse_json(raw)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
-    [{}, {"a": "ä\n"}, {"tokens": list(range(10_000)), "b": None}, {"a": [{"id": 1}] * 5000}],
-    ids=["empty", "a text", "numbers", "objects"],
+    r'{} {"a": "ä\n"} {"tokens": $MANY, "b": null} {"a": $OBJECTS}',
+    MANY=list(range(10_000)),
+    OBJECTS=[{"id": 1}] * 5000,
 )
 def test_json_is_written_as_it_was(value):
     assert json.loads(json_text.write_json(value)) == value

@@ -6,7 +6,7 @@ import h11
 import pytest
 from api_sockets import HEAD, answer_to
 from asgi_calls import EVENTS, FakeDaemon
-from harness.tables import cases
+from harness.tables import cases, each
 
 from specmesh.api.request_parser import MOST_SMALL_PARTS, SMALL_PART, in_origin_form
 from specmesh.api.server import serving_api
@@ -23,18 +23,16 @@ def in_parts(body: bytes, size: int) -> bytes:
     return request + b"0\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "size", "status"),
-    [
-        (BODY, SMALL_PART + 1, 200),
-        (BODY[:MOST_SMALL_PARTS], 1, 400),
-        (BODY, SMALL_PART // 2, 400),
-        (json.dumps({"prompt": "x" * 900}).encode(), 1, 200),
-    ],
-    ids=["long parts", "one part a byte, cut", "half as long parts", "few parts"],
-)
-def test_bodies_in_parts(tmp_path, body, size, status):
+FEW_BYTES = json.dumps({"prompt": "x" * 900}).encode()
+LARGE_OR_FEW = [(BODY, SMALL_PART + 1), (FEW_BYTES, 1)]
+SMALL_AND_MANY = [(BODY, SMALL_PART // 2), (BODY[:MOST_SMALL_PARTS], 1)]
+PARTS = [[200, *LARGE_OR_FEW], [400, *SMALL_AND_MANY]]
+
+
+@pytest.mark.parametrize(("status", "sent"), each(PARTS))
+def test_bodies_in_parts(tmp_path, status, sent):
     """Large parts may be many, and small ones few."""
+    body, size = sent
     with serving_api(tmp_path / "s", FakeDaemon(*EVENTS)):
         answered = answer_to(tmp_path / "s", in_parts(body, size))
     assert answered.startswith(b"HTTP/1.1 %d " % status), answered

@@ -13,7 +13,7 @@ from specmesh.api.dialects.base import AnswerHead
 from specmesh.api.dialects.responses import ResponseOrder, ResponseRenderer, parse_response
 from specmesh.api.generation import Generation
 from specmesh.api.kept_responses import ChatPart, GrowingChat, KeptResponses
-from specmesh.api.stream import Call, Content, Text, Thought, Usage
+from specmesh.api.stream import Call, Text, Thought, Usage
 from specmesh.core.requests import Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.session_params import ChatMessage
@@ -336,16 +336,10 @@ output_item.added function_call_arguments.delta function_call_arguments.done out
 completed"""
 
 
-TURN: list[Content] = [
-    Thought("H"),
-    Thought("m"),
-    Text("S"),
-    Text("o"),
-    Call(index=0, id="c1", name="add"),
-    Call(index=0, arguments='{"a"'),
-    Call(index=0, arguments=":1}"),
-    Call(index=1, id="c2", name="end", arguments="{}"),
-]
+TEXTS = [Thought("H"), Thought("m"), Text("S"), Text("o")]
+BEGUN = Call(index=0, id="c1", name="add")
+ARGUMENTS = [Call(index=0, arguments=part) for part in ('{"a"', ":1}")]
+ENDED = Call(index=1, id="c2", name="end", arguments="{}")
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +347,8 @@ def turn() -> list[dict[str, Any]]:
     """Return the events of a turn that thinks, writes and calls two tools."""
     renderer = new_renderer(KeptResponses())
     raw = ""
-    for event in (Started(1, 1), *TURN, Finished("tool_calls", (), {})):
+    contents = (*TEXTS, BEGUN, *ARGUMENTS, ENDED)
+    for event in (Started(1, 1), *contents, Finished("tool_calls", (), {})):
         raw += renderer.part(0, [event])
     return events_of(raw + renderer.end(USAGE))
 

@@ -98,14 +98,12 @@ def with_probs(draw):
     return m.DraftProbs(*place, tokens, tuple(sizes), support=support, weights=weights)
 
 
-token_messages = [
-    st.builds(m.Draft, u32, u32, u32, ids),
-    st.builds(m.Truth, u32, u32, u32, ids, draft_n=u8, accepted=u8),
-    st.builds(m.Sync, u32, u32, u32, ids, draft_n=u8),
-    st.builds(m.Nack, u32, u32, u32),
-    with_probs(),
-]
-messages = st.one_of([*token_messages, *map(control, CONTROL)])
+place = (u32, u32, u32)
+drafts = st.builds(m.Draft, *place, ids) | with_probs()
+truths = st.builds(m.Truth, *place, ids, draft_n=u8, accepted=u8)
+syncs = st.builds(m.Sync, *place, ids, draft_n=u8)
+nacks = st.builds(m.Nack, *place)
+messages = st.one_of(drafts, truths, syncs, nacks, *map(control, CONTROL))
 
 
 def vectors(name):
@@ -152,19 +150,14 @@ def test_golden_vector_both_ways(vector):
     name = vector["message"]
     values = vector["fields"]
     if name in TOKEN_MESSAGES:
-        values = with_tuples(values)
+        for field, value in values.items():
+            if isinstance(value, list):
+                values[field] = tuple(value)
     message = MESSAGES[name](**values)
     raw = bytes.fromhex(vector["hex"])
     assert decode(raw) == message
     if vector not in TOLERATED:
         assert encode(message) == raw
-
-
-def with_tuples(values):
-    """Return values with tuples in the place of lists."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
 
 
 @each_vector(REJECTED)
@@ -228,18 +221,16 @@ def drafted(sizes, support, weights):
 
 
 MANY = (1,) * (m.MAX_SUPPORT + 1)
-NO_DISTRIBUTIONS = {
-    "no size": drafted((), (), ()),
-    "too few tokens": drafted((2,), (1,), (1,)),
-    "too few weights": drafted((1,), (1,), ()),
-    "too many": drafted((len(MANY),), MANY, MANY),
-}
+NO_SIZE = drafted((), (), ())
+FEW_TOKENS = drafted((2,), (1,), (1,))
+FEW_WEIGHTS = drafted((1,), (1,), ())
+TOO_MANY = drafted((len(MANY),), MANY, MANY)
 
 
-@pytest.mark.parametrize("name", NO_DISTRIBUTIONS)
-def test_distributions_that_are_none_are_a_value_error(name):
+@pytest.mark.parametrize("message", [NO_SIZE, FEW_TOKENS, FEW_WEIGHTS, TOO_MANY])
+def test_distributions_that_are_none_are_a_value_error(message):
     with pytest.raises(ValueError, match="distribution"):
-        encode(NO_DISTRIBUTIONS[name])
+        encode(message)
 
 
 # --- totality
