@@ -132,7 +132,8 @@ def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
 
     Warm, so that nothing is null for lack of a round.
     """
-    keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
+    keys = shared.folder / "api-keys"
+    template = shared.folder / "chat.jinja"
     keys.touch(0o600)
     keys.write_text(KEY)
     template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")

@@ -314,7 +314,8 @@ class Drafter:
                 known = self._session.known[self._held : self._held + len(row.ids)]
                 assert list(row.ids) == known, "the plan is not where the memory ends"
                 self._held += len(row.ids)
-                self._step, self._cut = step, held
+                self._step = step
+                self._cut = held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
             nothing = ev.DraftedRows(held, ((),) * len(step.rows))
             effects += self._effects(self._core.finish(step, nothing, now, now))

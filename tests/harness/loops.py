@@ -147,7 +147,8 @@ class Bench:
 
     def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
         """A verifier and a drafter that know each other."""
-        verifier, drafter = self.verifier(engine), self.drafter()
+        verifier = self.verifier(engine)
+        drafter = self.drafter()
         attach(verifier, drafter)
         return verifier, drafter
 

@@ -137,7 +137,8 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
     """Return name, rows and columns of a layer's tensors; without columns it is ones."""
-    width, inner = model.width, 2 * model.width
+    width = model.width
+    inner = 2 * model.width
     if model.arch == "mamba":
         convolution = [("ssm_conv1d.weight", inner, KERNEL), ("ssm_conv1d.bias", inner, 0)]
         steps = [

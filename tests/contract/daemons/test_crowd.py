@@ -68,7 +68,8 @@ def test_requests_that_come_too_fast(bench):
 
 def test_who_reads_nothing_gets_no_more(bench):
     """A drafter that asks for much and answers no PING, which would show its reading, is let go."""
-    verifier, peer = bench.verifier(link=partial(Link, max_unread=10_000)), bench.dealer()
+    verifier = bench.verifier(link=partial(Link, max_unread=10_000))
+    peer = bench.dealer()
     for _ in range(10):
         peer.say(m.Vocab(0))
         peer.expect(m.Vocab)
@@ -86,7 +87,8 @@ class SlowReader(Flaky):
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
-        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         if "slow" in text:
@@ -146,7 +148,8 @@ def test_more_slow_prompts_than_sessions(bench):
     """
     engine = SlowReader(max_sessions=2)
     bench.verifier(engine, max_queue=2)
-    peer, other = bench.dealer(), bench.dealer()
+    peer = bench.dealer()
+    other = bench.dealer()
     peer.say(*(ask_for(ref, "slow") for ref in (1, 2, 3, 4)))
     error = peer.expect(m.Error)
     assert (error.code, error.ref) == ("busy", 4)

@@ -212,7 +212,8 @@ class Begun:
 
 def test_a_text_is_opened_again_with_what_is_known(bench):
     begun = Begun(bench)
-    router, client = begun.router, begun.client
+    router = begun.router
+    client = begun.client
     begun.told.more(2)
     back(router)
     order = router.expect(m.Open)
@@ -288,7 +289,8 @@ def test_a_lost_end_is_asked_for_again(bench):
 
 def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench):
     begun = Begun(bench)
-    router, drafter = begun.router, begun.drafter
+    router = begun.router
+    drafter = begun.drafter
     router.say(m.Bye())
     router.expect(m.Hello)
     drafter.cancel(begun.client)

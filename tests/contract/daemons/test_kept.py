@@ -34,7 +34,8 @@ from specmesh.wire import messages as m
 
 def test_a_session_is_given_to_who_names_it(bench):
     """It goes on after its drafter's BYE, and another that names it gets all of it once."""
-    verifier, first = bench.verifier(slow()), bench.dealer()
+    verifier = bench.verifier(slow())
+    first = bench.dealer()
     first.say(named(1))
     session = first.expect(m.Opened).session
     first.expect(m.Truth)
@@ -55,7 +56,8 @@ def test_a_session_is_given_to_who_names_it(bench):
 @pytest.mark.parametrize("heard", [False, True], ids=["ended while away", "DONE was not answered"])
 def test_an_end_that_nobody_heard_is_kept(bench, heard):
     """Everyone that names it gets the whole text and its report, until it is closed."""
-    verifier, first = bench.verifier(slow()), bench.dealer()
+    verifier = bench.verifier(slow())
+    first = bench.dealer()
     first.say(named(1, max_tokens=30))
     session = first.expect(m.Done if heard else m.Truth).session
     first.say(m.Bye())
@@ -78,7 +80,8 @@ def test_what_is_not_kept(bench, name):
 
     One without a name, with which nobody could ask for it.
     """
-    verifier, peer = bench.verifier(slow()), bench.dealer()
+    verifier = bench.verifier(slow())
+    peer = bench.dealer()
     peer.say(named(1, name, max_tokens=LONG))
     session = peer.expect(m.Opened).session
     if name:
@@ -147,7 +150,8 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("order", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
 def test_texts_that_cannot_be_are_refused(bench, order):
-    verifier, peer = bench.verifier(), bench.dealer()
+    verifier = bench.verifier()
+    peer = bench.dealer()
     peer.say(order)
     error = peer.expect(m.Error, m.Opened)
     assert (type(error), error.ref) == (m.Error, 3)
@@ -165,7 +169,8 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench, monkeypatch):
         return f"key {router.inlet.known(zmq.SRCFD)}"
 
     monkeypatch.setattr(Router, "proved_key", one_per_connection)
-    verifier, first = bench.verifier(slow()), bench.dealer()
+    verifier = bench.verifier(slow())
+    first = bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)
     stranger = bench.dealer()
@@ -206,7 +211,8 @@ def test_turns_of_a_chat(bench, role):
     engine = Counting()
     verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
-    found, counts = 0, Counter[str]()
+    found = 0
+    counts = Counter[str]()
     for turn in range(4):
         ids += tuple(b"\nAnd then? %d" % turn)
         client = (verifier if role == "verifier" else drafter).ask(request(ids=ids))

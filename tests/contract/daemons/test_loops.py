@@ -98,7 +98,8 @@ class HeldTarget(Flaky):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go_on = threading.Event(), threading.Semaphore(0)
+        self.begun = threading.Event()
+        self.go_on = threading.Semaphore(0)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
         self.begun.set()
@@ -185,7 +186,8 @@ def test_a_bye_concerns_its_sender_only(bench):
 
 def test_a_bye_of_a_stranger(bench):
     """Whoever was never attached, or has left, is not asked for a HELLO."""
-    verifier, stranger = bench.verifier(), bench.dealer(known=False)
+    verifier = bench.verifier()
+    stranger = bench.dealer(known=False)
     for _ in range(2):
         stranger.say(m.Bye(), m.Bye())
         stranger.hello()
@@ -260,7 +262,8 @@ def test_a_verifier_that_hangs_is_silent(bench):
     Once that has taken far too long it does neither, until it is over.
     """
     engine = HeldTarget()
-    verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
+    verifier = bench.verifier(engine, link=partial(Link, silence=1e9))
+    peer = bench.dealer()
     client = verifier.ask(request(20))
     assert engine.begun.wait(PATIENCE)
     peer.ping(1)

@@ -65,7 +65,8 @@ def test_a_reader_that_leaves(bench, role):
 def test_who_may_pause(bench):
     """Only the drafter whose client asked may."""
     verifier = bench.verifier(Flaky(step_ms=1))
-    own, other = bench.dealer(), bench.dealer()
+    own = bench.dealer()
+    other = bench.dealer()
     own.say(ask_for(1, ids=PROMPT, max_tokens=COUNT))
     opened = own.expect(m.Opened)
     other.say(m.Pause(opened.session), m.Pause(4_000_000_000))

@@ -179,7 +179,8 @@ def test_a_verifier_that_does_not_suit(bench):
     """Nothing is drafted for it, which it learns; clients are served all the same, and stats have
     the reason.
     """
-    router, drafter = bench.router(), bench.drafter(Foreign())
+    router = bench.router()
+    drafter = bench.drafter(Foreign())
     foreign(router)
     until(lambda: drafter.welcome, "it serves")
     [why] = shown(drafter, "no_drafts")
@@ -196,7 +197,8 @@ def test_a_verifier_that_does_not_suit(bench):
 def test_a_verifier_comes_to_suit(bench):
     """It comes back with another model, then with the first, and again: each time it is looked
     at, and asked once."""
-    router, drafter = bench.router(), bench.drafter(Foreign())
+    router = bench.router()
+    drafter = bench.drafter(Foreign())
     foreign(router)
     for number in range(2):
         until(lambda: shown(drafter, "no_drafts")[0], "it does not suit")
@@ -233,7 +235,8 @@ def test_one_of_two_does_not_suit(bench):
 def test_a_drafter_that_drafts_nothing(bench, owner):
     """Sessions of others do not go to it; its own client's has no drafts, and none are asked
     for."""
-    verifier, mute = bench.verifier(), bench.dealer()
+    verifier = bench.verifier()
+    mute = bench.dealer()
     mute.no_drafts = "vocabulary"
     mute.say(m.Ping(1, no_drafts=mute.no_drafts))
     until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "it is known")
@@ -259,7 +262,8 @@ def test_a_drafter_that_drafts_nothing(bench, owner):
 
 def test_a_session_leaves_a_drafter_that_drafts_no_more(bench):
     """It gets notice, and another one drafts."""
-    verifier, first = bench.verifier(), bench.dealer()
+    verifier = bench.verifier()
+    first = bench.dealer()
     client = verifier.ask(LONG)
     session = first.expect(m.Opened).session
     second = bench.dealer()
@@ -272,7 +276,8 @@ def test_a_session_leaves_a_drafter_that_drafts_no_more(bench):
 
 def test_what_a_verifier_tells_a_drafter(bench):
     """Its load, with PONG."""
-    verifier, peer = bench.verifier(Flaky(max_sessions=3, step_ms=2)), bench.dealer()
+    verifier = bench.verifier(Flaky(max_sessions=3, step_ms=2))
+    peer = bench.dealer()
     client = verifier.ask(request(8000))
     client.next()
     told = peer.ping(5)

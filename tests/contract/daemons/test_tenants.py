@@ -15,7 +15,8 @@ from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
 from specmesh.engines import grammar
 from specmesh.errors import PromptTooLong, RequestError
 
-ALICE, BOB = ("alice",), ("bob",)
+ALICE = ("alice",)
+BOB = ("bob",)
 LONG = 8000  # tokens that nobody waits for
 
 
@@ -25,7 +26,8 @@ class Reader(Flaky):
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
-        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
         self.order: list[str] = []
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -155,7 +157,8 @@ def test_a_guest_goes_on_where_it_was_left(bench):
 def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
     """What it needs of the vocabulary, which takes seconds of every thread, is made before the
     daemon serves."""
-    target, made = Flaky(), list[object]()
+    target = Flaky()
+    made = list[object]()
     monkeypatch.setattr(grammar, "_Tokens", made.append)
     limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
     encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)

@@ -42,7 +42,8 @@ class FakeDaemon:
     texts: Mapping[str, str] = {}
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
-        self.events, self.reason = events, reason
+        self.events = events
+        self.reason = reason
         self.orders: list[Asked | r.Cancel | r.PauseClient] = []
         self.kept = KeptResponses()
         self.cancelled = asyncio.Event()

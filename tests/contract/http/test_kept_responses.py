@@ -80,7 +80,8 @@ def test_bytes_are_bounded_and_the_oldest_go_first():
 
 def test_a_long_chain_is_not_kept_beyond_all_bounds():
     """One that has no room by itself is not kept, and takes nobody's."""
-    kept, name = KeptResponses(1000, 10 * MIB), None
+    kept = KeptResponses(1000, 10 * MIB)
+    name = None
     other = keep(kept, None, message(1000))
     for _ in range(9):
         name = keep(kept, name, message(MIB))

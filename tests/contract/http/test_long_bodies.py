@@ -31,7 +31,8 @@ from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import RequestError
 
 TARGET = SimVerifier(SimSettings())
-SHORT, LONG = 12_000, 24_000
+SHORT = 12_000
+LONG = 24_000
 
 
 def read(shape: Shape) -> object:
@@ -59,7 +60,8 @@ def steps_of(work: Callable[[], object]) -> int:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
         count += event == "opcode"
         return trace
 

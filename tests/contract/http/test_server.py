@@ -65,7 +65,8 @@ def test_a_request_must_come_whole(tmp_path, raw):
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
     """Those that the API accepts from here on."""
-    accepted, made = list[ApiConnection](), ApiConnection.connection_made
+    accepted = list[ApiConnection]()
+    made = ApiConnection.connection_made
 
     def connection_made(self: ApiConnection, transport: asyncio.Transport) -> None:
         made(self, transport)
@@ -77,7 +78,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
 
 def test_what_is_written_goes_out_at_once(tmp_path, connections):
     """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
-    port, options = Port("127.0.0.1", free_port()), list[int]()
+    port = Port("127.0.0.1", free_port())
+    options = list[int]()
     with serving_api(tmp_path / "s", FakeDaemon(), port):
         for _ in range(2):
             with socket.create_connection((port.host, port.port), PATIENCE) as client:
@@ -94,7 +96,8 @@ class Late(FakeDaemon):
 
     def __init__(self, *events: ClientEvent) -> None:
         super().__init__()
-        self.asked, self.later = asyncio.Event(), events
+        self.asked = asyncio.Event()
+        self.later = events
 
     def submit(self, order: ClientOrder) -> None:
         super().submit(order)
@@ -259,7 +262,8 @@ class Endless(FakeDaemon):
 
     def __init__(self) -> None:
         super().__init__()
-        self.paused, self.said = threading.Event(), 0
+        self.paused = threading.Event()
+        self.said = 0
 
     def submit(self, order: ClientOrder) -> None:
         match order:
