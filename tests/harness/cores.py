@@ -74,8 +74,9 @@ class Verifier:
     """
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS)
         target = Target(
-            limits=TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS),
+            limits=limits,
             costs=StepCosts(),
             slots=KVSlots(N_SEQ, "whole", 0),
             n_batch=n_batch,
@@ -94,11 +95,10 @@ class Verifier:
         self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()
     ) -> int:
         """Open a session for a prompt, or for one with the beginning of its text."""
+        request = Request(None, prompt, params)
+        ids = (*prompt, *said)
         opening = vev.Opening(
-            client=len(self._sessions),
-            request=Request(None, prompt, params),
-            ids=(*prompt, *said),
-            n_prompt=len(prompt),
+            client=len(self._sessions), request=request, ids=ids, n_prompt=len(prompt)
         )
         self._core.handle(opening, now)
         newest = self._core.sessions()[-1]
@@ -204,7 +204,8 @@ class Verifier:
 
     def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
         """Take the engine's result: for each span rows of logits for its ids, or None."""
-        return self._effects(self._core.finish(self._step, rows, now - seconds, now), now)
+        effects = self._core.finish(self._step, rows, now - seconds, now)
+        return self._effects(effects, now)
 
     def _note_waits(self, now: float) -> None:
         """A session waits once per step, until a deadline that does not move.
@@ -246,7 +247,8 @@ class Verifier:
         assert prefix.crc == sync.prefix_crc
         for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
             ids = sync.ids[start : start + SYNC_CHUNK]
-            yield Send(replace(sync, base=len(prefix), prefix_crc=prefix.crc, ids=ids), peer)
+            part = replace(sync, base=len(prefix), prefix_crc=prefix.crc, ids=ids)
+            yield Send(part, peer)
             prefix.extend(ids)
 
     # --- what a referee looks at
@@ -318,7 +320,8 @@ class Drafter:
                 self._cut = held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
             nothing = ev.DraftedRows(held, ((),) * len(step.rows))
-            effects += self._effects(self._core.finish(step, nothing, now, now))
+            finished = self._core.finish(step, nothing, now, now)
+            effects += self._effects(finished)
         assert step.until > now
         return None, effects
 
@@ -332,7 +335,8 @@ class Drafter:
             row.sampler.proposal = proposal
         guesses = () if guess is None else (guess,)
         result = ev.DraftedRows(self._cut, (guesses,))
-        return self._effects(self._core.finish(self._step, result, step.began, now))
+        effects = self._core.finish(self._step, result, step.began, now)
+        return self._effects(effects)
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
         result: list[Effect] = []

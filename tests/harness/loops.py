@@ -106,7 +106,8 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT
 ) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n=draft_n))
+    params = SessionParams(SamplingParams(), max_tokens, draft_n=draft_n)
+    return Request(None, tuple(ids), params)
 
 
 class Bench:

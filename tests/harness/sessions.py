@@ -86,7 +86,8 @@ def generate(
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)
-        for effect in made.stepped(plan, read(plan.last, *plan.drafts), 0.0, seconds=0.01):
+        rows = read(plan.last, *plan.drafts)
+        for effect in made.stepped(plan, rows, 0.0, seconds=0.01):
             if isinstance(effect, ev.Trim):
                 memory.truncate(effect.length)
             elif isinstance(effect, Round):

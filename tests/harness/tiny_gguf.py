@@ -75,7 +75,8 @@ def write(path: Path, model: TinyModel) -> Path:
             values = weights(rows, columns) if columns else np.ones(rows, np.float32)
             writer.add_tensor(f"blk.{layer}.{name}", values)
         if model.arch == "mamba":
-            writer.add_tensor(f"blk.{layer}.ssm_a", -np.ones((2 * model.width, STATE), np.float32))
+            decay = -np.ones((2 * model.width, STATE), np.float32)
+            writer.add_tensor(f"blk.{layer}.ssm_a", decay)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -57,7 +57,8 @@ def _random(config: dict[str, Any], quantised: bool) -> tuple[dict[str, Any], di
     model.load_weights(weights)
     if quantised:
         model, config = quantize_model(model, config, group_size=64, bits=8)
-    return config, {name: np.array(values) for name, values in tree_flatten(model.parameters())}
+    parameters = tree_flatten(model.parameters())
+    return config, {name: np.array(values) for name, values in parameters}
 
 
 def _values(like: Any, rng: np.random.Generator) -> Any:
