@@ -60,7 +60,8 @@ def sim_settings() -> SimSettings:
 
 def model_params(*names: str) -> list[object]:
     """Return parameters with the mark `models`."""
-    return [pytest.param(name, marks=pytest.mark.models) for name in names]
+    mark = pytest.mark.models
+    return [pytest.param(name, marks=mark) for name in names]
 
 
 def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:

@@ -350,7 +350,7 @@ def hello(name: str = "scripted", **changes: object) -> m.Hello:
 
 
 def welcome(**changes: object) -> m.Welcome:
-    vocabulary = SimVerifier(SimSettings()).vocabulary
+    vocabulary = Flaky().vocabulary
     made = m.Welcome(
         verifier="v",
         model="sim-target",

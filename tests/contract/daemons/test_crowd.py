@@ -45,7 +45,8 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
     verifier = bench.verifier(Flaky(max_sessions=4, step_ms=1), max_queue=16)
     peer = bench.dealer()
-    peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
+    for ref in range(1, 41):
+        peer.say(ask_for(ref, ids=PROMPT, max_tokens=8000))
     refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}
     assert refs == set(range(12, 41))
     verifier.ask(request(40)).whole(40)
@@ -150,14 +151,16 @@ def test_more_slow_prompts_than_sessions(bench):
     bench.verifier(engine, max_queue=2)
     peer = bench.dealer()
     other = bench.dealer()
-    peer.say(*(ask_for(ref, "slow") for ref in (1, 2, 3, 4)))
+    for ref in (1, 2, 3, 4):
+        peer.say(ask_for(ref, "slow"))
     error = peer.expect(m.Error)
     assert (error.code, error.ref) == ("busy", 4)
     other.say(ask_for(5, ids=PROMPT))
     assert other.expect(m.Opened).ref == 5
     other.expect(m.Done)
     engine.go_on.set()
-    assert [peer.expect(m.Opened).ref for _ in range(3)] == [1, 2, 3]
+    for ref in (1, 2, 3):
+        assert peer.expect(m.Opened).ref == ref
 
 
 def test_stopping_under_a_slow_prompt(bench):

@@ -279,8 +279,9 @@ class TestDrafter:
         asks = [Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)]
         assert drafter.predict(asks) == firsts
         unasked = Ask(0, (44,), None)
-        asks = [Ask(2, (44,), GREEDY), unasked, Ask(1, (44,), GREEDY)]
-        assert drafter.predict(asks) == [seconds[2], None, seconds[1]]
+        last = Ask(2, (44,), GREEDY)
+        middle = Ask(1, (44,), GREEDY)
+        assert drafter.predict([last, unasked, middle]) == [seconds[2], None, seconds[1]]
 
     def test_trim_says_what_is_held(self, drafter):
         assert drafter.trim(0, 10) == 0

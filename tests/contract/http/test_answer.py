@@ -74,10 +74,14 @@ def test_stream_joins_what_came_together():
     answer = post(FakeDaemon(*EVENTS), stream=True, **USAGE)
     *chunks, last = answer.bodies()
     assert answer.events()[-1] == "[DONE]"
-    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
-    assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
-    assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    begin, text, end = chunks
+    assert begin["choices"][0]["text"] == ""
+    assert begin["specmesh"] == {"session": 7, "prompt_tokens": 2}
+    assert text["choices"][0]["text"] == "ABC"
+    assert text["choices"][0]["finish_reason"] is None
+    assert text["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    assert end["choices"][0]["text"] == ""
+    assert end["choices"][0]["finish_reason"] == "length"
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 3
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
@@ -111,7 +115,7 @@ def test_a_stream_waits_for_its_reader():
         assert not isinstance(owner, api_answer.Answer), "the answer is kept"
 
     asyncio.run(read())
-    assert [body["choices"][0]["text"] for body in answer.bodies()] == ["", "ABC", ""]
+    assert texts_of(answer) == ["ABC"]
 
 
 def test_a_session_waits_for_a_reader_that_is_behind():
@@ -431,7 +435,9 @@ def test_who_asks_by_name_has_what_the_text_has():
 @cases("stream, texts", '[false, ["ab#c"]] [true, ["ab", "#c"]]')
 def test_ids_text_and_logprobs_end_together(stream, texts):
     """At a stop string within two ids, all have as little as the text."""
-    rounds = [Tokens((token,), 0, (likely(-float(token)),)) for token in (0, 2, 1, 3)]
+    rounds = list[Tokens]()
+    for token in (0, 2, 1, 3):
+        rounds.append(Tokens((token,), 0, (likely(-float(token)),)))
     daemon = FakeDaemon(STARTS, *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)

@@ -84,7 +84,8 @@ def test_the_context_of_a_model(path, daemon, length, size):
 )
 def test_a_base_url_without_its_version(path, body):
     """It is llama-server's."""
-    versioned, plain = (ask(FakeDaemon(*EVENTS), base + path, body) for base in ("/v1", ""))
+    versioned = ask(FakeDaemon(*EVENTS), f"/v1{path}", body)
+    plain = ask(FakeDaemon(*EVENTS), path, body)
     assert versioned.status == plain.status
     assert versioned.json().get("object") == plain.json().get("object")
 
@@ -128,7 +129,7 @@ def samples_of(daemon: FakeDaemon) -> dict[str, float]:
     ("snapshot", "names"), [(snapshots.verifier(), TOTALS), (snapshots.drafter(), DRAFTERS)]
 )
 def test_metrics_agree_with_stats(snapshot, names):
-    numbers = {name: number for number, name in enumerate(names, 7)}
+    numbers = dict(zip(names, range(7, 20), strict=False))
     daemon = FakeDaemon()
     daemon.snapshot = replace(snapshot, totals=replace(snapshot.totals, **numbers))
     samples = samples_of(daemon)
