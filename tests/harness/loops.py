@@ -139,10 +139,8 @@ class Bench:
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        routes = [
-            Route(self.context, address, insecure) for address in addresses or (self.address,)
-        ]
-        connect = tuple(route.address for route in routes)
+        connect = tuple(addresses) or (self.address,)
+        routes = [Route(self.context, address, insecure) for address in connect]
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
         return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
 

@@ -75,7 +75,8 @@ def generate(
     while made.finished is None:
         if drafts is not None:
             ids = tuple(drafts(made))
-            made.take(m.Draft(1, len(made.prefix), made.prefix.crc, ids), 0.0)
+            draft = m.Draft(1, len(made.prefix), made.prefix.crc, ids)
+            made.take(draft, 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)

@@ -43,7 +43,8 @@ def peer(name="mac:7"):
     """Return a drafter that has answered a PING after 5 ms."""
     greeting = hello(name, engine="llama", model="small.gguf")
     made = DrafterPeer(identity=name.encode(), hello=greeting, link=Link(0.0))
-    made.link.pong(made.link.ping(1.0), 0.25, 1.005)
+    number = made.link.ping(1.0)
+    made.link.pong(number, 0.25, 1.005)
     return made
 
 

@@ -149,7 +149,8 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
         ]
         ways = [("ssm_in.weight", 2 * inner, width), *convolution, *steps, ("ssm_d", inner, 0)]
         return [("attn_norm.weight", width, 0), *ways, ("ssm_out.weight", width, inner)]
-    mixed = [(f"attn_{name}.weight", width, width) for name in ("q", "k", "v", "output")]
+    names = ("q", "k", "v", "output")
+    mixed = [(f"attn_{name}.weight", width, width) for name in names]
     if model.arch == "lfm2":
         mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
         if layer % 2 == 0:

@@ -64,7 +64,8 @@ def _random(config: dict[str, Any], quantised: bool) -> tuple[dict[str, Any], di
 def _values(like: Any, rng: np.random.Generator) -> Any:
     if like.ndim < 2:
         return np.array(like.astype(mx.float32))
-    scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
+    inputs = np.prod(like.shape[1:])
+    scale = np.float32(2.0 / np.sqrt(inputs))
     return rng.standard_normal(like.shape, np.float32) * scale
 
 

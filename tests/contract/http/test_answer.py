@@ -342,12 +342,8 @@ def test_a_schemas_fault_has_the_name_of_the_field(fields, begin, param):
 # --- log-probabilities
 
 
-def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
-    return Logprob(chosen, tuple(token for token, _ in top), tuple(value for _, value in top))
-
-
-A_LIKELY = likely(-0.5, (65, -0.5))
-Z_LIKELIER = likely(-3.0, (90, -0.1))
+A_LIKELY = Logprob(-0.5, (65,), (-0.5,))
+Z_LIKELIER = Logprob(-3.0, (90,), (-0.1,))
 WITH_LOGPROBS = SessionParams(SamplingParams(), 9, logprobs=1)
 
 
@@ -385,7 +381,7 @@ def test_a_chat_has_one_object_each():
 
 def test_parts_of_a_character_are_told_as_bytes():
     """Each token has its own; the text comes with the last of them."""
-    answer = post(scored((65, *EURO, 66), *[likely(-1.0)] * 5), logprobs=0)
+    answer = post(scored((65, *EURO, 66), *[Logprob(-1.0)] * 5), logprobs=0)
     lists = lists_of(answer)
     assert texts_of(answer) == ["A€B"]
     assert lists["text_offset"] == [0, 1, 1, 1, 2]
@@ -397,7 +393,7 @@ def test_parts_of_a_character_are_told_as_bytes():
 def test_an_echoed_prompt(stream):
     """It stands first in all four lists; its first id has no logarithm; stop strings ignore it."""
     prompt = Started(1, 3, (104, *EURO[:2]), WITH_LOGPROBS)
-    known = Scored((likely(-1.0, (104, -1.0)), likely(-2.0)))
+    known = Scored((Logprob(-1.0, (104,), (-1.0,)), Logprob(-2.0)))
     tokens = Tokens((65, 66), 0, (A_LIKELY, Z_LIKELIER))
     daemon = FakeDaemon(prompt, known, tokens, DONE)
     answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
@@ -427,7 +423,7 @@ def test_an_echoed_prompt_of_one_id():
 
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before the last resume have null."""
-    lists = lists_of(post(scored((65, 66), None, likely(-1.0)), resume={"id": NAME}))
+    lists = lists_of(post(scored((65, 66), None, Logprob(-1.0)), resume={"id": NAME}))
     assert lists["token_logprobs"] == [None, -1.0]
     assert lists["top_logprobs"] == [None, {"B": -1.0}]
 
@@ -437,7 +433,7 @@ def test_ids_text_and_logprobs_end_together(stream, texts):
     """At a stop string within two ids, all have as little as the text."""
     rounds = list[Tokens]()
     for token in (0, 2, 1, 3):
-        rounds.append(Tokens((token,), 0, (likely(-float(token)),)))
+        rounds.append(Tokens((token,), 0, (Logprob(-float(token)),)))
     daemon = FakeDaemon(STARTS, *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)

@@ -183,7 +183,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, text: str) -> list[object]:
     return found
 
 
-NUMBERS = ", ".join(str(number) for number in range(3000))
+NUMBERS = ", ".join(map(str, range(3000)))
 TEXTS = [
     "[]",
     "[ ]",

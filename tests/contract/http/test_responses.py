@@ -1,11 +1,12 @@
 """/v1/responses: its body, and its answer as items and events."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from asgi_calls import EVENTS, Answer, FakeDaemon, ask
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, ask
 from harness.tables import cases, each, rows
 
 from specmesh import errors
@@ -402,7 +403,7 @@ def stream(daemon: FakeDaemon, **options: Any) -> list[dict[str, Any]]:
     return events_of(respond(daemon, stream=True, **options).body.decode())
 
 
-STOPPED = (*EVENTS[:-1], Finished("stop", (104, 105), EVENTS[-1].report))
+STOPPED = (*EVENTS[:-1], replace(DONE, reason="stop"))
 
 
 def test_streamed_and_whole_are_the_same():
@@ -557,7 +558,7 @@ def test_a_reference_to_what_is_not_kept(name, most, why):
 
 def test_an_item_goes_with_its_response():
     store = Store(1)
-    items = [store.ask().json()["output"][0]["id"] for _ in range(2)]
-    references = [{"type": "item_reference", "id": name} for name in items]
-    assert store.ask(input=[USER, references[0]]).status == 400
-    assert store.ask(input=[USER, references[1]]).status == 200
+    [old] = store.ask().json()["output"]
+    [new] = store.ask().json()["output"]
+    assert store.ask(input=[USER, {"id": old["id"]}]).status == 400
+    assert store.ask(input=[USER, {"id": new["id"]}]).status == 200
