@@ -254,8 +254,8 @@ class Verifier:
     # --- what a referee looks at
 
     def prefix(self, number: int) -> list[int]:
-        prefix = self._sessions[number].machine.prefix
-        return prefix[0 : len(prefix)]
+        machine = self._sessions[number].machine
+        return machine.prefix[0:]
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """Return the drafts in hand that begin with those of a step, with their distributions."""

@@ -49,9 +49,11 @@ def decode(
     ids = list(prompt)
     while True:
         drafts = drafter(ids, k)[:k]
-        rows = [target(ids)]
-        for count in range(len(drafts)):
-            rows.append(target([*ids, *drafts[: count + 1]]))
+        known = list(ids)
+        rows = [target(known)]
+        for draft in drafts:
+            known.append(draft)
+            rows.append(target(known))
         added = list[int]()
         for row, draft in zip_longest(rows, drafts):
             token = choose(row, [*ids, *added])

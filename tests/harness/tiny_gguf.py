@@ -117,16 +117,17 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 
 def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
+    inner = 2 * model.width
     if model.arch == "mamba":
         writer.add_feed_forward_length(0)
         writer.add_head_count(0)
         writer.add_ssm_conv_kernel(KERNEL)
-        writer.add_ssm_inner_size(2 * model.width)
+        writer.add_ssm_inner_size(inner)
         writer.add_ssm_state_size(STATE)
         writer.add_ssm_time_step_rank(RANK)
         return
     heads = model.width // HEAD
-    writer.add_feed_forward_length(2 * model.width)
+    writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)
     writer.add_rope_dimension_count(HEAD)
     if model.arch == "lfm2":

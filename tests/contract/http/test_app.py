@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import tracemalloc
 import zlib
 from collections.abc import Sequence
@@ -242,18 +243,19 @@ def test_a_number_beyond_all_doubles_is_not_repeated():
 
 @cases(
     "path, body",
-    r"""
-    ["/v1/completions", "{\"prompt\": \"x\", \"json_schema\": DEEP}"]
-    ["/v1/responses", "{\"input\": \"x\", \"metadata\": DEEP}"]
+    """
+    ["/v1/completions", {"prompt": "x", "json_schema": "DEEP"}]
+    ["/v1/responses", {"input": "x", "metadata": "DEEP"}]
     ["/v1/responses",
-     "{\"input\": [{\"type\": \"of_tomorrow\", \"a\": DEEP}, {\"role\": \"user\", \"content\": \"x\"}]}"]
+     {"input": [{"type": "of_tomorrow", "a": "DEEP"}, {"role": "user", "content": "x"}]}]
     """,
 )
 def test_every_depth_has_an_answer(path, body):
     """JSON is read a little deeper than it is written."""
     for depth in (*range(200, 800, 25), *range(800, 1000)):
         deep = '{"a":' * depth + "1" + "}" * depth
-        answer = send(body.replace("DEEP", deep).encode(), path=path)
+        raw = json.dumps(body).replace('"DEEP"', deep)
+        answer = send(raw.encode(), path=path)
         assert answer.status == 200 or "nested too deeply" in answer.error["message"]
 
 
@@ -349,6 +351,10 @@ def test_encodings_in_two_headers():
 
 NEAR = Peer("near:1", "tcp://192.0.2.1")
 FAR = Peer("far:2", "tcp://192.0.2.2")
+TIMES = rows("""
+{"peer": "near:1", "address": "tcp://192.0.2.1", "time_ms": null}
+{"peer": "far:2", "address": "tcp://192.0.2.2", "time_ms": 100.0}
+""")
 
 
 class Pinged(FakeDaemon):
@@ -371,10 +377,8 @@ def ping(*peers: Peer) -> Answer:
 
 def test_each_peer_has_a_time():
     """A PING without an answer is lost once its time is up."""
-    near = {"peer": "near:1", "address": "tcp://192.0.2.1", "time_ms": None}
-    far = {"peer": "far:2", "address": "tcp://192.0.2.2", "time_ms": 100.0}
-    assert ping(NEAR, FAR).json() == {"peers": [near, far]}
-    assert ping(FAR).json() == {"peers": [far]}
+    assert ping(NEAR, FAR).json() == {"peers": TIMES}
+    assert ping(FAR).json() == {"peers": TIMES[1:]}
 
 
 def test_no_peer_to_ping():
