@@ -4,14 +4,18 @@ import heapq
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import count
+from functools import lru_cache
+from itertools import chain, count
 
 from harness import cores as core
+from harness.reference import decode, no_drafts
+from harness.truth import chosen_by
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
 from fuzz.frames import decoded
-from fuzz.oracle import END, PROMPT, Memory, alone
+from fuzz.oracle import END, PROMPT, Memory, row
+from specmesh.core.prefix import Prefix
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.sampling.strategy import Strategy
@@ -358,13 +362,29 @@ class World:
         return self
 
 
+@lru_cache(4096)
+def reference_text(
+    params: SessionParams, prompt: tuple[int, ...], n_ctx: int, end_bias: float
+) -> tuple[list[int], str]:
+    """Return the ids that the reference shows after a prompt, and the reason of the end."""
+
+    def target(ids):
+        return row(Prefix(ids).crc, end_bias=end_bias)
+
+    steps = decode(target, no_drafts, 0, prompt, chosen_by(params.sampling))
+    shown = []
+    for token in chain.from_iterable(steps):
+        if token == END:
+            break
+        shown.append(token)
+        if len(shown) == params.max_tokens or len(prompt) + len(shown) == n_ctx:
+            return shown, "length"
+    return shown, "stop"
+
+
 def targets_own(world, key):
-    """Return the ids of a session's text without drafts, and the reason of its end."""
     served = world.sessions[key]
-    _, shown, reason = alone(
-        served.params, world.n_ctx, prompt=served.prompt, end_bias=world.end_bias
-    )
-    return shown, reason
+    return reference_text(served.params, served.prompt, world.n_ctx, world.end_bias)
 
 
 def check(world, expected=targets_own):
