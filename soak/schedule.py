@@ -111,10 +111,16 @@ def orders(seed: str, texts: int, longest: int) -> Iterator[Order]:
             max_tokens=max_tokens,
             at=rng.choice((Lane.VERIFIER, Lane.DRAFTER)),
             draft_n=rng.choice((None, None, None, 0, 1, 4, 8)),
-            leaves_after=rng.randrange(max_tokens) if rng.random() < LEAVING else None,
+            leaves_after=_leaves_after(rng, max_tokens),
             pause_s=rng.choice((0.0, 0.0, 0.05, rng.expovariate(2.0))),
             waits=rng.random() < WAITING,
         )
+
+
+def _leaves_after(rng: random.Random, max_tokens: int) -> int | None:
+    if rng.random() < LEAVING:
+        return rng.randrange(max_tokens)
+    return None
 
 
 def excuses(fault: Fault, at: Lane) -> bool:

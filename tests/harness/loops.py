@@ -24,7 +24,7 @@ from specmesh.core.events import Span
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams
+from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.core.statistics.snapshot import Snapshot, as_json
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
@@ -97,6 +97,32 @@ class Flaky(SimVerifier):
         if any(span.position >= self.fail_from for span in spans):
             raise EngineError("out of memory")
         return super().decode(spans)
+
+
+class SlowReader(Flaky):
+    """A target that reads some texts, at most 9 bytes of each, once it may.
+
+    is_slow: True for a text that has to wait; by default each one has.
+    reading: the first of them waits.
+    order: the beginnings of all texts.
+    """
+
+    def __init__(self, is_slow: Callable[[str], bool] = bool, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.is_slow = is_slow
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+        self.order: list[str] = []
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self.order.append(text[:2])
+        if self.is_slow(text):
+            self.reading.set()
+            assert self.go_on.wait(PATIENCE)
+        return super().encode(text[:9])
+
+    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
+        return "".join(message.content for message in messages)
 
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:

@@ -3,12 +3,10 @@
 Requests before the sessions, peers that flood, drafters that stand still, long prompts.
 """
 
-import threading
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Flaky, ask_for, request, until
+from harness.loops import PATIENCE, PROMPT, Flaky, SlowReader, ask_for, request, until
 
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Request, Started
@@ -83,22 +81,8 @@ def test_who_reads_nothing_gets_no_more(bench):
 # --- prompts that take their time: the loops go on meanwhile
 
 
-class SlowReader(Flaky):
-    """A target that takes its time over texts with the word slow."""
-
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)
-        self.reading = threading.Event()
-        self.go_on = threading.Event()
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        if "slow" in text:
-            self.reading.set()
-            assert self.go_on.wait(PATIENCE)
-        return super().encode(text)
-
-    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
-        return "".join(message.content for message in messages)
+def is_slow(text: str) -> bool:
+    return text == "slow"
 
 
 SLOW = SessionParams(SamplingParams(), 20, draft_n=4)
@@ -109,7 +93,7 @@ SLOW_CHAT = Request("", None, SLOW, messages=(ChatMessage("user", "slow"),))
 @pytest.mark.parametrize("asked", [SLOW_TEXT, SLOW_CHAT], ids=["text", "chat"])
 def test_a_slow_prompt_holds_up_nobody(bench, role, asked):
     """While a prompt is encoded others are served, at both sockets; then it has its turn."""
-    engine = SlowReader()
+    engine = SlowReader(is_slow)
     verifier, drafter = bench.pair(engine)
     side = drafter if role == "drafter" else verifier
     slow = side.ask(asked)
@@ -125,7 +109,7 @@ def test_order_of_sessions_with_slow_prompts(bench):
 
     In each session OPENED, SYNC and TRUTH keep their order.
     """
-    engine = SlowReader()
+    engine = SlowReader(is_slow)
     bench.verifier(engine)
     peer = bench.dealer()
     peer.say(ask_for(1, "slow"), ask_for(2, ids=PROMPT), m.Close(0))
@@ -147,7 +131,7 @@ def test_more_slow_prompts_than_sessions(bench):
 
     One too many is Busy, and others are served.
     """
-    engine = SlowReader(max_sessions=2)
+    engine = SlowReader(is_slow, max_sessions=2)
     bench.verifier(engine, max_queue=2)
     peer = bench.dealer()
     other = bench.dealer()
@@ -164,7 +148,7 @@ def test_more_slow_prompts_than_sessions(bench):
 
 
 def test_stopping_under_a_slow_prompt(bench):
-    engine = SlowReader()
+    engine = SlowReader(is_slow)
     verifier = bench.verifier(engine, closing=0.0)
     peer = bench.dealer()
     peer.say(ask_for(1, "slow"))

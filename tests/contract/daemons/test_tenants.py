@@ -1,16 +1,15 @@
 """Clients that ask for much of the shared resources, and one that asks for little."""
 
 import json
-import threading
 from collections.abc import Sequence
 
 import pytest
-from harness.loops import PATIENCE, Flaky, Hearing, Running, request
+from harness.loops import PATIENCE, Flaky, Hearing, Running, SlowReader, request
 
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
 from specmesh.engines import grammar
 from specmesh.errors import PromptTooLong, RequestError
@@ -20,24 +19,8 @@ BOB = ("bob",)
 LONG = 8000  # tokens that nobody waits for
 
 
-class Reader(Flaky):
-    """A target that reads no text until it may, and notes the order in which it did. reading: the
-    first text is being read."""
-
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)
-        self.reading = threading.Event()
-        self.go_on = threading.Event()
-        self.order: list[str] = []
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        self.order.append(text[:2])
-        self.reading.set()
-        assert self.go_on.wait(PATIENCE)
-        return super().encode(text[:9])
-
-    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
-        return "".join(message.content for message in messages)
+def is_long(text: str) -> bool:
+    return len(text) > 9
 
 
 def text(prompt: str, form: Grammar | None = None) -> Request:
@@ -56,7 +39,7 @@ SLOW = {"allOf": [{"type": "string", "pattern": pattern} for pattern in PATTERNS
 
 def test_prompts_are_encoded_in_turn(bench):
     """One client's many delay another's by one of them."""
-    engine = Reader(max_sessions=8)
+    engine = SlowReader(max_sessions=8)
     verifier = bench.verifier(engine)
     mine = [verifier.ask(text(f"a{number}"), ALICE) for number in range(6)]
     assert engine.reading.wait(PATIENCE)
@@ -71,11 +54,7 @@ def test_prompts_are_encoded_in_turn(bench):
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
-    class LongReader(Reader):
-        def encode(self, text: str, *, special: bool = True) -> list[int]:
-            return super().encode(text) if len(text) > 9 else Flaky.encode(self, text)
-
-    engine = LongReader(n_ctx=10 * PROMPT_SIZES[0])
+    engine = SlowReader(is_long, n_ctx=10 * PROMPT_SIZES[0])
     verifier = bench.verifier(engine)
     mine = verifier.ask(text("a" * PROMPT_SIZES[0]), ALICE)
     assert engine.reading.wait(PATIENCE)
@@ -86,7 +65,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
 
 
 def test_a_text_that_cannot_fit_is_not_encoded(bench):
-    engine = Reader(n_ctx=100)
+    engine = SlowReader(is_long, n_ctx=100)
     error = bench.verifier(engine).ask(text("a" * 5000)).error()
     assert isinstance(error, PromptTooLong)
     assert "your prompt has at least 5000 tokens" in str(error)
