@@ -165,7 +165,8 @@ class _World:
                 )
                 assert len(plan.drafts) <= self.most, "more drafts than the target takes"
                 assert self.session.begin(self.now) >= 0
-                self.step, self.until = (plan, self.now), None
+                self.step = (plan, self.now)
+                self.until = None
 
     # --- what must hold
 

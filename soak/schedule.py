@@ -46,19 +46,16 @@ SPANS: dict[Kind, tuple[float, float]] = {
 It ends when the process is started or goes on, or when the network heals.
 """
 
-KILLS: dict[Lane, tuple[Kind, ...]] = {
-    Lane.VERIFIER: (Kind.KILL, Kind.KILL, Kind.STOP),
-    Lane.DRAFTER: (Kind.KILL, Kind.KILL, Kind.STOP),
-    Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
-}
-"""All faults, for the pair whose processes come and go."""
-
 NO_KILLS: dict[Lane, tuple[Kind, ...]] = {
     Lane.VERIFIER: (Kind.STOP,),
     Lane.DRAFTER: (Kind.STOP,),
-    Lane.NETWORK: KILLS[Lane.NETWORK],
+    Lane.NETWORK: (Kind.PARTITION, Kind.RESET, Kind.DELAY),
 }
 """The faults of the pair that stays, whose memory is watched."""
+
+MOSTLY_KILLS = (Kind.KILL, Kind.KILL, Kind.STOP)
+KILLS = NO_KILLS | {Lane.VERIFIER: MOSTLY_KILLS, Lane.DRAFTER: MOSTLY_KILLS}
+"""All faults, for the pair whose processes come and go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from harness.ports import free_port, is_open
+from harness.tables import cases, rows
 from processes import Daemon, Json, Mesh, Stream, body, command, generate, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,10 +24,8 @@ from specmesh import errors
 
 FOLDER = Path(__file__).parent / "golden"
 REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
-MAPPINGS = {
-    *("steps_ms", "drafters", "rejected", "handshake_failures", "top_logprobs"),
-    *("by_source", "drafted_by_source", "accepted_by_source"),
-}
+MAPPINGS = {"steps_ms", "drafters", "rejected", "handshake_failures", "top_logprobs"}
+MAPPINGS |= {"by_source", "drafted_by_source", "accepted_by_source"}
 """Objects whose keys are data: numbers of rows, names of peers and sources, reasons, tokens."""
 
 TYPES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
@@ -133,7 +132,8 @@ def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
 
     Warm, so that nothing is null for lack of a round.
     """
-    keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
+    keys = shared.folder / "api-keys"
+    template = shared.folder / "chat.jinja"
     keys.touch(0o600)
     keys.write_text(KEY)
     template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
@@ -177,14 +177,14 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
     return kinds
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("plain", ()),
-        ("logprobs", ("--logprobs", 2)),
-        ("several", ("--n", 2)),
-        ("alone", ("--draft-n", 0)),
-    ],
+@cases(
+    "name, options",
+    """
+    ["plain", []]
+    ["logprobs", ["--logprobs", 2]]
+    ["several", ["--n", 2]]
+    ["alone", ["--draft-n", 0]]
+    """,
 )
 def test_generate_json(pair, name, options):
     for daemon in pair.values():
@@ -232,27 +232,37 @@ def test_resources(pair):
         check("ping", command("ping", json=True, count=1, socket=daemon.socket).json)
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("completion-plain", {}),
-        ("completion-several", {"n": 2}),
-        ("completion-logprobs", {"logprobs": 2}),
-        ("completion-rounds", {"rounds": True}),
-        ("chat-plain", {}),
-        ("chat-several", {"n": 2}),
-        ("chat-logprobs", {"logprobs": True, "top_logprobs": 2}),
-    ],
+@cases(
+    "name, more",
+    """
+    ["plain", {}]
+    ["several", {"n": 2}]
+    ["logprobs", {"logprobs": 2}]
+    ["rounds", {"rounds": true}]
+    """,
 )
 def test_completions(pair, name, more):
-    path = "/v1/completions"
-    asked = TEXT
-    if name.startswith("chat"):
-        path = "/v1/chat/completions"
-        asked = CHAT
     for daemon in pair.values():
-        check(name, answered(daemon, path, asked | more))
-        check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
+        check_answers(daemon, "/v1/completions", f"completion-{name}", TEXT | more)
+
+
+@cases(
+    "name, more",
+    """
+    ["plain", {}]
+    ["several", {"n": 2}]
+    ["logprobs", {"logprobs": true, "top_logprobs": 2}]
+    """,
+)
+def test_chats(pair, name, more):
+    for daemon in pair.values():
+        check_answers(daemon, "/v1/chat/completions", f"chat-{name}", CHAT | more)
+
+
+def check_answers(daemon: Daemon, path: str, name: str, asked: Json) -> None:
+    """Check an answer as a whole and in a stream."""
+    check(name, answered(daemon, path, asked))
+    check(f"{name}-stream", streamed(daemon, path, asked | EVENTS))
 
 
 def test_responses(pair):
@@ -260,26 +270,33 @@ def test_responses(pair):
         check("response", answered(daemon, "/v1/responses", RESPONSE))
 
 
-ERRORS = {
-    "not JSON": ("/v1/completions", b"{"),
-    "no prompt": ("/v1/completions", {}),
-    "a bad field": ("/v1/completions", {"prompt": "x", "temperature": "hot"}),
-    "an unknown field": ("/v1/completions", {"prompt": "x", "suffix": "y"}),
-    "a prompt too long": ("/v1/completions", {"prompt": [1] * 9000}),
-    "another model's text": ("/v1/completions", {"resume": {"id": "cmpl-unknown"}}),
-    "no messages": ("/v1/chat/completions", {"messages": []}),
-    "a body too large": ("/v1/completions", b" " * (2 * 2**20 + 1)),
-    "an unknown model": ("/v1/models/unknown", None),
-    "an unknown resource": ("/nothing", None),
-    "another method": ("/health", {}),
-}
+ERRORS = rows(
+    """
+    ["not JSON", "/v1/completions", "{"]
+    ["no prompt", "/v1/completions", {}]
+    ["a bad field", "/v1/completions", {"prompt": "x", "temperature": "hot"}]
+    ["an unknown field", "/v1/completions", {"prompt": "x", "suffix": "y"}]
+    ["a prompt too long", "/v1/completions", {"prompt": $LONG}]
+    ["another model's text", "/v1/completions", {"resume": {"id": "cmpl-unknown"}}]
+    ["no messages", "/v1/chat/completions", {"messages": []}]
+    ["a body too large", "/v1/completions", $GIANT]
+    ["an unknown model", "/v1/models/unknown", null]
+    ["an unknown resource", "/nothing", null]
+    ["another method", "/health", {}]
+    """,
+    LONG=[1] * 9000,
+    GIANT=" " * (2 * 2**20 + 1),
+)
+"""Requests that are refused; a text is no JSON."""
 
 
 def test_errors(pair, port, mesh):
     """Each refusal has its status and the fields of the error object, but for its sentence."""
-    facts = {name: refusal(ask(pair["verifier"], *asked)) for name, asked in ERRORS.items()}
-    for name, asked in ERRORS.items():
-        assert refusal(ask(pair["drafter"], *asked)) == facts[name]
+    facts = dict[str, object]()
+    for name, path, sent in ERRORS:
+        raw = sent.encode() if isinstance(sent, str) else sent
+        facts[name] = refusal(ask(pair["verifier"], path, raw))
+        assert refusal(ask(pair["drafter"], path, raw)) == facts[name]
     facts["no key"] = refusal(Served(pair["verifier"], port).ask("GET", "/v1/models"))
     other = free_port()
     drafter = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)

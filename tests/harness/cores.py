@@ -74,8 +74,9 @@ class Verifier:
     """
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
+        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS)
         target = Target(
-            limits=TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS),
+            limits=limits,
             costs=StepCosts(),
             slots=KVSlots(N_SEQ, "whole", 0),
             n_batch=n_batch,
@@ -94,11 +95,10 @@ class Verifier:
         self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()
     ) -> int:
         """Open a session for a prompt, or for one with the beginning of its text."""
+        request = Request(None, prompt, params)
+        ids = (*prompt, *said)
         opening = vev.Opening(
-            client=len(self._sessions),
-            request=Request(None, prompt, params),
-            ids=(*prompt, *said),
-            n_prompt=len(prompt),
+            client=len(self._sessions), request=request, ids=ids, n_prompt=len(prompt)
         )
         self._core.handle(opening, now)
         newest = self._core.sessions()[-1]
@@ -112,7 +112,7 @@ class Verifier:
         number: int,
         peer: Hashable,
         now: float,
-        round_trip: float | None = None,
+        round_trip: float | None,
         *,
         rated: bool,
     ) -> list[Effect]:
@@ -128,24 +128,28 @@ class Verifier:
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._lifecycle.running.get(number)
-        identity = None if live is None else live.drafter
-        if identity is None:
+        if live is None or live.drafter is None:
             return []
-        effects = self._effects(
-            self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now
-        )
+        effects = self._handle(vev.DrafterLeft(live.drafter, may_return=False), now)
         assert not self._sessions[number].machine.draft_length.drafter
         return effects
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
         """Another drafter, which perhaps was there before, for a session that may have one."""
-        pool, live = self._lifecycle.drafters, self._lifecycle.running[number]
-        known = [one for one, other in self._peers.items() if other is peer]
+        pool = self._lifecycle.drafters
+        live = self._lifecycle.running[number]
         if live.drafter is not None:
             pool.release(live, live.drafter)
-        identity = known[0] if known else self._joined(peer, None, rated=False)
+        identity = self._identity(peer) or self._joined(peer, None, rated=False)
         pool.attach(live, identity, now)
         return self._effects(self._core._take_effects(now), now)
+
+    def _identity(self, peer: Hashable) -> bytes:
+        """Return the identity of a peer, b"" of a stranger."""
+        for identity, known in self._peers.items():
+            if known is peer:
+                return identity
+        return b""
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
@@ -161,12 +165,10 @@ class Verifier:
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
-        number, session = message.session, self._sessions.get(message.session)
-        live = self._lifecycle.running.get(number)
-        identity = next(
-            (one for one, known in self._peers.items() if known is peer), b"of nobody's"
-        )
-        effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
+        session = self._sessions.get(message.session)
+        live = self._lifecycle.running.get(message.session)
+        identity = self._identity(peer)
+        effects = self._handle(vev.FromDrafter(identity, message), now)
         assert session is None or len(session.machine.remote.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
@@ -186,20 +188,24 @@ class Verifier:
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
         numbers = {session.slot.seq: session.id for session in self._core.sessions()}
+        spans = list[ev.Span]()
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
             self._held[span.seq] = span.end
-            session = self._sessions[numbers[span.seq]]
+            number = numbers[span.seq]
+            spans.append(replace(span, seq=number))
+            session = self._sessions[number]
             if span.logits:
                 session.given_up = session.wait_until is not None and now >= session.wait_until
                 session.wait_until = None
         self._step = step
-        return Step((), tuple(replace(span, seq=numbers[span.seq]) for span in step.spans))
+        return Step((), tuple(spans))
 
     def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
         """Take the engine's result: for each span rows of logits for its ids, or None."""
-        return self._effects(self._core.finish(self._step, rows, now - seconds, now), now)
+        effects = self._core.finish(self._step, rows, now - seconds, now)
+        return self._effects(effects, now)
 
     def _note_waits(self, now: float) -> None:
         """A session waits once per step, until a deadline that does not move.
@@ -228,10 +234,12 @@ class Verifier:
                 case vev.ToClient():
                     result.append(effect)
                 case vev.Solve(number, inputs, old):
-                    result += self._effects(
-                        self._core.handle(vev.Solved(number, solve(inputs, old)), now), now
-                    )
+                    policy = solve(inputs, old)
+                    result += self._handle(vev.Solved(number, policy), now)
         return result
+
+    def _handle(self, event: vev.Happened, now: float) -> list[Effect]:
+        return self._effects(self._core.handle(event, now), now)
 
     def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
         """A SYNC in the small frames of a text that is longer than one holds: each may be lost."""
@@ -239,14 +247,15 @@ class Verifier:
         assert prefix.crc == sync.prefix_crc
         for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
             ids = sync.ids[start : start + SYNC_CHUNK]
-            yield Send(replace(sync, base=len(prefix), prefix_crc=prefix.crc, ids=ids), peer)
+            part = replace(sync, base=len(prefix), prefix_crc=prefix.crc, ids=ids)
+            yield Send(part, peer)
             prefix.extend(ids)
 
     # --- what a referee looks at
 
     def prefix(self, number: int) -> list[int]:
-        prefix = self._sessions[number].machine.prefix
-        return prefix[0 : len(prefix)]
+        machine = self._sessions[number].machine
+        return machine.prefix[0:]
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """Return the drafts in hand that begin with those of a step, with their distributions."""
@@ -307,11 +316,12 @@ class Drafter:
                 known = self._session.known[self._held : self._held + len(row.ids)]
                 assert list(row.ids) == known, "the plan is not where the memory ends"
                 self._held += len(row.ids)
-                self._step, self._cut = step, held
+                self._step = step
+                self._cut = held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
-            effects += self._effects(
-                self._core.finish(step, ev.DraftedRows(held, ((),) * len(step.rows)), now, now)
-            )
+            nothing = ev.DraftedRows(held, ((),) * len(step.rows))
+            finished = self._core.finish(step, nothing, now, now)
+            effects += self._effects(finished)
         assert step.until > now
         return None, effects
 
@@ -323,8 +333,10 @@ class Drafter:
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
-        result = ev.DraftedRows(self._cut, (() if guess is None else (guess,),))
-        return self._effects(self._core.finish(self._step, result, step.began, now))
+        guesses = () if guess is None else (guess,)
+        result = ev.DraftedRows(self._cut, (guesses,))
+        effects = self._core.finish(self._step, result, step.began, now)
+        return self._effects(effects)
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
         result: list[Effect] = []

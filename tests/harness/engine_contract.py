@@ -20,10 +20,11 @@ from specmesh.engines.sim import SimSettings
 N_CTX = 96
 N_SEQ = 3
 N_BATCH = 32
-TINY = ("llama", "mamba", "lfm2")
-MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
+MLX_KINDS = ("mlx-llama", "mlx-hybrid", "mlx-sliding", "mlx-quantised")
 MODELS = Path(str(files("specmesh") / "models"))
 BUNDLED = {path.stem: path for path in sorted(MODELS.glob("**/*.gguf"))}
+GGUF = ("llama", "mamba", "lfm2", *BUNDLED)
+"""Tiny models by their architecture, and the bundled ones."""
 
 GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
@@ -35,7 +36,12 @@ def settings(engine: str, model: Path, **changes: object) -> ModelSettings:
 
 
 def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
-    path = pick_gguf(request.param, request)
+    name = request.param
+    path = BUNDLED.get(name)
+    if path is None:
+        pytest.importorskip("llama_cpp")
+        make_gguf = request.getfixturevalue("make_gguf")
+        path = make_gguf(f"tiny-{name}", arch=name)
     return settings("llama", path, threads=1)
 
 
@@ -48,22 +54,14 @@ def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     return MlxDrafter(settings("mlx", folder, gpu_layers=-1), n_batch=N_BATCH)
 
 
-def sim_settings(**changes: object) -> SimSettings:
-    return SimSettings(n_ctx=N_CTX, max_sessions=N_SEQ, n_batch=N_BATCH, **changes)
-
-
-def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
-    if name not in TINY:
-        return BUNDLED[name]
-    pytest.importorskip("llama_cpp")
-    make_gguf = request.getfixturevalue("make_gguf")
-    return make_gguf(f"tiny-{name}", arch=name)
+def sim_settings() -> SimSettings:
+    return SimSettings(n_ctx=N_CTX, max_sessions=N_SEQ, n_batch=N_BATCH)
 
 
 def model_params(*names: str) -> list[object]:
-    """Return parameters, with the mark `models`: names and those of the bundled models."""
+    """Return parameters with the mark `models`."""
     mark = pytest.mark.models
-    return [pytest.param(name, marks=mark) for name in (*names, *BUNDLED)]
+    return [pytest.param(name, marks=mark) for name in names]
 
 
 def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:

@@ -24,13 +24,13 @@ from specmesh.core.events import Span
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams
+from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.core.statistics.snapshot import Snapshot, as_json
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import Ask, DraftEngine
+from specmesh.engines.base import DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.wire import messages as m
@@ -83,11 +83,15 @@ class Hearing:
 
 
 class Flaky(SimVerifier):
-    """A target that fails from a chosen position on, and whose text is known."""
+    """A target that fails from a chosen position on, and whose text is known.
 
-    def __init__(self, settings: SimSettings, guests: int = 0) -> None:
-        super().__init__(settings, guests)
-        self.fail_from = 10**9
+    settings: SimSettings' fields.
+    """
+
+    fail_from = 10**9
+
+    def __init__(self, guests: int = 0, **settings: Any) -> None:
+        super().__init__(SimSettings(**settings), guests)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
         if any(span.position >= self.fail_from for span in spans):
@@ -95,16 +99,30 @@ class Flaky(SimVerifier):
         return super().decode(spans)
 
 
-class FlakyDrafter(SimDrafter):
-    """A draft model that fails after some predictions."""
+class SlowReader(Flaky):
+    """A target that reads some texts, at most 9 bytes of each, once it may.
 
-    left = 3
+    is_slow: True for a text that has to wait; by default each one has.
+    reading: the first of them waits.
+    order: the beginnings of all texts.
+    """
 
-    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        self.left -= 1
-        if self.left < 0:
-            raise EngineError("out of memory")
-        return super().predict(asks)
+    def __init__(self, is_slow: Callable[[str], bool] = bool, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.is_slow = is_slow
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+        self.order: list[str] = []
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        self.order.append(text[:2])
+        if self.is_slow(text):
+            self.reading.set()
+            assert self.go_on.wait(PATIENCE)
+        return super().encode(text[:9])
+
+    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
+        return "".join(message.content for message in messages)
 
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
@@ -114,7 +132,8 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT
 ) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n=draft_n))
+    params = SessionParams(SamplingParams(), max_tokens, draft_n=draft_n)
+    return Request(None, tuple(ids), params)
 
 
 class Bench:
@@ -129,7 +148,7 @@ class Bench:
     def verifier(
         self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any
     ) -> "Running":
-        engine = engine or Flaky(SimSettings())
+        engine = engine or Flaky()
         router = bind_router(self.context, self.address, insecure=False)
         settings = VerifierSettings(
             model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue
@@ -146,16 +165,15 @@ class Bench:
     ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        routes = [
-            Route(self.context, address, insecure) for address in addresses or (self.address,)
-        ]
-        connect = tuple(route.address for route in routes)
+        connect = tuple(addresses) or (self.address,)
+        routes = [Route(self.context, address, insecure) for address in connect]
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
         return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
 
     def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
         """A verifier and a drafter that know each other."""
-        verifier, drafter = self.verifier(engine), self.drafter()
+        verifier = self.verifier(engine)
+        drafter = self.drafter()
         attach(verifier, drafter)
         return verifier, drafter
 
@@ -288,6 +306,23 @@ class Scripted:
         for message in messages:
             self.raw(encode(message))
 
+    def welcomes(self, **changes: object) -> None:
+        """Answer a drafter's HELLO."""
+        self.expect(m.Hello)
+        self.say(welcome(**changes))
+
+    def opens(self, session: int, ids: Sequence[int]) -> None:
+        """Have a drafter draft for a session of somebody else, which begins with these ids."""
+        opened = m.Opened(session, 0, len(ids), {"temperature": 0})
+        self.say(opened, m.Sync(session, 0, 0, tuple(ids), 4))
+
+    def ping(self, number: int, **fields: Any) -> m.Pong:
+        """Send a PING and return the answer to it."""
+        self.say(m.Ping(number, **fields))
+        while (pong := self.expect(m.Pong)).number != number:
+            pass
+        return pong
+
     def raw(self, *parts: bytes) -> None:
         self.socket.send_multipart([*self.peer, *parts])
 
@@ -339,7 +374,7 @@ def hello(name: str = "scripted", **changes: object) -> m.Hello:
 
 
 def welcome(**changes: object) -> m.Welcome:
-    vocabulary = SimVerifier(SimSettings()).vocabulary
+    vocabulary = Flaky().vocabulary
     made = m.Welcome(
         verifier="v",
         model="sim-target",
@@ -363,7 +398,6 @@ def welcomed(
     """A scripted verifier and a drafter it has welcomed."""
     router = bench.router()
     drafter = bench.drafter(engine, addresses, insecure=insecure)
-    router.expect(m.Hello)
-    router.say(welcome(**changes))
+    router.welcomes(**changes)
     until(lambda: drafter.welcome, "it is welcome")
     return router, drafter

@@ -30,7 +30,8 @@ def greedy(row: Row, ids: Sequence[int]) -> int:
 
 def seeded(seed: int, temperature: float) -> Choose:
     def choose(row: Row, ids: Sequence[int]) -> int:
-        noise = gumbel(np.uint64(seed), len(ids), np.arange(len(row)))
+        tokens = np.arange(len(row))
+        noise = gumbel(np.uint64(seed), len(ids), tokens)
         scores = [logit / temperature + luck for logit, luck in zip(row, noise, strict=True)]
         return scores.index(max(scores))
 
@@ -48,7 +49,11 @@ def decode(
     ids = list(prompt)
     while True:
         drafts = drafter(ids, k)[:k]
-        rows = [target([*ids, *drafts[:count]]) for count in range(len(drafts) + 1)]
+        known = list(ids)
+        rows = [target(known)]
+        for draft in drafts:
+            known.append(draft)
+            rows.append(target(known))
         added = list[int]()
         for row, draft in zip_longest(rows, drafts):
             token = choose(row, [*ids, *added])

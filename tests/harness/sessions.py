@@ -62,7 +62,8 @@ def generate(
     scores: list[Logprob | None] | None = None,
 ) -> list[Round]:
     """Run a session to its end; return its rounds. scores: takes those of an echoed prompt."""
-    memory, rounds = Prefix(), list[Round]()
+    memory = Prefix()
+    rounds = list[Round]()
 
     def read(*ids: int) -> NDArray[np.float32]:
         rows = []
@@ -73,7 +74,9 @@ def generate(
 
     while made.finished is None:
         if drafts is not None:
-            made.take(m.Draft(1, len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
+            ids = tuple(drafts(made))
+            draft = m.Draft(1, len(made.prefix), made.prefix.crc, ids)
+            made.take(draft, 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)
@@ -84,7 +87,8 @@ def generate(
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)
-        for effect in made.stepped(plan, read(plan.last, *plan.drafts), 0.0, seconds=0.01):
+        rows = read(plan.last, *plan.drafts)
+        for effect in made.stepped(plan, rows, 0.0, seconds=0.01):
             if isinstance(effect, ev.Trim):
                 memory.truncate(effect.length)
             elif isinstance(effect, Round):
@@ -93,18 +97,23 @@ def generate(
 
 
 def ids_of(rounds: Sequence[Round]) -> tuple[int, ...]:
-    return tuple(token for one in rounds for token in one.text.ids)
+    ids: tuple[int, ...] = ()
+    for one in rounds:
+        ids += one.text.ids
+    return ids
 
 
-def mostly_right(row: Row, luck: Random, count: int = 3, n_vocab: int = 16) -> Drafts:
+def mostly_right(row: Row, luck: Random, n_vocab: int = 16) -> Drafts:
     """Return a drafter that proposes the target's own ids three times in four."""
 
     def drafts(made: VerifierSession) -> list[int]:
-        known, ids = Prefix(made.prefix[0:]), list[int]()
-        for _ in range(count):
-            right = made.sampler.after(known[0:]).choose(row(known.crc), len(known))
-            ids.append(right if luck.random() < 0.75 else luck.randrange(1, n_vocab))
-            known.extend(ids[-1:])
-        return ids
+        known = Prefix(made.prefix[0:])
+        for _ in range(3):
+            sampler = made.sampler.after(known[0:])
+            draft = sampler.choose(row(known.crc), len(known))
+            if luck.random() >= 0.75:
+                draft = luck.randrange(1, n_vocab)
+            known.extend([draft])
+        return known[len(made.prefix) :]
 
     return drafts

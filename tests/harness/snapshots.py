@@ -1,5 +1,6 @@
 """Snapshots of the daemons after some work, as `/stats` answers them."""
 
+from dataclasses import replace
 from random import Random
 
 from fuzz.oracle import row
@@ -42,16 +43,15 @@ def peer(name="mac:7"):
     """Return a drafter that has answered a PING after 5 ms."""
     greeting = hello(name, engine="llama", model="small.gguf")
     made = DrafterPeer(identity=name.encode(), hello=greeting, link=Link(0.0))
-    made.link.pong(made.link.ping(1.0), 0.25, 1.005)
+    number = made.link.ping(1.0)
+    made.link.pong(number, 0.25, 1.005)
     return made
 
 
-def end(stats, reason):
-    """Count a session that ended for a reason."""
-    ended = vev.SessionEnded(
-        session=1, reason=reason, error=None, prompt_ids=(), report={}, seconds=2.0
-    )
-    stats.ended(ended)
+ENDED = vev.SessionEnded(
+    session=1, reason="stop", error=None, prompt_ids=(), report={}, seconds=2.0
+)
+NOW = 152.0
 
 
 def generated():
@@ -63,10 +63,27 @@ def generated():
     return machine
 
 
-def core_report(machine, sessions, peers, now):
-    """Return the report of a core that has so many sessions, all like one."""
-    return vev.CoreReport(
-        sessions=[session_row(machine, None, now)] * sessions,
+def shared(model):
+    """Return the parts that both daemons' snapshots have."""
+    traffic = WireSection()
+    traffic.rejected["magic"] += 1
+    traffic.handshake_failures["hello"] += 1
+    process = facts(ENGINE, INFO.named() | model, ADDRESS, encrypted=False)
+    return process | {"max_sessions": INFO.max_sessions, "traffic": traffic, "now": NOW}
+
+
+def verifier(sessions=1, drafters=1, ended=()):
+    """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
+    stats = VerifierStats(0.0)
+    for reason in ended:
+        stats.ended(replace(ENDED, reason=reason))
+    peers = {}
+    for number in range(drafters):
+        made = peer(f"mac:{number}")
+        peers[made.identity] = made.describe()
+    machine = generated()
+    core = vev.CoreReport(
+        sessions=[session_row(machine, None, NOW)] * sessions,
         drafters=dict.fromkeys(peers, MEASURED),
         kept=2,
         draft_n=machine.draft_n,
@@ -75,52 +92,14 @@ def core_report(machine, sessions, peers, now):
         step_s=0.034,
         steps={0: {1: 0.034}},
     )
+    parts = shared({"reproducible": False, "model_hash": None})
+    return stats.snapshot(core=core, peers=peers, live=sessions, queued=3, **parts)
 
 
-def process_facts(model):
-    return facts(ENGINE, model, ADDRESS, encrypted=False)
-
-
-def verifier(sessions=1, drafters=1, now=152.0, ended=()):
-    """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
-    stats = VerifierStats(0.0)
-    for reason in ended:
-        end(stats, reason)
-    traffic = WireSection()
-    traffic.rejected["magic"] += 1
-    traffic.handshake_failures["hello"] += 1
-    peers = {}
-    for number in range(drafters):
-        made = peer(f"mac:{number}")
-        peers[made.identity] = made.describe()
-    model = INFO.named()
-    model["reproducible"] = False
-    model["model_hash"] = None
-    return stats.snapshot(
-        max_sessions=INFO.max_sessions,
-        core=core_report(generated(), sessions, peers, now),
-        peers=peers,
-        traffic=traffic,
-        now=now,
-        live=sessions,
-        queued=3,
-        **process_facts(model),
-    )
-
-
-def drafter(now=152.0):
+def drafter():
     """Return a drafter's snapshot after one step."""
     stats = DrafterStats(0.0)
-    work = ev.WorkReport(ended=now - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
+    work = ev.WorkReport(ended=NOW - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
     stats.worked(work)
     stats.prefix_cache = PREFIX_CACHE
-    traffic = WireSection()
-    traffic.rejected["magic"] += 1
-    return stats.snapshot(
-        max_sessions=INFO.max_sessions,
-        draft_ns=[0],
-        traffic=traffic,
-        now=now,
-        verifiers=[],
-        **process_facts(INFO.named()),
-    )
+    return stats.snapshot(draft_ns=[0], verifiers=[], **shared({}))

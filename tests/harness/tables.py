@@ -9,7 +9,11 @@ import pytest
 
 def rows(text: str, **names: object) -> list[Any]:
     """Return the JSON values that follow each other in a text; `$NAME` stands for a given value."""
-    text = re.sub(r"\$([A-Z]+)", lambda found: json.dumps(names[found[1]]), text)
+
+    def written(found: re.Match[str]) -> str:
+        return json.dumps(names[found[1]])
+
+    text = re.sub(r"\$([A-Z]+)", written, text)
     decoder = json.JSONDecoder()
     found = list[Any]()
     while text := text.lstrip():

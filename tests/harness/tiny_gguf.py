@@ -13,7 +13,7 @@ HEAD = 16
 STATE = 16
 RANK = 4
 KERNEL = 4
-_MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
+MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class TinyModel:
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute`."""
-        ids = np.arange(self.n_vocab)
-        return [
-            int(i)
-            for i in (np.random.default_rng(self.permute).permutation(ids) if self.permute else ids)
-        ]
+        if not self.permute:
+            return list(range(self.n_vocab))
+        rng = np.random.default_rng(self.permute)
+        ids: list[int] = rng.permutation(self.n_vocab).tolist()
+        return ids
 
 
 def write(path: Path, model: TinyModel) -> Path:
@@ -59,10 +59,12 @@ def write(path: Path, model: TinyModel) -> Path:
     writer.add_vocab_size(model.n_vocab)
     _add_vocabulary(writer, model)
     _add_shape(writer, model)
-    rng, order = np.random.default_rng(model.seed), model.order()
+    rng = np.random.default_rng(model.seed)
+    order = model.order()
 
     def weights(rows: int, columns: int) -> NDArray[np.float32]:
-        return rng.standard_normal((rows, columns), np.float32) * np.float32(2.0 / np.sqrt(columns))
+        scale = np.float32(2.0 / np.sqrt(columns))
+        return rng.standard_normal((rows, columns), np.float32) * scale
 
     writer.add_tensor("token_embd.weight", weights(model.n_vocab, model.width)[order])
     norm = "token_embd_norm" if model.arch == "lfm2" else "output_norm"
@@ -73,7 +75,8 @@ def write(path: Path, model: TinyModel) -> Path:
             values = weights(rows, columns) if columns else np.ones(rows, np.float32)
             writer.add_tensor(f"blk.{layer}.{name}", values)
         if model.arch == "mamba":
-            writer.add_tensor(f"blk.{layer}.ssm_a", -np.ones((2 * model.width, STATE), np.float32))
+            decay = -np.ones((2 * model.width, STATE), np.float32)
+            writer.add_tensor(f"blk.{layer}.ssm_a", decay)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -89,43 +92,43 @@ def byte_alphabet() -> list[str]:
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    normal = [*byte_alphabet(), *("".join(merge) for merge in _MERGES)]
-    special = [EOS.decode(), USER_DEFINED.decode()]
-    words = [
-        f"{'w' if index < model.words - model.foreign else 'x'}{index:02}"
-        for index in range(model.words)
-    ]
-    unused = [
-        f"<unused{index}>"
-        for index in range(model.n_vocab - len(normal) - len(special) - len(words))
-    ]
-    types = [gguf.TokenType.NORMAL] * len(normal) + [
-        gguf.TokenType.CONTROL,
-        gguf.TokenType.USER_DEFINED,
-    ]
-    types += [gguf.TokenType.NORMAL] * len(words) + [gguf.TokenType.UNUSED] * len(unused)
-    tokens, order = [*normal, *special, *words, *unused], model.order()
+    tokens = [*byte_alphabet(), *map("".join, MERGES)]
+    types = [gguf.TokenType.NORMAL] * len(tokens)
+    eos = len(tokens)
+    tokens += [EOS.decode(), USER_DEFINED.decode()]
+    types += [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
+    usual = model.words - model.foreign
+    tokens += [f"w{index:02}" for index in range(usual)]
+    tokens += [f"x{index:02}" for index in range(usual, model.words)]
+    types += [gguf.TokenType.NORMAL] * model.words
+    unused = model.n_vocab - len(tokens)
+    tokens += [f"<unused{index}>" for index in range(unused)]
+    types += [gguf.TokenType.UNUSED] * unused
+    order = model.order()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(model.pre)
     writer.add_token_list([tokens[i] for i in order])
     writer.add_token_types([types[i] for i in order])
-    writer.add_token_merges([" ".join(merge) for merge in _MERGES])
-    writer.add_eos_token_id(order.index(len(normal)))
+    writer.add_token_merges(list(map(" ".join, MERGES)))
+    writer.add_eos_token_id(order.index(eos))
     writer.add_add_bos_token(False)
     if model.chat:
         writer.add_chat_template(model.chat)
 
 
 def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    heads = model.width // HEAD
-    writer.add_feed_forward_length(0 if model.arch == "mamba" else 2 * model.width)
-    writer.add_head_count(0 if model.arch == "mamba" else heads)
+    inner = 2 * model.width
     if model.arch == "mamba":
+        writer.add_feed_forward_length(0)
+        writer.add_head_count(0)
         writer.add_ssm_conv_kernel(KERNEL)
-        writer.add_ssm_inner_size(2 * model.width)
+        writer.add_ssm_inner_size(inner)
         writer.add_ssm_state_size(STATE)
         writer.add_ssm_time_step_rank(RANK)
         return
+    heads = model.width // HEAD
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
     writer.add_rope_dimension_count(HEAD)
     if model.arch == "lfm2":
         writer.add_head_count_kv([heads * (layer % 2) for layer in range(model.layers)])
@@ -136,7 +139,8 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
     """Return name, rows and columns of a layer's tensors; without columns it is ones."""
-    width, inner = model.width, 2 * model.width
+    width = model.width
+    inner = 2 * model.width
     if model.arch == "mamba":
         convolution = [("ssm_conv1d.weight", inner, KERNEL), ("ssm_conv1d.bias", inner, 0)]
         steps = [
@@ -146,7 +150,8 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
         ]
         ways = [("ssm_in.weight", 2 * inner, width), *convolution, *steps, ("ssm_d", inner, 0)]
         return [("attn_norm.weight", width, 0), *ways, ("ssm_out.weight", width, inner)]
-    mixed = [(f"attn_{name}.weight", width, width) for name in ("q", "k", "v", "output")]
+    names = ("q", "k", "v", "output")
+    mixed = [(f"attn_{name}.weight", width, width) for name in names]
     if model.arch == "lfm2":
         mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
         if layer % 2 == 0:

@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
 from harness.tables import rows
-from harness.tiny_gguf import byte_alphabet
+from harness.tiny_gguf import MERGES, byte_alphabet
 
 N_VOCAB = 320
 WINDOW = 16
@@ -39,33 +39,33 @@ KINDS = {
 }
 
 
-def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
+def write(folder: Path, kind: str, *, quantised: bool = False) -> Path:
     """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py.
 
     Returns `folder`.
     """
-    config, weights = _random(KINDS[kind], seed, quantised)
+    config, weights = _random(KINDS[kind], quantised)
     return _save(folder, config, weights)
 
 
-def _random(
-    config: dict[str, Any], seed: int, quantised: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _random(config: dict[str, Any], quantised: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     shapes = tree_flatten(model.parameters())
     weights = [(name, mx.array(_values(values, rng))) for name, values in shapes]
     model.load_weights(weights)
     if quantised:
         model, config = quantize_model(model, config, group_size=64, bits=8)
-    return config, {name: np.array(values) for name, values in tree_flatten(model.parameters())}
+    parameters = tree_flatten(model.parameters())
+    return config, {name: np.array(values) for name, values in parameters}
 
 
 def _values(like: Any, rng: np.random.Generator) -> Any:
     if like.ndim < 2:
         return np.array(like.astype(mx.float32))
-    scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
+    inputs = np.prod(like.shape[1:])
+    scale = np.float32(2.0 / np.sqrt(inputs))
     return rng.standard_normal(like.shape, np.float32) * scale
 
 
@@ -89,10 +89,9 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path
     from safetensors.numpy import save_file  # noqa: PLC0415 - comes with mlx-lm
 
     save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
-    pieces = [*byte_alphabet(), "he", "ll", "th", "the"]
+    pieces = [*byte_alphabet(), *map("".join, MERGES)]
     vocabulary = {piece: token for token, piece in enumerate(pieces)}
-    merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
-    model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": MERGES}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
     files = {
         "config": config,

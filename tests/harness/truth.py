@@ -51,8 +51,9 @@ def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits
     last = len(ids) - 1
     most = min(engine.info.n_batch, 128)
     for at in range(held, last, most):
-        engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
-    [rows] = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])
+        part = tuple(ids[at : min(at + most, last)])
+        engine.decode([Span(0, at, part, logits=False)])
+    [rows] = engine.decode([Span(0, last, (ids[last],), logits=True)])
     assert rows is not None
     row: Logits = rows[0]
     return row
@@ -79,6 +80,7 @@ def surprise(numbers: Sequence[float], bins: int) -> float:
     """
     expected = len(numbers) / bins
     counts, _ = np.histogram(numbers, bins, (0.0, 1.0))
-    reduced = float(((counts - expected) ** 2 / expected).sum()) / (bins - 1)
+    chi_square = float(((counts - expected) ** 2).sum()) / expected
+    reduced = chi_square / (bins - 1)
     spread = 2 / (9 * (bins - 1))
     return float((reduced ** (1 / 3) - (1 - spread)) / sqrt(spread))

@@ -76,7 +76,9 @@ class HonestDrafter:
         assert 0 < len(step.ids) <= self.setup.n_batch
         self.memory.trim(step.position)
         self.memory.append(step.ids)
-        guess, proposal = self.guess() if step.guess else (None, None)
+        guess = proposal = None
+        if step.guess:
+            guess, proposal = self.guess()
         self.busy = True
         end = clock.now + self.setup.seconds * step.guess
         clock.at(end, lambda: self.finish(step, guess, proposal))

@@ -14,12 +14,10 @@ from harness.loops import (
     request,
     truth,
     until,
-    welcome,
 )
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
-from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"
@@ -28,18 +26,19 @@ TEXT = tuple(truth(20))
 
 
 class Told:
-    """A session of TEXT at a scripted verifier, in frames, after the ids that the OPEN has."""
+    """A session of TEXT at a scripted verifier, in frames, after the ids that the OPEN has.
 
-    def __init__(self, router: Scripted, order: m.Open, session: int = 4, said: int = 0) -> None:
+    order: the OPEN if it has come already.
+    """
+
+    def __init__(self, router: Scripted, order: m.Open | None = None, session: int = 4) -> None:
         self.router = router
         self.session = session
-        self.order = order
-        ids = tuple(order.ids) or PROMPT
-        if said:
-            ids = (*PROMPT, *TEXT[:said])
+        self.order = order or router.expect(m.Open)
+        ids = tuple(self.order.ids) or PROMPT
         self.known = Prefix(ids)
-        options = order.options | {"temperature": 0}
-        opened = m.Opened(session, order.ref, len(PROMPT), options)
+        options = self.order.options | {"temperature": 0}
+        opened = m.Opened(session, self.order.ref, len(PROMPT), options)
         router.say(opened, m.Sync(session, 0, 0, ids, 0))
 
     def more(self, count: int, *, logprobs: bool = False) -> "Told":
@@ -49,9 +48,8 @@ class Told:
         ids = TEXT[begin : begin + count]
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
         if logprobs:
-            values = [-float(at) for at in range(begin, begin + len(ids))]
-            frame = m.Logprobs(session=self.session, base=base, chosen=values)
-            self.router.say(frame)
+            values = [-float(begin + at) for at in range(len(ids))]
+            self.router.say(m.Logprobs(session=self.session, base=base, chosen=values))
         self.known.extend(ids)
         return self
 
@@ -65,9 +63,7 @@ class Told:
 def back(router: Scripted, **changes: object) -> None:
     """Let the verifier go away, and come back, or another in its place."""
     router.say(m.Bye())
-    router.expect(m.Hello)
-    changes.setdefault("verifier", "w")
-    router.say(welcome(**changes))
+    router.welcomes(**({"verifier": "w"} | changes))
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
@@ -75,19 +71,17 @@ def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: i
     return replace(order, name=name, n_prompt=len(PROMPT))
 
 
-def by_name(ref: int, name: str = NAME) -> m.Open:
-    return replace(ask_for(ref), name=name, adopt=True)
+def by_name(ref: int) -> m.Open:
+    return replace(ask_for(ref), name=NAME, adopt=True)
 
 
-def asked(max_tokens: int = 200, timeout: float = PATIENCE) -> Request:
-    made = request(max_tokens, None)
+def asked(timeout: float = PATIENCE) -> Request:
+    made = request(len(TEXT), None)
     return replace(made, id=NAME, reconnect_timeout=timeout)
 
 
-def wanted(name: str = NAME) -> Request:
-    made = request(1, ids=())
-    made = replace(made, prompt_ids=None, reconnect_timeout=PATIENCE)
-    return replace(made, id=name, named_only=True)
+def wanted() -> Request:
+    return replace(asked(), prompt_ids=None, named_only=True)
 
 
 def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
@@ -115,5 +109,4 @@ def kept(verifier: Running, count: int = 1) -> None:
 
 
 def slow(max_sessions: int = 8) -> Flaky:
-    settings = SimSettings(step_ms=2, max_sessions=max_sessions)
-    return Flaky(settings)
+    return Flaky(step_ms=2, max_sessions=max_sessions)

@@ -26,6 +26,7 @@ from harness.loops import (
     until,
     welcomed,
 )
+from harness.tables import cases
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
@@ -46,7 +47,7 @@ def test_engine_failure_ends_the_session_only(bench, role):
 
     The client gets the engine's error, and the place serves the next request.
     """
-    engine = Flaky(SimSettings(max_sessions=1))
+    engine = Flaky(max_sessions=1)
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
     asked, draft_n, begins = (
@@ -59,34 +60,48 @@ def test_engine_failure_ends_the_session_only(bench, role):
     asked.ask(request(3)).whole(3)
 
 
+class FlakyDrafter(SimDrafter):
+    """A draft model that fails after some predictions."""
+
+    left = 3
+
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        self.left -= 1
+        if self.left < 0:
+            raise EngineError("out of memory")
+        return super().predict(asks)
+
+
 def test_draft_engine_failure_changes_nothing(bench):
     """A draft model that fails is given up for that session: the text is whole, at both sockets."""
     verifier = bench.verifier()
-    engine = loops.FlakyDrafter(SimSettings())
+    engine = FlakyDrafter(SimSettings())
     drafter = bench.drafter(engine)
     attach(verifier, drafter)
     for asked in (verifier, drafter):
         engine.left = 3
-        client = asked.ask(request(60))
-        client.whole(60)
+        asked.ask(request(60)).whole(60)
 
 
 def test_a_hosts_name_is_told_to_those_that_know_it(bench):
     """With it anybody could claim to take all cores of the verifier's host."""
     bench.verifier()
-    for host, told in ((host_id(), host_id()), ("", ""), ("another", "")):
+    told = dict.fromkeys(["", "another"], "")
+    told[host_id()] = host_id()
+    for host in told:
         drafter = bench.dealer(known=False)
         drafter.say(loops.hello(host=host, cpu_threads=1))
         answer = drafter.expect(m.Welcome)
-        assert answer.host == told
+        assert answer.host == told[host]
 
 
 class HeldTarget(Flaky):
     """A target that is let on by the test, a step at a time."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
-        self.begun, self.go_on = threading.Event(), threading.Semaphore(0)
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.go_on = threading.Semaphore(0)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
         self.begun.set()
@@ -96,7 +111,7 @@ class HeldTarget(Flaky):
 
 def test_a_first_token_does_not_wait_for_more(bench):
     """Fast tokens do, here for good; the end of a text brings them all."""
-    engine = HeldTarget(SimSettings())
+    engine = HeldTarget()
     verifier = bench.verifier(engine)
     verifier.dozes(10 * PATIENCE)
     engine.go_on.release(1 + 200)
@@ -117,13 +132,13 @@ def test_a_first_token_does_not_wait_for_more(bench):
 PARAMS = replace(request().params, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'))
 
 
-@pytest.mark.parametrize(
-    ("sampling", "why"),
-    [
-        ({"strategy": "probabilistic"}, "strategy probabilistic does not go with a grammar"),
-        ({"strategy": "threshold"}, "strategy threshold does not go with a grammar"),
-        ({"logit_bias": ((99999, 1.0),)}, "logit_bias names token 99999"),
-    ],
+@cases(
+    "sampling, why",
+    """
+    [{"strategy": "probabilistic"}, "strategy probabilistic does not go with a grammar"]
+    [{"strategy": "threshold"}, "strategy threshold does not go with a grammar"]
+    [{"logit_bias": [[99999, 1.0]]}, "logit_bias names token 99999"]
+    """,
 )
 def test_what_the_target_cannot_go_on_with_is_refused(bench, sampling, why):
     params = replace(PARAMS, sampling=replace(PARAMS.sampling, **sampling))
@@ -154,7 +169,7 @@ def test_a_bye_concerns_its_sender_only(bench):
 
     One that it drafted for is another's now, and that one's own goes on.
     """
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)), link=partial(Link, silence=1e9))
+    verifier = bench.verifier(Flaky(step_ms=2), link=partial(Link, silence=1e9))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
     announced = leaving.expect(m.Opened)
@@ -173,7 +188,8 @@ def test_a_bye_concerns_its_sender_only(bench):
 
 def test_a_bye_of_a_stranger(bench):
     """Whoever was never attached, or has left, is not asked for a HELLO."""
-    verifier, stranger = bench.verifier(), bench.dealer(known=False)
+    verifier = bench.verifier()
+    stranger = bench.dealer(known=False)
     for _ in range(2):
         stranger.say(m.Bye(), m.Bye())
         stranger.hello()
@@ -209,7 +225,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
     """A drafter at the first chunk, of at most 8 ids, of a prompt of 4000, and its verifier."""
     engine = HeldDrafter(SimSettings(n_batch=8))
     router, drafter = welcomed(bench, engine)
-    router.say(m.Opened(5, 0, 4000, {"temperature": 0}), m.Sync(5, 0, 0, (65,) * 4000, 4))
+    router.opens(5, (65,) * 4000)
     assert engine.begun.get(timeout=PATIENCE) == 8
     yield router, drafter, engine
     engine.go_on.release(10_000)
@@ -224,13 +240,12 @@ def test_a_long_prefill_has_heartbeats(held):
     router, running, engine = held
     for number in range(5):
         stood = running.progress
-        router.say(m.Ping(100 + number))  # or the verifier would take it for dead
-        while router.expect(m.Pong).number != 100 + number:
-            pass
+        router.ping(100 + number)  # or the verifier would take it for dead
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     client = running.ask(request())
-    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}), m.Ping(1))
-    router.expect(m.Pong)
+    ref = router.expect(m.Open).ref
+    router.say(m.Opened(6, ref, len(PROMPT), {"temperature": 0}))
+    router.ping(1)
     running.cancel(client)
     assert router.expect(m.Close).session == 6
     running.stuck_after(0.0)
@@ -248,13 +263,13 @@ def test_a_verifier_that_hangs_is_silent(bench):
 
     Once that has taken far too long it does neither, until it is over.
     """
-    engine = HeldTarget(SimSettings())
-    verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
+    engine = HeldTarget()
+    verifier = bench.verifier(engine, link=partial(Link, silence=1e9))
+    peer = bench.dealer()
     client = verifier.ask(request(20))
     assert engine.begun.wait(PATIENCE)
-    peer.say(m.Ping(1))
+    peer.ping(1)
     peer.answers = False
-    assert peer.expect(m.Pong).number == 1
     verifier.stuck_after(0.0)
     stood = verifier.progress
     peer.say(m.Ping(2), loops.hello("again"))
@@ -264,8 +279,7 @@ def test_a_verifier_that_hangs_is_silent(bench):
     engine.go_on.release(10_000)
     client.whole(20)
     verifier.stuck_after(PATIENCE)
-    peer.say(m.Ping(3))
-    assert peer.expect(m.Pong).number == 3
+    peer.ping(3)
     until(lambda: verifier.progress > stood + 1, "it gets on")
 
 
@@ -279,8 +293,9 @@ def test_a_flood_while_a_step_runs(held):
     router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 540)  # 8.6 MB
 
     def told() -> None:
-        router.say(m.Truth(5, len(known), known.crc, (66,) * 64, 4))
-        known.extend((66,) * 64)
+        more = (66,) * 64
+        router.say(m.Truth(5, len(known), known.crc, more, 4))
+        known.extend(more)
 
     for _ in range(10):
         told()

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from harness import until
-from harness.loops import Bench, Running, request, welcome, welcomed
+from harness.loops import Bench, Running, request, welcomed
 from harness.ports import free_port
+from harness.tables import cases
 from named_texts import back
 
 from specmesh.daemons.link.names import NameLookups, look_up
-from specmesh.wire import messages as m
 
 Numbers = Callable[[], tuple[str, ...]]
 
@@ -114,8 +114,7 @@ def test_a_resolver_that_goes_away(bench, names):
     until(lambda: "nobody knows it" in drafter.trouble, "the name is not known")
     names.known["big.test"] = lambda: ("127.0.0.1",)
     router = bench.router()
-    router.expect(m.Hello)
-    router.say(welcome())
+    router.welcomes()
     until(lambda: drafter.welcome, "it is found")
     names.known["big.test"] = tuple
     back(router)
@@ -141,8 +140,7 @@ def test_a_link_that_stands_is_not_looked_up(bench, names):
     asked = names.asked["big.test"]
     names.known["big.test"] = lambda: ("127.0.0.9",)
     for number in range(4):
-        router.say(m.Ping(number))
-        router.expect(m.Pong)
+        router.ping(number)
     assert names.asked["big.test"] == asked
     assert drafter.welcome
 
@@ -161,16 +159,16 @@ def test_no_thread_for_a_look_up(monkeypatch):
     assert [getattr(one, "trouble", "") for one in found] == ["can't start new thread"] * 2
 
 
-@pytest.mark.parametrize(
-    ("address", "number"),
-    [
-        (("192.0.2.7", 0), "192.0.2.7"),
-        (("2001:db8::7", 0, 0, 0), "2001:db8::7"),
-        (("fe80::7", 0, 0, 4), "fe80::7%4"),
-    ],
+@cases(
+    "address, number",
+    """
+    [["192.0.2.7", 0], "192.0.2.7"]
+    [["2001:db8::7", 0, 0, 0], "2001:db8::7"]
+    [["fe80::7", 0, 0, 4], "fe80::7%4"]
+    """,
 )
 def test_numbers_keep_their_zone(monkeypatch, address, number):
     """A link-local number is one machine on each link."""
-    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", address)] * 2
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", tuple(address))] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     assert look_up("big.test").numbers == (number,)

@@ -1,42 +1,26 @@
 """Clients that ask for much of the shared resources, and one that asks for little."""
 
 import json
-import threading
 from collections.abc import Sequence
 
 import pytest
-from harness.loops import PATIENCE, Flaky, Hearing, Running, request
+from harness.loops import PATIENCE, Flaky, Hearing, Running, SlowReader, request
 
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
 from specmesh.engines import grammar
-from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import PromptTooLong, RequestError
 
-ALICE, BOB = ("alice",), ("bob",)
+ALICE = ("alice",)
+BOB = ("bob",)
 LONG = 8000  # tokens that nobody waits for
 
 
-class Reader(Flaky):
-    """A target that reads no text until it may, and notes the order in which it did. reading: the
-    first text is being read."""
-
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings)
-        self.reading, self.go_on = threading.Event(), threading.Event()
-        self.order: list[str] = []
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        self.order.append(text[:2])
-        self.reading.set()
-        assert self.go_on.wait(PATIENCE)
-        return super().encode(text[:9])
-
-    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
-        return "".join(message.content for message in messages)
+def is_long(text: str) -> bool:
+    return len(text) > 9
 
 
 def text(prompt: str, form: Grammar | None = None) -> Request:
@@ -48,13 +32,14 @@ def schema(value: object) -> Grammar:
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
-SLOW = {"allOf": [{"type": "string", "pattern": f"^.*a{n}.{{0,{3 * n}}}b.*$"} for n in range(40)]}
+PATTERNS = [f"^.*a{number}.{{0,{3 * number}}}b.*$" for number in range(40)]
+SLOW = {"allOf": [{"type": "string", "pattern": pattern} for pattern in PATTERNS]}
 """It takes more than the compiler may."""
 
 
 def test_prompts_are_encoded_in_turn(bench):
     """One client's many delay another's by one of them."""
-    engine = Reader(SimSettings(max_sessions=8))
+    engine = SlowReader(max_sessions=8)
     verifier = bench.verifier(engine)
     mine = [verifier.ask(text(f"a{number}"), ALICE) for number in range(6)]
     assert engine.reading.wait(PATIENCE)
@@ -64,15 +49,12 @@ def test_prompts_are_encoded_in_turn(bench):
     for client in (*mine, theirs):
         client.end()
     assert engine.order.index("b0") <= 2
-    assert [name for name in engine.order if name != "b0"] == [f"a{n}" for n in range(6)]
+    engine.order.remove("b0")
+    assert engine.order == sorted(engine.order)
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
-    class LongReader(Reader):
-        def encode(self, text: str, *, special: bool = True) -> list[int]:
-            return super().encode(text) if len(text) > 9 else Flaky.encode(self, text)
-
-    engine = LongReader(SimSettings(n_ctx=10 * PROMPT_SIZES[0]))
+    engine = SlowReader(is_long, n_ctx=10 * PROMPT_SIZES[0])
     verifier = bench.verifier(engine)
     mine = verifier.ask(text("a" * PROMPT_SIZES[0]), ALICE)
     assert engine.reading.wait(PATIENCE)
@@ -83,7 +65,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(bench):
 
 
 def test_a_text_that_cannot_fit_is_not_encoded(bench):
-    engine = Reader(SimSettings(n_ctx=100))
+    engine = SlowReader(is_long, n_ctx=100)
     error = bench.verifier(engine).ask(text("a" * 5000)).error()
     assert isinstance(error, PromptTooLong)
     assert "your prompt has at least 5000 tokens" in str(error)
@@ -92,12 +74,13 @@ def test_a_text_that_cannot_fit_is_not_encoded(bench):
 
 def test_a_small_schema_does_not_wait_for_slow_ones(bench):
     verifier = bench.verifier()
-    slow = [
-        verifier.ask(text("a", schema(SLOW | {"title": str(number)})), ALICE) for number in range(8)
-    ]
-    small = verifier.ask(text("b", schema({"type": "integer"})), BOB)
-    small.end()
-    assert all(client.empty() for client in slow)
+    slow = list[Hearing]()
+    for number in range(8):
+        form = schema(SLOW | {"title": str(number)})
+        slow.append(verifier.ask(text("a", form), ALICE))
+    verifier.ask(text("b", schema({"type": "integer"})), BOB).end()
+    for client in slow:
+        assert client.empty()
     cancel(verifier, slow)
 
 
@@ -114,24 +97,22 @@ def cancel(verifier: Running, clients: Sequence[Hearing]) -> None:
         verifier.cancel(client)
 
 
-def test_one_clients_texts_leave_a_session_to_others(bench):
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
-    mine = [verifier.ask(request(LONG), ALICE) for _ in range(8)]
-    verifier.ask(request(40), BOB).whole(40)
-    cancel(verifier, mine)
+ONE_CONNECTION = [ALICE] * 8
+ONE_KEY = [("key", connection) for connection in range(8)]
 
 
-def test_many_connections_with_one_key_are_one_client(bench):
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)))
-    mine = [verifier.ask(request(LONG), ("key", connection)) for connection in range(8)]
+@pytest.mark.parametrize("tenants", [ONE_CONNECTION, ONE_KEY], ids=["connection", "key"])
+def test_one_clients_texts_leave_a_session_to_others(bench, tenants):
+    """Many connections with one key are one client."""
+    verifier = bench.verifier(Flaky(max_sessions=4, step_ms=1))
+    mine = [verifier.ask(request(LONG), tenant) for tenant in tenants]
     verifier.ask(request(40), BOB).whole(40)
     cancel(verifier, mine)
 
 
 @pytest.mark.parametrize("max_sessions", [1, 4])
 def test_a_short_text_waits_for_no_long_one(bench, max_sessions):
-    settings = SimSettings(max_sessions=max_sessions, step_ms=1)
-    verifier = bench.verifier(Flaky(settings, guests=1))
+    verifier = bench.verifier(Flaky(guests=1, max_sessions=max_sessions, step_ms=1))
     busy = [verifier.ask(request(LONG), (number,)) for number in range(max_sessions)]
     for client in busy:
         client.heard(1)
@@ -143,7 +124,7 @@ def test_a_short_text_waits_for_no_long_one(bench, max_sessions):
 
 def test_a_guest_goes_on_where_it_was_left(bench):
     """Its sequence is another's afterwards, and a prompt is cached there as in any."""
-    verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=1), guests=1))
+    verifier = bench.verifier(Flaky(guests=1, max_sessions=1, step_ms=1))
     long = verifier.ask(request(LONG), ALICE)
     long.heard(1)
     for _ in range(3):
@@ -155,7 +136,8 @@ def test_a_guest_goes_on_where_it_was_left(bench):
 def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
     """What it needs of the vocabulary, which takes seconds of every thread, is made before the
     daemon serves."""
-    target, made = SimVerifier(SimSettings()), list[object]()
+    target = Flaky()
+    made = list[object]()
     monkeypatch.setattr(grammar, "_Tokens", made.append)
     limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
     encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)

@@ -29,7 +29,7 @@ def _empty_sequences(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue(name).trim(seq, 0)
 
 
-@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.TINY)])
+@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
     if request.param == "sim":
@@ -46,11 +46,9 @@ def all_at_once(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[n
     return rows
 
 
-def one_by_one(
-    engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0
-) -> NDArray[np.float32]:
+def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[np.float32]:
     rows = list[NDArray[np.float32]]()
-    for at, token in enumerate(ids, position):
+    for at, token in enumerate(ids):
         rows += step(engine, span(seq, at, [token]))
     return np.concatenate(rows)
 
@@ -80,8 +78,9 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 class TestVerifier:
     def test_shape(self, verifier):
-        spans = [span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)]
-        wanted, unwanted = verifier.decode(spans)
+        asked = span(0, 0, [40, 41, 42])
+        unasked = span(1, 0, [40], logits=False)
+        wanted, unwanted = verifier.decode([asked, unasked])
         assert wanted.shape == (3, len(verifier.tokenizer.vocabulary))
         assert wanted.dtype == np.float32
         assert unwanted is None
@@ -206,8 +205,8 @@ class TestVerifier:
 
 
 SIMPLE = ["sim", "ngram", "remapped"]
-LLAMA = contract.model_params(*contract.TINY)
-MLX = [pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS]
+LLAMA = contract.model_params(*contract.GGUF)
+MLX = contract.model_params(*contract.MLX_KINDS)
 
 
 @pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
@@ -280,8 +279,9 @@ class TestDrafter:
         asks = [Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)]
         assert drafter.predict(asks) == firsts
         unasked = Ask(0, (44,), None)
-        asks = [Ask(2, (44,), GREEDY), unasked, Ask(1, (44,), GREEDY)]
-        assert drafter.predict(asks) == [seconds[2], None, seconds[1]]
+        last = Ask(2, (44,), GREEDY)
+        middle = Ask(1, (44,), GREEDY)
+        assert drafter.predict([last, unasked, middle]) == [seconds[2], None, seconds[1]]
 
     def test_trim_says_what_is_held(self, drafter):
         assert drafter.trim(0, 10) == 0
@@ -329,7 +329,7 @@ class TestDrafter:
             predict(drafter, seq, ids, GREEDY)
         assert predict(drafter, 0, text[19:], GREEDY) == fresh
 
-    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    @cases("seq, length", "[0, -1] [$SEQS, 0] [-1, 0]", SEQS=N_SEQ)
     def test_bad_trim(self, drafter, seq, length):
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)

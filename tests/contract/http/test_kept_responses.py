@@ -21,36 +21,41 @@ def message(size: int, role: str = "user") -> ChatMessage:
     return ChatMessage(role, f"{next(NAMES):09}" + "x" * (size - 9))
 
 
-def keep(kept: KeptResponses, before: str | None, *messages: ChatMessage) -> str:
-    """Keep a response that adds these messages to the chat of another; return its name."""
-    conversation = GrowingChat(kept.get(before).part if before else None)
-    for added in messages:
-        conversation.add(added)
+def finish(kept: KeptResponses, conversation: GrowingChat) -> str:
+    """Keep a response with this chat; return its name."""
     name = f"resp_{next(NAMES):032}"
     kept.keep(name, "{}", conversation.part(conversation.size))
     return name
 
 
-def texts(kept: KeptResponses, name: str) -> list[str]:
-    return [message.content for message in kept.get(name).part.whole()]
+def keep(kept: KeptResponses, before: str | None, *messages: ChatMessage) -> str:
+    """Keep a response that adds these messages to the chat of another; return its name."""
+    conversation = GrowingChat(kept.get(before).part if before else None)
+    for added in messages:
+        conversation.add(added)
+    return finish(kept, conversation)
+
+
+def chat(kept: KeptResponses, name: str) -> list[ChatMessage]:
+    return list(kept.get(name).part.whole())
 
 
 def held(kept: KeptResponses, names: list[str]) -> int:
     """Return the bytes of the messages that are reached from these responses, each text once."""
     found = dict[int, int]()
     for name in names:
-        for message in kept.get(name).part.whole():
+        for message in chat(kept, name):
             found[id(message)] = sys.getsizeof(message)
             found[id(message.content)] = sys.getsizeof(message.content)
     return sum(found.values())
 
 
 def test_a_chat_of_many_responses_is_kept_once():
-    kept, names = KeptResponses(100), list[str]()
+    kept = KeptResponses(100)
+    names = [keep(kept, None, message(1000))]
     for _ in range(18):
-        before = names[-1] if names else None
-        names.append(keep(kept, before, message(100_000), message(1000, "assistant")))
-    assert len(texts(kept, names[-1])) == 36
+        names.append(keep(kept, names[-1], message(100_000), message(1000, "assistant")))
+    assert len(chat(kept, names[-1])) == 37
     assert kept.size == pytest.approx(held(kept, names), rel=0.02)
 
 
@@ -69,20 +74,22 @@ def test_bytes_are_bounded_and_the_oldest_go_first():
     for name in names[:-9]:
         with pytest.raises(RequestError, match="10 MiB together"):
             kept.get(name)
-    assert [len(texts(kept, name)) for name in names[-9:]] == [1] * 9
+    for name in names[-9:]:
+        assert len(chat(kept, name)) == 1
 
 
 def test_a_long_chain_is_not_kept_beyond_all_bounds():
     """One that has no room by itself is not kept, and takes nobody's."""
-    kept, name = KeptResponses(1000, 10 * MIB), None
+    kept = KeptResponses(1000, 10 * MIB)
+    name = None
     other = keep(kept, None, message(1000))
     for _ in range(9):
         name = keep(kept, name, message(MIB))
-    assert len(texts(kept, name)) == 9
+    assert len(chat(kept, name)) == 9
     late = keep(kept, keep(kept, name, message(1000)), message(MIB))
     with pytest.raises(RequestError):
         kept.get(late)
-    assert len(texts(kept, other)) == 1
+    assert len(chat(kept, other)) == 1
     assert kept.size <= 10 * MIB
 
 
@@ -93,7 +100,7 @@ def test_what_is_forgotten_makes_room_once_nobody_needs_it():
     whole = kept.size
     kept.forget(first)
     assert kept.size == pytest.approx(whole, rel=0.01)
-    assert len(texts(kept, second)) == 2
+    assert len(chat(kept, second)) == 2
     kept.forget(second)
     assert kept.size == 0
 
@@ -103,8 +110,7 @@ def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
     conversation = GrowingChat(kept.get(keep(kept, None, message(MIB))).part)
     kept.forget(next(iter(kept._kept)))
     conversation.add(message(10))
-    kept.keep("resp_late", "{}", conversation.part(conversation.size))
-    assert len(texts(kept, "resp_late")) == 2
+    assert len(chat(kept, finish(kept, conversation))) == 2
     assert kept.size > MIB
 
 
@@ -115,21 +121,20 @@ def test_a_turn_that_goes_on_changes_no_earlier_response():
     first = keep(kept, None, ChatMessage("assistant", "", tool_calls=(call,)))
     conversation = GrowingChat(kept.get(first).part)
     conversation.add_call(call)
-    kept.keep("resp_second", "{}", conversation.part(conversation.size))
-    lengths = [len(kept.get(name).part.whole()[0].tool_calls) for name in (first, "resp_second")]
-    assert lengths == [1, 2]
+    second = finish(kept, conversation)
+    assert len(chat(kept, first)[0].tool_calls) == 1
+    assert len(chat(kept, second)[0].tool_calls) == 2
 
 
 def test_the_api_counts_what_bodies_bring():
     """Of the body's items, and of the response that repeats its instructions."""
-    kept, daemon = KeptResponses(100), FakeDaemon(*EVENTS)
-    previous = None
+    daemon = FakeDaemon(*EVENTS)
+    daemon.kept = KeptResponses(100)
+    body = {"input": "x" * 100_000, "instructions": "y" * 50_000}
     for _ in range(5):
-        body = {"input": "x" * 100_000, "instructions": "y" * 50_000}
-        if previous:
-            body["previous_response_id"] = previous
-        previous = ask(daemon, "/v1/responses", body, kept=kept).json()["id"]
-    assert 5 * 150_000 < kept.size < 5 * 160_000
+        answer = ask(daemon, "/v1/responses", body)
+        body["previous_response_id"] = answer.json()["id"]
+    assert 5 * 150_000 < daemon.kept.size < 5 * 160_000
 
 
 def test_nothing_is_counted_where_nothing_is_kept():

@@ -12,7 +12,8 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from asgi_calls import EVENTS, FakeDaemon, call
+from asgi_calls import EVENTS, Answer, FakeDaemon, ask, call, post
+from harness.tables import cases, each
 
 from bench.body_shapes import Shape, chats, completions, others, responses
 from specmesh.api import app, json_text
@@ -30,7 +31,8 @@ from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import RequestError
 
 TARGET = SimVerifier(SimSettings())
-SHORT, LONG = 12_000, 24_000
+SHORT = 12_000
+LONG = 24_000
 
 
 def read(shape: Shape) -> object:
@@ -58,7 +60,8 @@ def steps_of(work: Callable[[], object]) -> int:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
         count += event == "opcode"
         return trace
 
@@ -77,25 +80,28 @@ def shapes(size: int) -> list[Shape]:
     return [*completions(size), *chats(size), *responses(size), *others(size)]
 
 
+SHAPES = list(zip(shapes(SHORT), shapes(LONG), strict=True))
+
+
 @pytest.mark.parametrize("quick", [json_text.FEW_VALUES, 0], ids=["at once", "in steps"])
-@pytest.mark.parametrize(
-    ("short", "long"), list(zip(shapes(SHORT), shapes(LONG), strict=True)), ids=lambda one: one.name
-)
+@pytest.mark.parametrize(("short", "long"), SHAPES, ids=lambda one: one.name)
 def test_twice_the_body_is_twice_the_work(monkeypatch, short, long, quick):
     monkeypatch.setattr(json_text, "FEW_VALUES", quick)
     assert steps_of(lambda: read(long)) <= 2.2 * steps_of(lambda: read(short)) + 2000
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"prompt": "x" * app.SHORT_BODY},
-        {"prompt": [1] * app.SHORT_BODY},
-        {"prompt": "x", "u": [[]] * app.SHORT_BODY},
-    ],
-    ids=["a text", "ids", "an unknown field"],
-)
-def test_a_long_body_is_read_beside_the_event_loop(monkeypatch, body):
+LONG_BODY = {"prompt": "x" * app.SHORT_BODY}
+SHORT_BODY = {"prompt": "x"}
+LONG_IDS = {"prompt": [1] * app.SHORT_BODY}
+LONG_FIELD = {"prompt": "x", "u": [[]] * app.SHORT_BODY}
+
+
+THREADS = [["bodies_0", LONG_BODY, LONG_IDS, LONG_FIELD], ["MainThread", SHORT_BODY]]
+
+
+@pytest.mark.parametrize(("thread", "body"), each(THREADS))
+def test_a_long_body_is_read_beside_the_event_loop(monkeypatch, thread, body):
+    """A short one waits for no thread."""
     threads = list[str]()
 
     def noted(raw: bytes) -> object:
@@ -103,20 +109,8 @@ def test_a_long_body_is_read_beside_the_event_loop(monkeypatch, body):
         return json_text.parse_json(raw)
 
     monkeypatch.setattr(app, "parse_json", noted)
-    asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [json.dumps(body).encode()]))
-    assert threads == ["bodies_0"]
-
-
-def test_a_short_body_waits_for_no_thread(monkeypatch):
-    threads = list[threading.Thread]()
-
-    def noted(raw: bytes) -> object:
-        threads.append(threading.current_thread())
-        return json_text.parse_json(raw)
-
-    monkeypatch.setattr(app, "parse_json", noted)
-    asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [b'{"prompt": "x"}']))
-    assert threads == [threading.main_thread()]
+    post(FakeDaemon(*EVENTS), **body)
+    assert threads == [thread]
 
 
 def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch):
@@ -133,7 +127,7 @@ def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch):
 
     async def ask_both() -> list[int]:
         served = app.create_app(daemon, KeptResponses())
-        long = json.dumps({"prompt": "x" * app.SHORT_BODY}).encode()
+        long = json.dumps(LONG_BODY).encode()
         first = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [long], app=served))
         await asyncio.sleep(0)
         short = await call(daemon, "POST", "/v1/completions", [b'{"prompt": "x"}'], app=served)
@@ -145,27 +139,23 @@ def test_short_bodies_are_answered_while_a_long_one_is_read(monkeypatch):
 
 def test_what_a_client_left_behind_is_not_read(monkeypatch):
     monkeypatch.setattr(app, "parse_json", pytest.fail)
-    gone = SimpleNamespace(behind=False, gone=True)
-    body = json.dumps({"prompt": "x" * app.SHORT_BODY}).encode()
-    answer = asyncio.run(
-        call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [body], connection=gone)
-    )
-    assert answer.status == 499
+    gone = Answer(SimpleNamespace(gone=True))
+    ask(FakeDaemon(), "/v1/completions", LONG_BODY, answer=gone)
+    assert gone.status == 499
 
 
-LONG_ARGUMENTS = {
-    "numbers": json.dumps({"a": [1] * 200_000}),
-    "lists": json.dumps({"a": [[]] * 70_000}),
-    "names": json.dumps({str(number): 1 for number in range(70_000)}),
-}
+NUMBERED = {"a": [1] * 200_000}
+LISTED = {"a": [[]] * 70_000}
+NAMED = dict.fromkeys(range(70_000), 1)
 
 
-@pytest.mark.parametrize("arguments", LONG_ARGUMENTS.values(), ids=LONG_ARGUMENTS)
+@pytest.mark.parametrize("arguments", [NUMBERED, LISTED, NAMED], ids=len)
 @pytest.mark.parametrize("form", ["qwen3_coder", "gemma4"])
-def test_long_arguments_of_a_call_are_shown_in_steps(form: str, arguments: str):
+def test_long_arguments_of_a_call_are_shown_in_steps(form: str, arguments: Json):
     """One call into C that read or wrote them all would hold up every other thread."""
-    written = steps_of(lambda: write_arguments(FORMATS[form], arguments))
-    values = arguments.count(",")
+    text = json.dumps(arguments)
+    written = steps_of(lambda: write_arguments(FORMATS[form], text))
+    values = text.count(",")
     assert written > values / json_reader.PART * 10
 
 
@@ -193,7 +183,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, text: str) -> list[object]:
     return found
 
 
-NUMBERS = ", ".join(str(number) for number in range(3000))
+NUMBERS = ", ".join(map(str, range(3000)))
 TEXTS = [
     "[]",
     "[ ]",
@@ -215,6 +205,7 @@ TEXTS = [
     "[1] 2",
     "nothing",
     "",
+    "[" * 10_000 + "]" * 10_000,
 ]
 
 
@@ -242,26 +233,22 @@ def test_half_a_surrogate_pair_is_no_text(monkeypatch, text, whole):
         assert found == (json.loads(text) if whole else json_text.HALF)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [filled * (json_text.MOST_NESTED + 1) for filled in (b"[", b"{", b"[],", b'{"a":')]
-    + [b'"",' * json_text.MOST_QUOTES],
-    ids=["lists", "objects", "empty lists", "nested", "texts"],
-)
-def test_more_than_anybody_needs_is_refused_unread(raw):
+MOST = dict.fromkeys(["[", "{", "[],", '{"a":'], json_text.MOST_NESTED + 1)
+MOST['"",'] = json_text.MOST_QUOTES
+
+
+@pytest.mark.parametrize(("part", "count"), MOST.items())
+def test_more_than_anybody_needs_is_refused_unread(part, count):
+    raw = part.encode() * count
     with pytest.raises(RequestError, match="lists and objects, or texts"):
         json_text.parse_json(raw)
 
 
-def test_a_deep_body_is_refused(monkeypatch):
-    for found in both_ways(monkeypatch, "[" * 10_000 + "]" * 10_000):
-        assert found == "the request body is nested too deeply"
-
-
-@pytest.mark.parametrize(
+@cases(
     "value",
-    [{}, {"a": "ä\n"}, {"tokens": list(range(10_000)), "b": None}, {"a": [{"id": 1}] * 5000}],
-    ids=["empty", "a text", "numbers", "objects"],
+    r'{} {"a": "ä\n"} {"tokens": $MANY, "b": null} {"a": $OBJECTS}',
+    MANY=list(range(10_000)),
+    OBJECTS=[{"id": 1}] * 5000,
 )
 def test_json_is_written_as_it_was(value):
     assert json.loads(json_text.write_json(value)) == value

@@ -1,14 +1,12 @@
 """Requests as they may be written: with a host in their target, with bodies in parts."""
 
 import json
-import socket
-from contextlib import closing, suppress
-from pathlib import Path
 
 import h11
 import pytest
+from api_sockets import HEAD, answer_to
 from asgi_calls import EVENTS, FakeDaemon
-from harness.loops import PATIENCE
+from harness.tables import cases, each
 
 from specmesh.api.request_parser import MOST_SMALL_PARTS, SMALL_PART, in_origin_form
 from specmesh.api.server import serving_api
@@ -18,62 +16,46 @@ BODY = json.dumps({"prompt": "x", "user": "y" * (MOST_SMALL_PARTS * SMALL_PART)}
 
 def in_parts(body: bytes, size: int) -> bytes:
     """Return a request whose body comes in parts of so many bytes."""
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    head += b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    parts = [body[at : at + size] for at in range(0, len(body), size)]
-    return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""])
+    request = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+    for at in range(0, len(body), size):
+        part = body[at : at + size]
+        request += b"%x\r\n%b\r\n" % (len(part), part)
+    return request + b"0\r\n\r\n"
 
 
-def answer(path: Path, request: bytes) -> bytes:
-    """Return all that is answered until the connection is closed."""
-    with closing(socket.socket(socket.AF_UNIX)) as client:
-        client.settimeout(PATIENCE)
-        client.connect(str(path))
-        answered = b""
-        with suppress(ConnectionError):  # it may be answered before all is sent
-            client.sendall(request)
-            client.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionError):
-            while part := client.recv(65536):
-                answered += part
-        return answered
+FEW_BYTES = json.dumps({"prompt": "x" * 900}).encode()
+LARGE_OR_FEW = [(BODY, SMALL_PART + 1), (FEW_BYTES, 1)]
+SMALL_AND_MANY = [(BODY, SMALL_PART // 2), (BODY[:MOST_SMALL_PARTS], 1)]
+PARTS = [[200, *LARGE_OR_FEW], [400, *SMALL_AND_MANY]]
 
 
-@pytest.mark.parametrize(
-    ("body", "size", "status"),
-    [
-        (BODY, SMALL_PART + 1, 200),
-        (BODY[:MOST_SMALL_PARTS], 1, 400),
-        (BODY, SMALL_PART // 2, 400),
-        (json.dumps({"prompt": "x" * 900}).encode(), 1, 200),
-    ],
-    ids=["long parts", "one part a byte, cut", "half as long parts", "few parts"],
-)
-def test_bodies_in_parts(tmp_path, body, size, status):
+@pytest.mark.parametrize(("status", "sent"), each(PARTS))
+def test_bodies_in_parts(tmp_path, status, sent):
     """Large parts may be many, and small ones few."""
+    body, size = sent
     with serving_api(tmp_path / "s", FakeDaemon(*EVENTS)):
-        answered = answer(tmp_path / "s", in_parts(body, size))
+        answered = answer_to(tmp_path / "s", in_parts(body, size))
     assert answered.startswith(b"HTTP/1.1 %d " % status), answered
 
 
 def test_small_parts_are_refused_by_name(tmp_path):
     with serving_api(tmp_path / "s", FakeDaemon()):
-        answered = answer(tmp_path / "s", in_parts(BODY, 1)[:200_000])
+        answered = answer_to(tmp_path / "s", in_parts(BODY, 1)[:200_000])
     assert b"parts of fewer than 256 bytes" in answered
 
 
-@pytest.mark.parametrize(
-    ("target", "origin_form"),
-    [
-        ("/v1/models?x=http://a/b", "/v1/models?x=http://a/b"),
-        ("http://localhost:80/v1/models", "/v1/models"),
-        ("HTTP://localhost:80/v1/models?a=//b", "/v1/models?a=//b"),
-        ("http://localhost:80", "/"),
-        ("http://localhost:80?a=1", "/?a=1"),
-        ("*", "*"),
-        ("ftp://localhost/x", "ftp://localhost/x"),
-        ("http:///v1/models", "http:///v1/models"),
-    ],
+@cases(
+    "target, origin_form",
+    """
+    ["/v1/models?x=http://a/b", "/v1/models?x=http://a/b"]
+    ["http://localhost:80/v1/models", "/v1/models"]
+    ["HTTP://localhost:80/v1/models?a=//b", "/v1/models?a=//b"]
+    ["http://localhost:80", "/"]
+    ["http://localhost:80?a=1", "/?a=1"]
+    ["*", "*"]
+    ["ftp://localhost/x", "ftp://localhost/x"]
+    ["http:///v1/models", "http:///v1/models"]
+    """,
 )
 def test_targets(target, origin_form):
     request = h11.Request(method="GET", target=target, headers=[("Host", "a")])
@@ -92,10 +74,10 @@ def test_a_targets_host_counts():
 def test_a_target_that_is_no_uri_is_refused(tmp_path, target):
     request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % target
     with serving_api(tmp_path / "s", FakeDaemon()):
-        assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 400 ")
+        assert answer_to(tmp_path / "s", request).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_target_with_a_host_is_answered(tmp_path):
-    request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\n\r\n"
     with serving_api(tmp_path / "s", FakeDaemon()):
-        assert answer(tmp_path / "s", request).startswith(b"HTTP/1.1 200 ")
+        assert answer_to(tmp_path / "s", request).startswith(b"HTTP/1.1 200 ")

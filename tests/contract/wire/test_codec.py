@@ -5,17 +5,17 @@ Every field of a JSON body is checked before a message exists, and before one le
 
 import json
 import tracemalloc
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
-from zlib import crc32
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz import codec
+from fuzz.frames import repaired
 from fuzz.mutants import mutants
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
@@ -73,6 +73,11 @@ BY_ANNOTATION[dict[str, object]] = objects(json_values, 4)
 BY_ANNOTATION[list[dict[str, object]]] = st.lists(objects(unicode_text, 3), max_size=3)
 
 
+def several(values, count):
+    """Return a strategy of tuples of so many values."""
+    return st.lists(values, min_size=count, max_size=count).map(tuple)
+
+
 def control(cls):
     """Return a strategy of a control message's class."""
     hints = get_type_hints(cls)
@@ -82,59 +87,42 @@ def control(cls):
     return st.builds(cls, **values)
 
 
-def with_probs(frame, drafts):
-    """Return the DRAFT_PROBS of drafts as (id, distribution)."""
-    tokens = ()
-    sizes = ()
-    support = ()
-    weights = ()
-    for drafted, distribution in drafts:
-        tokens += (drafted,)
-        sizes += (len(distribution),)
-        for token, weight in distribution:
-            support += (token,)
-            weights += (weight,)
-    return m.DraftProbs(*frame, tokens, sizes, support=support, weights=weights)
+@st.composite
+def with_probs(draw):
+    """Draw a DRAFT_PROBS."""
+    place = draw(st.tuples(u32, u32, u32))
+    sizes = draw(st.lists(st.integers(0, m.MAX_SUPPORT), max_size=6))
+    tokens = draw(several(int32, len(sizes)))
+    support = draw(several(int32, sum(sizes)))
+    weights = draw(several(u16, sum(sizes)))
+    return m.DraftProbs(*place, tokens, tuple(sizes), support=support, weights=weights)
 
 
-frames = st.tuples(u32, u32, u32)
-entries = st.tuples(int32, u16)
-drafts_with_probs = st.lists(
-    st.tuples(int32, st.lists(entries, max_size=m.MAX_SUPPORT)), max_size=6
-)
-token_messages = [
-    st.builds(m.Draft, u32, u32, u32, ids),
-    st.builds(m.Truth, u32, u32, u32, ids, draft_n=u8, accepted=u8),
-    st.builds(m.Sync, u32, u32, u32, ids, draft_n=u8),
-    st.builds(m.Nack, u32, u32, u32),
-    st.builds(with_probs, frames, drafts_with_probs),
-]
-messages = st.one_of([*token_messages, *map(control, CONTROL)])
+place = (u32, u32, u32)
+drafts = st.builds(m.Draft, *place, ids) | with_probs()
+truths = st.builds(m.Truth, *place, ids, draft_n=u8, accepted=u8)
+syncs = st.builds(m.Sync, *place, ids, draft_n=u8)
+nacks = st.builds(m.Nack, *place)
+messages = st.one_of(drafts, truths, syncs, nacks, *map(control, CONTROL))
 
 
-def vectors(*names):
-    found = list[Any]()
-    for name in names:
-        file = VECTORS / f"{name}.json"
-        content = json.loads(file.read_bytes())
-        found += content["vectors"]
-    return found
+def vectors(name):
+    file = VECTORS / f"{name}.json"
+    return json.loads(file.read_bytes())["vectors"]
 
 
-def each_vector(*names):
-    """Return a `parametrize` of the vectors of some files."""
-    return pytest.mark.parametrize("vector", vectors(*names), ids=lambda vector: vector["name"])
+def each_vector(vectors):
+    return pytest.mark.parametrize("vector", vectors, ids=lambda vector: vector["name"])
 
 
-GOLDEN = vectors("token", "control")
+GOLDEN = vectors("token") + vectors("control")
 TOLERATED = vectors("accepted")
 REJECTED = vectors("rejected")
 FRAMES = {vector["message"]: vector["hex"] for vector in GOLDEN}
 
 
 def sealed(frame):
-    checksum = crc32(frame)
-    return bytes(frame) + checksum.to_bytes(4, "little")
+    return repaired(frame + bytes(4))
 
 
 def header(kind, count=0):
@@ -156,13 +144,15 @@ def body_of(cls, **values):
 # --- golden vectors
 
 
-@each_vector("token", "control", "accepted")
+@each_vector(GOLDEN + TOLERATED)
 def test_golden_vector_both_ways(vector):
     """The bytes decode to the fields; but for tolerated frames the fields encode to the bytes."""
     name = vector["message"]
     values = vector["fields"]
     if name in TOKEN_MESSAGES:
-        values = with_tuples(values)
+        for field, value in values.items():
+            if isinstance(value, list):
+                values[field] = tuple(value)
     message = MESSAGES[name](**values)
     raw = bytes.fromhex(vector["hex"])
     assert decode(raw) == message
@@ -170,14 +160,7 @@ def test_golden_vector_both_ways(vector):
         assert encode(message) == raw
 
 
-def with_tuples(values):
-    """Return values with tuples in the place of lists."""
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
-
-
-@each_vector("rejected")
+@each_vector(REJECTED)
 def test_rejected_vector(vector):
     frame = bytes.fromhex(vector["hex"])
     assert decode_or_reason(frame) == vector["reason"]
@@ -208,48 +191,38 @@ def test_one_id_too_many():
         encode(message)
 
 
-@pytest.mark.parametrize("fields", [(-1, 0, 0), (1, 2**32, 0), (1, 0, 2**32)], ids=repr)
-def test_a_place_out_of_range_is_a_value_error(fields):
-    assert_does_not_fit(m.Draft(*fields, ()))
-    assert_does_not_fit(m.Nack(*fields))
-
-
-@pytest.mark.parametrize("token", [2**31, -(2**31) - 1])
-def test_an_id_out_of_range_is_a_value_error(token):
-    assert_does_not_fit(m.Draft(1, 0, 0, (token,)))
-
-
-def test_a_count_out_of_range_is_a_value_error():
-    assert_does_not_fit(m.Truth(1, 0, 0, (), 2**8))
-    assert_does_not_fit(m.Truth(1, 0, 0, (), 0, accepted=2**8))
-
-
-def test_a_weight_out_of_range_is_a_value_error():
-    assert_does_not_fit(drafted((1,), (1,), (2**16,)))
-
-
-def assert_does_not_fit(message):
-    with pytest.raises(ValueError, match="does not fit"):
-        encode(message)
-
-
 def drafted(sizes, support, weights):
     return m.DraftProbs(1, 0, 0, (1,), sizes, support=support, weights=weights)
 
 
+DRAFT = m.Draft(1, 0, 0, ())
+TRUTH = m.Truth(1, 0, 0, (), 0)
+NACK = m.Nack(1, 0, 0)
+UNFIT = [replace(message, session=-1) for message in (DRAFT, NACK)]
+UNFIT += [replace(message, base=2**32) for message in (DRAFT, NACK)]
+UNFIT += [replace(message, prefix_crc=2**32) for message in (DRAFT, NACK)]
+UNFIT += [replace(DRAFT, ids=(token,)) for token in (2**31, -(2**31) - 1)]
+UNFIT += [replace(TRUTH, draft_n=2**8), replace(TRUTH, accepted=2**8)]
+UNFIT += [drafted((1,), (1,), (2**16,))]
+
+
+@pytest.mark.parametrize("message", UNFIT, ids=repr)
+def test_a_number_out_of_range_is_a_value_error(message):
+    with pytest.raises(ValueError, match="does not fit"):
+        encode(message)
+
+
 MANY = (1,) * (m.MAX_SUPPORT + 1)
-NO_DISTRIBUTIONS = {
-    "no size": drafted((), (), ()),
-    "too few tokens": drafted((2,), (1,), (1,)),
-    "too few weights": drafted((1,), (1,), ()),
-    "too many": drafted((len(MANY),), MANY, MANY),
-}
+NO_SIZE = drafted((), (), ())
+FEW_TOKENS = drafted((2,), (1,), (1,))
+FEW_WEIGHTS = drafted((1,), (1,), ())
+TOO_MANY = drafted((len(MANY),), MANY, MANY)
 
 
-@pytest.mark.parametrize("name", NO_DISTRIBUTIONS)
-def test_distributions_that_are_none_are_a_value_error(name):
+@pytest.mark.parametrize("message", [NO_SIZE, FEW_TOKENS, FEW_WEIGHTS, TOO_MANY])
+def test_distributions_that_are_none_are_a_value_error(message):
     with pytest.raises(ValueError, match="distribution"):
-        encode(NO_DISTRIBUTIONS[name])
+        encode(message)
 
 
 # --- totality
@@ -285,7 +258,7 @@ def test_a_flipped_bit_anywhere_is_damage(name):
         expected = "magic" if at < 2 else "checksum"
         assert decode_or_reason(frame) == expected
         if at == 2:
-            assert decode_or_reason(sealed(frame[:-4])) == "version"
+            assert decode_or_reason(repaired(frame)) == "version"
 
 
 @pytest.mark.parametrize("name", FRAMES)
