@@ -126,7 +126,7 @@ class Clients:
     def submit(
         self, texts: Sequence[tuple[Request, EventSink]], tenant: Tenant
     ) -> Sequence[ClientsEffect]:
-        """Let the requests of an answer wait, as `open` does, or refuse them if not all have room."""
+        """Let the requests of an answer wait, as `open` does, or refuse all if one has no room."""
         effects: list[ClientsEffect] = []
         try:
             if len(texts) > 1:
