@@ -24,9 +24,9 @@ from specmesh.api.answer import Answer
 from specmesh.api.backend import Backend, ModelInfo
 from specmesh.api.choice import Choice
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order
-from specmesh.api.dialects.chat import Chat
-from specmesh.api.dialects.completions import Completions
-from specmesh.api.dialects.responses import Responses
+from specmesh.api.dialects.chat import chat_order
+from specmesh.api.dialects.completions import completion_order
+from specmesh.api.dialects.responses import response_order
 from specmesh.api.error_body import error_body, refusal
 from specmesh.api.fair_workers import FairWorker
 from specmesh.api.generation import check_lengths, requests_of
@@ -72,7 +72,11 @@ def create_app(
 ) -> Starlette:
     """Return the application over a daemon; kept: the responses that requests go on from."""
     api = _Api(backend, kept, ping_timeout)
-    dialects: list[Dialect] = [Completions(), Chat(), Responses(kept)]
+    dialects = [
+        Dialect("completions", completion_order),
+        Dialect("chat/completions", chat_order),
+        Dialect("responses", partial(response_order, kept)),
+    ]
     template = partial(api.work, apply_template)
     routes = [
         Route("/health", api.health),
@@ -222,7 +226,7 @@ class _Api:
                 return begin()
             return await self._bodies.run(tenant_of(http), ID_BYTES * resumed, begin)
         except errors.SpecmeshError as error:
-            return dialect.refusal(error)
+            return dialect.refuse(error)
 
     def _begin(
         self, http: HttpRequest, dialect: Dialect, order: Order, served: ModelInfo
@@ -249,7 +253,7 @@ class _Api:
             generation,
             choices,
             renderer=order.renderer(head),
-            refuse=dialect.refusal,
+            refuse=dialect.refuse,
             headers=headers,
             tenant=tenant_of(http),
         )

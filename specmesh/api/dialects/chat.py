@@ -2,16 +2,9 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
-from specmesh.api.dialects.base import Dialect, Order
-from specmesh.api.dialects.openai import (
-    OpenAiRenderer,
-    plain_text,
-    reason_of,
-    scored_json,
-    whole_extra,
-)
+from specmesh.api.dialects.base import Order
+from specmesh.api.dialects.openai import OpenAiRenderer, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
 from specmesh.api.generation import (
     Generation,
@@ -21,7 +14,7 @@ from specmesh.api.generation import (
     parse_resume,
 )
 from specmesh.api.messages import chat_request, parse_messages
-from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, whole_turn
+from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn, whole_turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
 from specmesh.core.requests import Finished, Started
@@ -77,38 +70,30 @@ def _parse_logprobs(fields: Fields) -> int | None:
     return top if wanted else None
 
 
-class Chat(Dialect):
-    """Chats: a chunk has a delta of the assistant's message, the whole answer the message."""
-
-    path: ClassVar[str] = "chat/completions"
-
-    def parse(self, body: object) -> Order:
-        """Return the order of a chat's body. Raises RequestError."""
-        generation = parse_chat(body)
-        return Order(generation, partial(ChatRenderer, generation))
+def chat_order(body: object) -> Order:
+    """Return the order of a chat's body. Raises RequestError."""
+    generation = parse_chat(body)
+    return Order(generation, partial(ChatRenderer, generation))
 
 
 class ChatRenderer(OpenAiRenderer):
-    """Writes the answer to a chat. The last chunk of events that came together has their tokens."""
+    """Writes the answer to a chat.
+
+    A chunk has a delta of the assistant's message, the whole answer the message. The last chunk of
+    events that came together has their tokens.
+    """
 
     chunk_kind = "chat.completion.chunk"
     whole_kind = "chat.completion"
 
-    def part(self, index: int, events: Sequence[Event]) -> str:
-        """Return events of a choice that came together as chunks."""
-        plain = plain_text(events)
-        if plain is not None:
-            return self._text_chunk(index, plain)
+    def _chunks(self, index: int, events: Sequence[Event]) -> str:
         *others, last = [event for event in events if not isinstance(event, Finished)]
         chunks: list[str] = []
         for event in others:
             choice = self._choice(index, {"delta": self._delta(event)}, None)
             chunks.append(self._chunk(choice, {}))
-        logprobs: Json | None = None
-        if not isinstance(last, Started) and last.tokens is not None and last.tokens.scored:
-            logprobs = _logprobs_json(last.tokens.scored)
-        content: Json = {"delta": self._delta(last)}
-        choice = self._choice(index, content, reason_of(events), logprobs)
+        scored = whole_turn(events).tokens.scored or None
+        choice = self._choice(index, {"delta": self._delta(last)}, reason_of(events), scored)
         chunks.append(self._chunk(choice, self._extra(events)))
         return "".join(chunks)
 
@@ -134,8 +119,7 @@ class ChatRenderer(OpenAiRenderer):
     def _content(self, text: str) -> Json:
         return {"delta": {"content": text}}
 
-    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
-        turn = whole_turn(events)
+    def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
         message: Json = {"role": "assistant", "refusal": None, "content": turn.text}
         if turn.calls and not turn.text:
             message["content"] = None
@@ -143,16 +127,13 @@ class ChatRenderer(OpenAiRenderer):
             message["reasoning_content"] = turn.thought
         if turn.calls:
             message["tool_calls"] = list(map(_call_json, turn.calls))
-        scored = turn.tokens.scored
-        logprobs = None if scored is None else _logprobs_json(scored)
-        choice = self._choice(index, {"message": message}, reason_of(events), logprobs)
-        return choice, whole_extra(events)
+        return self._choice(index, {"message": message}, finish, turn.tokens.scored)
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
+        return {"content": list(map(scored_json, tokens)), "refusal": None}
 
 
 def _call_json(call: Call) -> Json:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
-
-def _logprobs_json(tokens: Sequence[ScoredToken]) -> Json:
-    return {"content": list(map(scored_json, tokens)), "refusal": None}

@@ -8,7 +8,7 @@ from specmesh.api.dialects.base import AnswerHead, Renderer
 from specmesh.api.error_body import error_body
 from specmesh.api.generation import Generation
 from specmesh.api.json_text import to_json
-from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Usage, whole_turn
+from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Turn, Usage, whole_turn
 from specmesh.core.fields import Json
 from specmesh.core.requests import Finished, Started
 from specmesh.errors import SpecmeshError
@@ -29,6 +29,13 @@ class OpenAiRenderer(Renderer):
         self._head = head
         self._frames: dict[int, tuple[str, str]] = {}
 
+    def part(self, index: int, events: Sequence[Event]) -> str:
+        """Return events of a choice that came together as chunks."""
+        first = events[0]
+        if len(events) == 1 and isinstance(first, Text) and _is_plain(first):
+            return self._text_chunk(index, first)
+        return self._chunks(index, events)
+
     def end(self, usage: Usage) -> str:
         """Return the chunk with the usage, where that is wanted, and the end of the stream."""
         done = "data: [DONE]\n\n"
@@ -46,9 +53,12 @@ class OpenAiRenderer(Renderer):
         written: list[Json] = []
         extras: list[Json] = []
         for index, events in enumerate(choices):
-            choice, choice_extra = self._whole_choice(index, events)
-            written.append(choice)
-            extras.append(choice_extra)
+            turn = whole_turn(events)
+            end = events[-1]
+            assert isinstance(end, Finished)
+            written.append(self._whole_choice(index, turn, end.reason))
+            ids: Json = {"token_ids": turn.tokens.ids}
+            extras.append(finished_json(end) | ids | self._scores(turn.tokens.scored))
         extra: Json = {"choices": extras}
         if len(extras) == 1:
             extra = extras[0]
@@ -60,8 +70,20 @@ class OpenAiRenderer(Renderer):
         """Return the fields of a chunk's choice that have a part of the text."""
 
     @abstractmethod
-    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
-        """Return a choice of a whole answer, and our fields for it."""
+    def _chunks(self, index: int, events: Sequence[Event]) -> str:
+        """Return events that are more than a text as chunks."""
+
+    @abstractmethod
+    def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
+        """Return a choice of a whole answer. finish: the reason of its end."""
+
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
+        """Return the log-probabilities of a choice's tokens."""
+
+    def _scores(self, _: Sequence[ScoredToken] | None) -> Json:
+        """Return our fields with log-probabilities, if there are any."""
+        return {}
 
     def _text_chunk(self, index: int, event: Text) -> str:
         """Return a chunk with text and tokens only.
@@ -82,9 +104,20 @@ class OpenAiRenderer(Renderer):
         return server_sent(self._answer(self.chunk_kind, [choice], extra))
 
     def _choice(
-        self, index: int, content: Json, finish: str | None, logprobs: Json | None = None
+        self,
+        index: int,
+        content: Json,
+        finish: str | None,
+        scored: Sequence[ScoredToken] | None = None,
     ) -> Json:
-        """Return a choice with its content. finish: the reason of its end."""
+        """Return a choice with its content.
+
+        finish: the reason of its end.
+        scored: its tokens, if their log-probabilities are wanted.
+        """
+        logprobs: Json | None = None
+        if scored is not None:
+            logprobs = self._logprobs(scored)
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
     def _answer(self, kind: str, choices: Sequence[Json], extra: Json) -> Json:
@@ -108,7 +141,7 @@ class OpenAiRenderer(Renderer):
                 case Finished():
                     extra |= finished_json(event)
                 case _:
-                    extra |= tokens_json(event.tokens)
+                    extra |= _tokens_json(event.tokens)
         return extra
 
     def _started_json(self, event: Started) -> Json:
@@ -128,14 +161,10 @@ class OpenAiRenderer(Renderer):
         return self._generation.requests[0].known
 
 
-def plain_text(events: Sequence[Event]) -> Text | None:
-    """Return the event if there is one, with text and without log-probabilities."""
-    event = events[0]
-    if len(events) > 1 or not isinstance(event, Text) or not event.text:
-        return None
-    if event.tokens is not None and event.tokens.scored:
-        return None
-    return event
+def _is_plain(event: Text) -> bool:
+    """Return True for an event with text and without log-probabilities."""
+    has_scores = event.tokens is not None and event.tokens.scored
+    return bool(event.text) and not has_scores
 
 
 def reason_of(events: Sequence[Event]) -> str | None:
@@ -149,7 +178,7 @@ def server_sent(value: Json) -> str:
     return f"data: {to_json(value)}\n\n"
 
 
-def tokens_json(tokens: NewTokens | None) -> Json:
+def _tokens_json(tokens: NewTokens | None) -> Json:
     """Return our fields about tokens that came."""
     extra: Json = {}
     if tokens is None:
@@ -163,9 +192,9 @@ def tokens_json(tokens: NewTokens | None) -> Json:
 
 
 def _tokens_text(tokens: NewTokens | None) -> str:
-    """Return `tokens_json` as text; that of ids is written at once, as there are so many."""
+    """Return `_tokens_json` as text; that of ids is written at once, as there are so many."""
     if tokens is None or tokens.accepted_text is not None or not tokens.ids:
-        return to_json(tokens_json(tokens))
+        return to_json(_tokens_json(tokens))
     return f'{{"token_ids": {tokens.ids}, "accepted": {tokens.accepted}}}'
 
 
@@ -176,13 +205,6 @@ def finished_json(end: Finished) -> Json:
         "prompt_token_ids": list(end.prompt_ids),
         "report": end.report,
     }
-
-
-def whole_extra(events: Sequence[Event]) -> Json:
-    """Return our fields for a whole answer."""
-    end = events[-1]
-    assert isinstance(end, Finished)
-    return finished_json(end) | {"token_ids": whole_turn(events).tokens.ids}
 
 
 def usage_json(usage: Usage) -> Json:

@@ -5,9 +5,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
-from specmesh.api.dialects.base import AnswerHead, Dialect, Order, Renderer
+from specmesh.api.dialects.base import AnswerHead, Order, Renderer
 from specmesh.api.dialects.chat import chat_max_tokens
 from specmesh.api.dialects.openai import drafts_json, finished_json, scored_json
 from specmesh.api.formats import (
@@ -108,10 +107,10 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
             raise RequestError(f"{name} is not supported in /v1/responses", name)
     conversation = _parse_conversation(fields, kept)
     instructions = fields.text("instructions")
-    text = fields.mapping("text")
-    reasoning = fields.mapping("reasoning")
-    text_format = text.pop("format", None)
-    effort = reasoning.pop("effort", None)
+    text = Fields(fields.mapping("text"))
+    reasoning = Fields(fields.mapping("reasoning"))
+    text_format = text.get("format")
+    effort = reasoning.get("effort")
     form = parse_format(fields, _parse_format(text_format))
     tools = parse_tools(fields)
     include = fields.listed("include")
@@ -124,7 +123,7 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     messages = _with_instructions(instructions, conversation.messages)
     request = chat_request(fields, request, messages, _parse_effort(effort))
     store = fields.flag("store", True) and kept.most > 0
-    echoed = _ECHOED | {name: fields.given[name] for name in _ECHOED.keys() & fields.given.keys()}
+    echoed = {name: fields.given.get(name, default) for name, default in _ECHOED.items()}
     echoed |= {
         "reasoning": {"effort": effort, "summary": None},
         "text": {"format": text_format or {"type": "text"}},
@@ -178,9 +177,9 @@ def _parse_format(value: object) -> TextFormat:
             raise RequestError(f"text.format must have type {kinds}", "text.format")
 
 
-def _unread(name: str, fields: Json) -> list[str]:
+def _unread(name: str, fields: Fields) -> list[str]:
     """Return the names of the fields of an object that nothing has read."""
-    return [f"{name}.{key}" for key, value in fields.items() if value is not None]
+    return [f"{name}.{key}" for key in fields.unread()]
 
 
 def _parse_conversation(fields: Fields, kept: KeptResponses) -> GrowingChat:
@@ -290,7 +289,7 @@ def _with_instructions(
     return (system, *messages[count:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ItemKind:
     """A kind of output item. prefix: of its id. text: the type of its text, in events too."""
 
@@ -299,23 +298,21 @@ class ItemKind:
     text: str
 
 
-_MESSAGE = ItemKind(name="message", prefix="msg", text="output_text")
-_REASONING = ItemKind(name="reasoning", prefix="rs", text="reasoning_text")
-_CALL = ItemKind(name="function_call", prefix="fc", text="function_call_arguments")
+_MESSAGE = ItemKind("message", "msg", "output_text")
+_REASONING = ItemKind("reasoning", "rs", "reasoning_text")
+_CALL = ItemKind("function_call", "fc", "function_call_arguments")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OutputItem:
     """An item while it grows.
 
     json: its fields, as in the output.
-    index: number of a call in the answer; 0 for other kinds.
     pieces, logprobs: of its text so far.
     """
 
     kind: ItemKind
     json: Json
-    index: int
     pieces: list[str] = field(default_factory=list[str])
     logprobs: list[Json] = field(default_factory=list[Json])
 
@@ -347,7 +344,6 @@ class ResponseRenderer(Renderer):
         }
         self._events: list[str] = []  # that were not returned yet
         self._count = 0  # of all events
-        self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._reason = ""
 
@@ -399,7 +395,7 @@ class ResponseRenderer(Renderer):
                 self._reason = event.reason
                 self._response["specmesh"] = finished_json(event)
             case Call():
-                self._grow(_CALL, event, event.arguments, index=event.index)
+                self._grow(_CALL, event, event.arguments)
             case Text(text) if text:
                 self._grow(_MESSAGE, event, text)
             case Thought(text) if text:
@@ -409,8 +405,8 @@ class ResponseRenderer(Renderer):
 
     def _end(self, usage: Usage) -> str:
         """Complete the response, or leave it incomplete if the length ended it; return it."""
-        if not self._items:
-            self._begin(_MESSAGE, Text(""), 0)
+        if not self.output:
+            self._begin(_MESSAGE, Text(""))
         status = "completed"
         if self._reason == FinishReason.LENGTH:
             status = "incomplete"
@@ -427,24 +423,17 @@ class ResponseRenderer(Renderer):
     def _keep(self, response: str) -> None:
         """Keep the response, and its items at the end of the chat."""
         conversation = self._order.conversation
-        for item in self._items:
-            match item.kind.name:
-                case "message":
-                    conversation.add_text("assistant", item.text)
-                case "reasoning":
-                    conversation.add_thought(item.text)
-                case _:
-                    name = str(item.json["name"])
-                    call_id = str(item.json["call_id"])
-                    conversation.add_call(ToolCall(call_id, name, item.text))
+        for item in self.output:
+            _add_item(conversation, item, "output")
         part = conversation.part(self._order.size + memory_of(self.output))
         self._kept.keep(self.id, response, part, self.output)
 
-    def _grow(self, kind: ItemKind, event: Content, text: str, index: int = 0) -> None:
+    def _grow(self, kind: ItemKind, event: Content, text: str) -> None:
         """Add to the text of the open item; another kind, or another call, begins a new one."""
         item = self._open
-        if item is None or item.kind is not kind or item.index != index:
-            item = self._begin(kind, event, index)
+        begins_call = isinstance(event, Call) and event.id
+        if item is None or item.kind is not kind or begins_call:
+            item = self._begin(kind, event)
         if not text:
             return
         item.pieces.append(text)
@@ -456,7 +445,7 @@ class ResponseRenderer(Renderer):
             fields["logprobs"] = logprobs
         self._send(f"{kind.text}.delta", **fields)
 
-    def _begin(self, kind: ItemKind, event: Content, index: int) -> OutputItem:
+    def _begin(self, kind: ItemKind, event: Content) -> OutputItem:
         """Begin an item; the open one is complete."""
         self._close("completed")
         fields: Json = {
@@ -471,9 +460,8 @@ class ResponseRenderer(Renderer):
                 fields |= {"summary": [], "content": []}
             case Text():
                 fields |= {"role": "assistant", "content": []}
-        item = OutputItem(kind=kind, json=fields, index=index)
+        item = OutputItem(kind, fields)
         self._open = item
-        self._items.append(item)
         self.output.append(fields)
         self._send("output_item.added", item=fields)
         if kind is not _CALL:
@@ -551,15 +539,10 @@ def _joined(first: str, second: str) -> str:
     return f"{first[:-1]}, {second[1:]}"
 
 
-class Responses(Dialect):
-    """Responses; `kept` has those that requests go on from."""
+def response_order(kept: KeptResponses, body: object) -> Order:
+    """Return the order of a body for /v1/responses. Raises RequestError.
 
-    path: ClassVar[str] = "responses"
-
-    def __init__(self, kept: KeptResponses) -> None:
-        self._kept = kept
-
-    def parse(self, body: object) -> Order:
-        """Return the order of a body for /v1/responses. Raises RequestError."""
-        generation, order = parse_response(body, self._kept)
-        return Order(generation, partial(ResponseRenderer, order, self._kept))
+    kept: the responses that requests go on from.
+    """
+    generation, order = parse_response(body, kept)
+    return Order(generation, partial(ResponseRenderer, order, kept))
