@@ -13,7 +13,7 @@ from specmesh.api.choice import Choice, nothing, usage_of
 from specmesh.api.dialects.base import Renderer
 from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
+from specmesh.core.requests import Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
@@ -169,16 +169,16 @@ class Answer(Response):
     def _read(self, choice: Choice) -> None:
         """Read the events of a choice. Raises the daemon's error, after the events before it."""
         joins_rounds = not choice.request.rounds
-        previous: ClientEvent | None = None
+        joins = joins_rounds
         for event in choice.arrivals():
-            are_tokens = isinstance(event, Tokens) and isinstance(previous, Tokens)
-            if not (are_tokens and joins_rounds):
+            joined = joins
+            joins = joins_rounds and isinstance(event, Tokens)
+            if not (joined and joins):
                 self._render(choice)
             if isinstance(event, Failed):
                 self._open.remove(choice)
                 raise self._generation.named(event.error)
             choice.add(event)
-            previous = event
             if isinstance(event, Finished):
                 self._open.remove(choice)
                 break  # later events come too late

@@ -42,7 +42,7 @@ from specmesh.api.llama_server import (
 )
 from specmesh.api.metrics import exposition
 from specmesh.api.request_body import receive_body
-from specmesh.api.round_trips import RoundTrips
+from specmesh.api.round_trips import round_trips
 from specmesh.api.unread_fields import as_header
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
@@ -77,7 +77,6 @@ def create_app(
         Dialect("chat/completions", chat_order),
         Dialect("responses", partial(response_order, kept)),
     ]
-    template = partial(api.work, apply_template)
     routes = [
         Route("/health", api.health),
         Route("/stats", api.stats),
@@ -87,7 +86,7 @@ def create_app(
         Route("/tokenize", api.tokenize, methods=["POST"]),
         Route("/tokenizer_info", api.tokenizer_info),
         Route("/detokenize", api.detokenize, methods=["POST"]),
-        Route("/apply-template", template, methods=["POST"]),
+        Route("/apply-template", partial(api.work, apply_template), methods=["POST"]),
     ]
     # like llama-server, serve clients whose base URL lacks /v1
     for base in ("/v1", ""):
@@ -152,8 +151,7 @@ class _Api:
 
     async def ping(self, _: HttpRequest) -> Response:
         self._served()
-        peers = await RoundTrips().measure(self._backend, self._ping_timeout)
-        return JSONResponse({"peers": peers})
+        return JSONResponse({"peers": await round_trips(self._backend, self._ping_timeout)})
 
     async def embeddings(self, _: HttpRequest) -> Response:
         raise errors.NotOffered(
@@ -172,38 +170,45 @@ class _Api:
 
     async def detokenize(self, http: HttpRequest) -> Response:
         vocabulary = self._served().vocabulary
-        text = await self._parsed(http, lambda body: write_json(detokenize(body, vocabulary)))
-        return Response(text, media_type="application/json")
+        return _json_response(
+            await self._parsed(http, lambda body: write_json(detokenize(body, vocabulary)))
+        )
 
     async def work(self, work: Callable[[object, Tokenizer], Json], http: HttpRequest) -> Response:
         """Answer a request that needs a thread, whatever its length."""
-        raw = await receive_body(http)
         self._served()
         tokenizer = self._backend.tokenizer
-        worker = self._short if len(raw) <= SHORT_BODY else self._bodies
-        text = await worker.run(
-            tenant_of(http), len(raw), lambda: write_json(work(parse_json(raw), tokenizer))
+        return _json_response(
+            await self._parsed(http, lambda body: write_json(work(body, tokenizer)), slow=True)
         )
-        return Response(text, media_type="application/json")
 
-    async def _parsed(self, http: HttpRequest, parse: Callable[[object], Result]) -> Result:
+    async def _parsed(
+        self, http: HttpRequest, parse: Callable[[object], Result], *, slow: bool = False
+    ) -> Result:
         """Return the result of `parse` for a request's JSON.
 
-        A long body is parsed on a thread, where tenants take turns. Raises ClientDisconnect if its
-        client has left meanwhile.
+        A long body is parsed on a thread, where tenants take turns, and so is a short one if that
+        is slow. Raises ClientDisconnect if its client has left meanwhile, and RequestError also if
+        JSON can be read, but is nested too deeply for `parse`.
         """
         raw = await receive_body(http)
-        if len(raw) <= SHORT_BODY:
-            return _checked(parse, raw)
         connection: object = http.scope["state"].get("connection")
 
-        def parse_long() -> Result:
+        def parse_raw() -> Result:
             if getattr(connection, "gone", False):
                 raise ClientDisconnect
-            with collector_paused():
-                return _checked(parse, raw)
+            try:
+                with collector_paused():
+                    return parse(parse_json(raw))
+            except RecursionError:
+                raise errors.RequestError(TOO_DEEP) from None
 
-        return await self._bodies.run(tenant_of(http), len(raw), parse_long)
+        worker = self._bodies
+        if len(raw) <= SHORT_BODY:
+            if not slow:
+                return parse_raw()
+            worker = self._short
+        return await worker.run(tenant_of(http), len(raw), parse_raw)
 
     def _served(self, name: str = "") -> ModelInfo:
         """Return the model of this name, or the default. Raises the reason if it is not served."""
@@ -268,18 +273,11 @@ class _Api:
         if http.method == "DELETE":
             self._kept.forget(name)
             response = json.dumps({"id": name, "object": "response", "deleted": True})
-        return Response(response, media_type="application/json")
+        return _json_response(response)
 
 
-def _checked(parse: Callable[[object], Result], raw: bytearray) -> Result:
-    """Return the result of `parse` for a body's JSON.
-
-    Raises RequestError also if JSON can be read, but is nested too deeply for `parse`.
-    """
-    try:
-        return parse(parse_json(raw))
-    except RecursionError:
-        raise errors.RequestError(TOO_DEEP) from None
+def _json_response(text: str) -> Response:
+    return Response(text, media_type="application/json")
 
 
 def tenant_of(http: HttpRequest) -> Tenant:

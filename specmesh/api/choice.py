@@ -14,7 +14,6 @@ from specmesh.api.stream import (
     ScoredToken,
     Text,
     Usage,
-    is_cut,
 )
 from specmesh.api.turn_parts import turn_parts_of
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
@@ -112,11 +111,12 @@ class Choice:
         if self._started is not None:
             events.append(self._started)
             self._started = None
+        end = self.end
         has_tokens = self._ids or self._accepted_text is not None
-        if self._text or has_tokens or self.end is not None:
+        if self._text or has_tokens or end is not None:
             events += self._content()
-        if self.end is not None:
-            events.append(self._finished(self.end))
+        if end is not None:
+            events.append(self._finished(end))
         return events
 
     def counted(self, name: str) -> int:
@@ -228,12 +228,13 @@ class Choice:
         self._text = ""
         if self._parts is None:
             return [Text(text, tokens)]
-        over = self.end is not None
-        parts = self._known_calls + self._parts.feed(text, over=over, cut=is_cut(self.end))
+        end = self.end
+        cut = end is not None and end.reason != FinishReason.STOP
+        parts = self._known_calls + self._parts.feed(text, over=end is not None, cut=cut)
         self._known_calls = []
         if not parts:
             return [Text("", tokens)]
-        parts[-1] = replace(parts[-1], tokens=tokens)
+        parts[-1].tokens = tokens
         return parts
 
     def _new_tokens(self) -> NewTokens:

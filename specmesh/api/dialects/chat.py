@@ -37,12 +37,9 @@ def parse_chat(body: object) -> Generation:
         logprobs=_parse_logprobs(fields),
         grammar=answer_grammar(tools, form.grammar),
     )
-    began = ""
     given = fields.get("messages")
-    resumed = parse_resume(fields, request)
-    if resumed is not None:
-        request, began = resumed
-    else:
+    request, began = parse_resume(fields, request)
+    if not request.id:
         effort = fields.text("reasoning_effort")
         request = chat_request(fields, request, parse_messages(given), effort)
     return parse_generation(
@@ -136,4 +133,3 @@ class ChatRenderer(OpenAiRenderer):
 def _call_json(call: Call) -> Json:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
-

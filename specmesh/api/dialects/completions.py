@@ -41,13 +41,8 @@ def parse_completion(body: object) -> Generation:
         grammar=form.grammar,
     )
     prompt = fields.get("prompt")
-    resumed = parse_resume(fields, request)
-    began = ""
-    if resumed is None:
-        requests = _prompted(prompt, request)
-    else:
-        request, began = resumed
-        requests = [request]
+    request, began = parse_resume(fields, request)
+    requests = [request] if request.id else _prompted(prompt, request)
     return parse_generation(
         fields, requests, chat=False, began=began, schema_field=form.schema_field
     )

@@ -1,6 +1,5 @@
 """OpenAI's /v1/responses: the next turn of a chat, as a list of items."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,13 +8,7 @@ from functools import partial
 from specmesh.api.dialects.base import AnswerHead, Order, Renderer
 from specmesh.api.dialects.chat import chat_max_tokens
 from specmesh.api.dialects.openai import drafts_json, finished_json, scored_json
-from specmesh.api.formats import (
-    ANY_TEXT,
-    TextFormat,
-    json_object_format,
-    parse_format,
-    schema_format,
-)
+from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
 from specmesh.api.json_text import to_json, write_gently
 from specmesh.api.kept_responses import GrowingChat, KeptResponses, memory_of
@@ -110,8 +103,10 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     text = Fields(fields.mapping("text"))
     reasoning = Fields(fields.mapping("reasoning"))
     text_format = text.get("format")
-    effort = reasoning.get("effort")
-    form = parse_format(fields, _parse_format(text_format))
+    effort = reasoning.get("effort", "")
+    if not isinstance(effort, str):
+        raise RequestError("reasoning.effort must be a text", "reasoning")
+    form = parse_format(fields, openai_format(text_format, "text.format", "schema"))
     tools = parse_tools(fields)
     include = fields.listed("include")
     request = parse_request(
@@ -121,11 +116,11 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
         grammar=answer_grammar(tools, form.grammar),
     )
     messages = _with_instructions(instructions, conversation.messages)
-    request = chat_request(fields, request, messages, _parse_effort(effort))
+    request = chat_request(fields, request, messages, effort)
     store = fields.flag("store", True) and kept.most > 0
     echoed = {name: fields.given.get(name, default) for name, default in _ECHOED.items()}
     echoed |= {
-        "reasoning": {"effort": effort, "summary": None},
+        "reasoning": {"effort": reasoning.given.get("effort"), "summary": None},
         "text": {"format": text_format or {"type": "text"}},
         "metadata": fields.mapping("metadata"),
         "store": store,
@@ -155,28 +150,6 @@ def _parse_logprobs(fields: Fields, include: Sequence[object]) -> int | None:
     return None
 
 
-def _parse_effort(effort: object) -> str:
-    if effort is None:
-        return ""
-    if not isinstance(effort, str):
-        raise RequestError("reasoning.effort must be a text", "reasoning")
-    return effort
-
-
-def _parse_format(value: object) -> TextFormat:
-    """Return the format of `text.format`. Raises RequestError."""
-    match value:
-        case None | {"type": "text"}:
-            return ANY_TEXT
-        case {"type": "json_object"} if is_object(value):
-            return json_object_format(value, "text.format")
-        case {"type": "json_schema", "schema": object() as schema} if is_object(schema):
-            return schema_format(schema, "text.format.schema")
-        case _:
-            kinds = "text, json_object, or json_schema with a schema"
-            raise RequestError(f"text.format must have type {kinds}", "text.format")
-
-
 def _unread(name: str, fields: Fields) -> list[str]:
     """Return the names of the fields of an object that nothing has read."""
     return [f"{name}.{key}" for key in fields.unread()]
@@ -193,35 +166,21 @@ def _parse_conversation(fields: Fields, kept: KeptResponses) -> GrowingChat:
         raise RequestError("input must be a text, or a list of items", "input")
     if not items and not previous:
         raise MissingField("there is nothing to answer: give input or previous_response_id")
-    for index, item in enumerate(items):
+    for index, given in enumerate(items):
         where = f"input[{index}]"
-        reference = _reference(item)
-        if reference is not None:
-            item = kept.item(reference, where)  # noqa: PLW2901
+        item = given if is_object(given) else Json()
+        reference = item.get("id")
+        refers = item.get("type") == "item_reference" or item.keys() == {"id"}
+        if refers and isinstance(reference, str):
+            item = kept.item(reference, where)
         _add_item(conversation, item, where)
     return conversation
 
 
-def _reference(item: object) -> str | None:
-    """Return the id of the item that an item refers to; None for an item with fields of its own."""
-    if not is_object(item):
-        return None
-    name = item.get("id")
-    refers = item.get("type") == "item_reference" or item.keys() == {"id"}
-    if refers and isinstance(name, str):
-        return name
-    return None
-
-
-def _add_item(chat: GrowingChat, given: object, where: str) -> None:
+def _add_item(chat: GrowingChat, item: Json, where: str) -> None:
     """Add an item to a chat. Raises RequestError."""
-    item = given if is_object(given) else Json()
     match item:
-        case {
-            "type": "function_call",
-            "call_id": str(name),
-            "name": str(function),
-        }:
+        case {"type": "function_call", "call_id": str(name), "name": str(function)}:
             arguments = text_of_arguments(item.get("arguments"))
             chat.add_call(ToolCall(name, function, arguments))
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
@@ -230,9 +189,7 @@ def _add_item(chat: GrowingChat, given: object, where: str) -> None:
         case {"type": "reasoning"}:
             thought = item.get("content") or item.get("summary") or ""
             chat.add_thought(text_of(thought, where))
-        case {"role": str(role), "content": content} if (
-            item.get("type") or "message"
-        ) == "message":
+        case {"role": str(role), "content": content} if item.get("type") in (None, "", "message"):
             text = text_of(content, f"{where}.content")
             chat.add_text(_ROLES.get(role, role), text)
         case {"type": str(kind)} if kind not in _PARSED:
@@ -256,9 +213,8 @@ def _in_words(item: Json, kind: str) -> str:
     for name, value in item.items():
         if name not in _HIDDEN and value is not None:
             shown[name] = _readable(value)
-    if not shown:
-        return f"[{kind}]"
-    return f"[{kind}] {json.dumps(shown, ensure_ascii=False)}"
+    text = to_json(shown) if shown else ""
+    return f"[{kind}] {text}".rstrip()
 
 
 def _readable(value: object) -> object:
