@@ -190,7 +190,6 @@ class Choice:
         if not self.request.rounds:
             self._undecoded += ids
             return
-        self._decode()
         before = len(self._text)
         self._decode(ids[:accepted])
         self._accepted_text = self._text[before:]

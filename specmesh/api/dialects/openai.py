@@ -32,8 +32,10 @@ class OpenAiRenderer(Renderer):
     def part(self, index: int, events: Sequence[Event]) -> str:
         """Return events of a choice that came together as chunks."""
         first = events[0]
-        if len(events) == 1 and isinstance(first, Text) and _is_plain(first):
-            return self._text_chunk(index, first)
+        if len(events) == 1 and isinstance(first, Text):
+            tokens = first.tokens
+            if first.text and tokens is not None and _are_plain(tokens):
+                return self._text_chunk(index, first.text, tokens)
         return self._chunks(index, events)
 
     def end(self, usage: Usage) -> str:
@@ -85,7 +87,7 @@ class OpenAiRenderer(Renderer):
         """Return our fields with log-probabilities, if there are any."""
         return {}
 
-    def _text_chunk(self, index: int, event: Text) -> str:
+    def _text_chunk(self, index: int, text: str, tokens: NewTokens) -> str:
         """Return a chunk with text and tokens only.
 
         All the rest is the same in every such chunk, so it is written once.
@@ -97,8 +99,11 @@ class OpenAiRenderer(Renderer):
             before, _, after = chunk.removesuffix("{}}").partition(to_json(_MARK))
             frame = self._frames[index] = (before, after)
         before, after = frame
-        extra = _tokens_text(event.tokens)
-        return f"data: {before}{to_json(event.text)}{after}{extra}}}\n\n"
+        accepted_text = ""
+        if tokens.accepted_text is not None:
+            accepted_text = f'"accepted_text": {to_json(tokens.accepted_text)}, '
+        extra = f'{accepted_text}"token_ids": {tokens.ids}, "accepted": {tokens.accepted}'
+        return f"data: {before}{to_json(text)}{after}{{{extra}}}}}\n\n"
 
     def _chunk(self, choice: Json, extra: Json) -> str:
         return server_sent(self._answer(self.chunk_kind, [choice], extra))
@@ -140,7 +145,7 @@ class OpenAiRenderer(Renderer):
                     extra |= self._started_json(event)
                 case Finished():
                     extra |= finished_json(event)
-                case _:
+                case _ if event.tokens is not None:
                     extra |= _tokens_json(event.tokens)
         return extra
 
@@ -161,10 +166,8 @@ class OpenAiRenderer(Renderer):
         return self._generation.requests[0].known
 
 
-def _is_plain(event: Text) -> bool:
-    """Return True for an event with text and without log-probabilities."""
-    has_scores = event.tokens is not None and event.tokens.scored
-    return bool(event.text) and not has_scores
+def _are_plain(tokens: NewTokens) -> bool:
+    return bool(tokens.ids) and not tokens.scored
 
 
 def reason_of(events: Sequence[Event]) -> str | None:
@@ -178,24 +181,15 @@ def server_sent(value: Json) -> str:
     return f"data: {to_json(value)}\n\n"
 
 
-def _tokens_json(tokens: NewTokens | None) -> Json:
+def _tokens_json(tokens: NewTokens) -> Json:
     """Return our fields about tokens that came."""
     extra: Json = {}
-    if tokens is None:
-        return extra
     if tokens.accepted_text is not None:
         extra["accepted_text"] = tokens.accepted_text
     if tokens.ids or tokens.accepted_text is not None:
         extra["token_ids"] = tokens.ids
         extra["accepted"] = tokens.accepted
     return extra
-
-
-def _tokens_text(tokens: NewTokens | None) -> str:
-    """Return `_tokens_json` as text; that of ids is written at once, as there are so many."""
-    if tokens is None or tokens.accepted_text is not None or not tokens.ids:
-        return to_json(_tokens_json(tokens))
-    return f'{{"token_ids": {tokens.ids}, "accepted": {tokens.accepted}}}'
 
 
 def finished_json(end: Finished) -> Json:
