@@ -191,16 +191,16 @@ class Choice:
             self._undecoded += ids
             return
         before = len(self._text)
-        self._decode(ids[:accepted])
+        self._undecoded += ids[:accepted]
+        self._decode()
         self._accepted_text = self._text[before:]
-        self._decode(ids[accepted:])
+        self._undecoded += ids[accepted:]
 
-    def _decode(self, ids: Sequence[int] = ()) -> None:
-        """Decode the ids that are not yet, and these."""
-        new = [*self._undecoded, *ids]
+    def _decode(self) -> None:
+        ids = self._undecoded
         self._undecoded = []
-        self._held += new
-        self._show(self._filter.feed(new))
+        self._held += ids
+        self._show(self._filter.feed(ids))
 
     def _show(self, shown: ShownText) -> None:
         """Add to the text, and to the ids those whose text is whole now."""

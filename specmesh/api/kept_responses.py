@@ -39,15 +39,10 @@ class ChatPart:
 
     def whole(self) -> list[ChatMessage]:
         """Return the chat's messages, its own at the end."""
-        pieces: list[list[ChatMessage]] = []
-        held = self.held + len(self.messages)
-        for part in self.chain():
-            count = max(held - part.held, 0)
-            pieces.append(part.messages[:count])
-            held = min(held, part.held)
         messages: list[ChatMessage] = []
-        for piece in reversed(pieces):
-            messages += piece
+        for part in reversed(list(self.chain())):
+            del messages[part.held :]
+            messages += part.messages
         return messages
 
     def chain(self) -> "Iterator[ChatPart]":

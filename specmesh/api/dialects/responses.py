@@ -247,16 +247,22 @@ def _with_instructions(
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A kind of output item. prefix: of its id. text: the type of its text, in events too."""
+    """A kind of output item.
+
+    prefix: of its id.
+    text: the type of its text, in events too.
+    fields: of one that begins.
+    """
 
     name: str
     prefix: str
     text: str
+    fields: Json
 
 
-_MESSAGE = ItemKind("message", "msg", "output_text")
-_REASONING = ItemKind("reasoning", "rs", "reasoning_text")
-_CALL = ItemKind("function_call", "fc", "function_call_arguments")
+_MESSAGE = ItemKind("message", "msg", "output_text", {"role": "assistant", "content": []})
+_REASONING = ItemKind("reasoning", "rs", "reasoning_text", {"summary": [], "content": []})
+_CALL = ItemKind("function_call", "fc", "function_call_arguments", {})
 
 
 @dataclass(slots=True)
@@ -298,7 +304,7 @@ class ResponseRenderer(Renderer):
             "output": self.output,
             "usage": None,
         }
-        self._events: list[str] = []  # that were not returned yet
+        self._text = ""  # of events that were not returned yet
         self._count = 0  # of all events
         self._open: OutputItem | None = None
         self._reason = ""
@@ -333,9 +339,9 @@ class ResponseRenderer(Renderer):
 
     def _sent(self) -> str:
         """Return the server-sent events since the last call."""
-        events = "".join(self._events)
-        self._events.clear()
-        return events
+        text = self._text
+        self._text = ""
+        return text
 
     def _json(self) -> str:
         """Return the response as JSON."""
@@ -396,7 +402,7 @@ class ResponseRenderer(Renderer):
         fields: Json = {"delta": text}
         if kind is _MESSAGE:
             scored = event.tokens.scored if event.tokens is not None else None
-            logprobs = [scored_json(token) for token in scored or ()]
+            logprobs = list(map(scored_json, scored or ()))
             item.logprobs += logprobs
             fields["logprobs"] = logprobs
         self._send(f"{kind.text}.delta", **fields)
@@ -409,13 +415,9 @@ class ResponseRenderer(Renderer):
             "type": kind.name,
             "status": "in_progress",
         }
-        match event:
-            case Call():
-                fields |= {"call_id": event.id, "name": event.name, "arguments": ""}
-            case Thought():
-                fields |= {"summary": [], "content": []}
-            case Text():
-                fields |= {"role": "assistant", "content": []}
+        fields |= kind.fields
+        if isinstance(event, Call):
+            fields |= {"call_id": event.id, "name": event.name, "arguments": ""}
         item = OutputItem(kind, fields)
         self._open = item
         self.output.append(fields)
@@ -466,7 +468,7 @@ class ResponseRenderer(Renderer):
         return {"type": f"response.{kind}", "sequence_number": self._count}
 
     def _add(self, kind: str, data: str) -> None:
-        self._events.append(f"event: response.{kind}\ndata: {data}\n\n")
+        self._text += f"event: response.{kind}\ndata: {data}\n\n"
         self._count += 1
 
 
