@@ -147,7 +147,7 @@ class Answer(Response):
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
-            _log(error)
+            log_failure(error)
             self._fail(InternalError())
         else:
             if self._text or self._complete:
@@ -218,7 +218,7 @@ class Answer(Response):
 
     def _break_off(self, error: Exception) -> None:
         """End an answer that cannot be written, with its connection, which the client notices."""
-        _log(error)
+        log_failure(error)
         self._ended = True
         self._leave()
         self._connection.cut()
@@ -253,7 +253,7 @@ class Answer(Response):
         _send_now(self._send(head))
 
 
-def _log(error: Exception) -> None:
+def log_failure(error: Exception) -> None:
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
 
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from specmesh import errors
-from specmesh.api.answer import Answer
+from specmesh.api.answer import Answer, log_failure
 from specmesh.api.backend import Backend, ModelInfo
 from specmesh.api.choice import Choice
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order
@@ -49,8 +48,6 @@ from specmesh.core.fields import Json
 from specmesh.core.requests import ID_BYTES
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.core.text.chat import Tokenizer, unknown_variables
-
-log = structlog.get_logger("specmesh.api")
 
 SHORT_BODY = 16 * 1024
 """Bytes of a body that the event loop parses; a longer one waits for a thread."""
@@ -306,5 +303,5 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
             body = error_body(errors.RequestError(error.detail), code=code)
             return JSONResponse(body, status, error.headers)
         case _:
-            log.error("api_failed", error=f"{type(error).__name__}: {error}")
+            log_failure(error)
             return refusal(errors.InternalError())
