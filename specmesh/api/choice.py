@@ -41,6 +41,7 @@ class Choice:
 
     index: of the choice in its answer.
     request: with the ids that the client knows.
+    arrived: the daemon's events that nobody has taken.
     on_arrival: called after an event has arrived.
     end: the last event, once it has come.
     merged: roles whose messages were joined for the model's template.
@@ -52,13 +53,13 @@ class Choice:
     ) -> None:
         self.index = index
         self.request = request
+        self.arrived: list[ClientEvent] = []
         self.on_arrival: Callable[[], None] = nothing
         self.end: Finished | None = None
         self.merged: tuple[str, ...] = ()
         self.generated = request.known
         self._generation = generation
         self._vocabulary = vocabulary
-        self._arrived: list[ClientEvent] = []
         self._started: Started | None = None
         self._prompt: tuple[int, ...] = ()  # to be echoed
         self._prompt_length = 0  # characters of the echoed prompt
@@ -71,19 +72,8 @@ class Choice:
 
     def on_event(self, event: ClientEvent) -> None:
         """Note an event of the daemon."""
-        self._arrived.append(event)
+        self.arrived.append(event)
         self.on_arrival()
-
-    @property
-    def has_arrivals(self) -> bool:
-        """Return True if events have arrived that `arrivals` has not returned."""
-        return bool(self._arrived)
-
-    def arrivals(self) -> list[ClientEvent]:
-        """Return the events that have arrived since the last call."""
-        events = self._arrived
-        self._arrived = []
-        return events
 
     def add(self, event: Started | Scored | Tokens | Finished) -> None:
         """Read an event."""

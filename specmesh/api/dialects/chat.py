@@ -107,11 +107,11 @@ class ChatRenderer(OpenAiRenderer):
                 return {"content": text}
             case Thought(text):
                 return {"reasoning_content": text}
-            case Call() if event.id:
-                return {"tool_calls": [{"index": event.index, **_call_json(event)}]}
             case Call():
-                function = {"arguments": event.arguments}
-                return {"tool_calls": [{"index": event.index, "function": function}]}
+                call: Json = {"function": {"arguments": event.arguments}}
+                if event.id:
+                    call = _call_json(event)
+                return {"tool_calls": [{"index": event.index} | call]}
 
     def _content(self, text: str) -> Json:
         return {"delta": {"content": text}}

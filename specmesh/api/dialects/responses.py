@@ -109,10 +109,11 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     form = parse_format(fields, openai_format(text_format, "text.format", "schema"))
     tools = parse_tools(fields)
     include = fields.listed("include")
+    top = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
     request = parse_request(
         fields,
         max_tokens=parse_max_tokens(fields, "max_output_tokens", chat_max_tokens(fields)),
-        logprobs=_parse_logprobs(fields, include),
+        logprobs=top if top or _LOGPROBS in include else None,
         grammar=answer_grammar(tools, form.grammar),
     )
     messages = _with_instructions(instructions, conversation.messages)
@@ -140,14 +141,6 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     )
     size = conversation.size if store else 0
     return generation, ResponseOrder(conversation, size, write_gently(echoed), store)
-
-
-def _parse_logprobs(fields: Fields, include: Sequence[object]) -> int | None:
-    """Return the number of likeliest tokens that are shown with each one; None for no scores."""
-    top = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
-    if top or _LOGPROBS in include:
-        return top
-    return None
 
 
 def _unread(name: str, fields: Fields) -> list[str]:
