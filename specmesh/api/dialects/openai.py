@@ -183,13 +183,10 @@ def server_sent(value: Json) -> str:
 
 def _tokens_json(tokens: NewTokens) -> Json:
     """Return our fields about tokens that came."""
-    extra: Json = {}
+    extra: Json = {"token_ids": tokens.ids, "accepted": tokens.accepted}
     if tokens.accepted_text is not None:
-        extra["accepted_text"] = tokens.accepted_text
-    if tokens.ids or tokens.accepted_text is not None:
-        extra["token_ids"] = tokens.ids
-        extra["accepted"] = tokens.accepted
-    return extra
+        return {"accepted_text": tokens.accepted_text} | extra
+    return extra if tokens.ids else {}
 
 
 def finished_json(end: Finished) -> Json:
