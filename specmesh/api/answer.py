@@ -89,7 +89,7 @@ class Answer(Response):
             self._leave()
 
     def _submit(self) -> None:
-        """Submit all choices together: apart, answers would take each other's room, and all fail."""
+        """Submit all choices together: apart, answers would take each other's room and fail."""
         for choice in self._choices:
             choice.on_arrival = self._look_soon
         texts = [(choice.request, choice) for choice in self._choices]

@@ -22,8 +22,10 @@ async def receive_body(http: HttpRequest) -> bytearray:
     for a longer body and for another encoding, RequestError for a damaged body.
     """
     encoding = ", ".join(http.headers.getlist("content-encoding")).strip().lower()
-    inflater = zlib.decompressobj(_ANY_FORMAT) if encoding in _INFLATED else None
-    if inflater is None and encoding not in ("", "identity"):
+    inflater = None
+    if encoding in _INFLATED:
+        inflater = zlib.decompressobj(_ANY_FORMAT)
+    elif encoding not in ("", "identity"):
         why = f"Content-Encoding {encoding[:80]} is not supported: send gzip, deflate or none"
         raise HTTPException(415, why, {"Accept-Encoding": "gzip, deflate"})
     damaged = RequestError(f"the request body is no {encoding}, or damaged")

@@ -14,7 +14,7 @@ from specmesh.api.generation import (
     parse_resume,
 )
 from specmesh.api.messages import chat_request, parse_messages
-from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn, whole_turn
+from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
 from specmesh.core.requests import Finished, Started
@@ -89,7 +89,9 @@ class ChatRenderer(OpenAiRenderer):
         for event in others:
             choice = self._choice(index, {"delta": self._delta(event)}, None)
             chunks.append(self._chunk(choice, {}))
-        scored = whole_turn(events).tokens.scored or None
+        scored: Sequence[ScoredToken] | None = None
+        if not isinstance(last, Started) and last.tokens is not None:
+            scored = last.tokens.scored or None
         choice = self._choice(index, {"delta": self._delta(last)}, reason_of(events), scored)
         chunks.append(self._chunk(choice, self._extra(events)))
         return "".join(chunks)

@@ -83,7 +83,8 @@ def completion_order(body: object) -> Order:
 class CompletionRenderer(OpenAiRenderer):
     """Writes the answer to a completion: a chunk, and the whole answer, have the text itself.
 
-    Events that came together are one chunk. Log-probabilities are four lists, and under `specmesh` those of a chat.
+    Events that came together are one chunk. Log-probabilities are four lists, and under `specmesh`
+    those of a chat.
     """
 
     chunk_kind = whole_kind = "text_completion"

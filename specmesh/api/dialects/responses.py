@@ -109,11 +109,13 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     form = parse_format(fields, openai_format(text_format, "text.format", "schema"))
     tools = parse_tools(fields)
     include = fields.listed("include")
-    top = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
+    logprobs: int | None = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
+    if not logprobs and _LOGPROBS not in include:
+        logprobs = None
     request = parse_request(
         fields,
         max_tokens=parse_max_tokens(fields, "max_output_tokens", chat_max_tokens(fields)),
-        logprobs=top if top or _LOGPROBS in include else None,
+        logprobs=logprobs,
         grammar=answer_grammar(tools, form.grammar),
     )
     messages = _with_instructions(instructions, conversation.messages)
@@ -206,8 +208,9 @@ def _in_words(item: Json, kind: str) -> str:
     for name, value in item.items():
         if name not in _HIDDEN and value is not None:
             shown[name] = _readable(value)
-    text = to_json(shown) if shown else ""
-    return f"[{kind}] {text}".rstrip()
+    if not shown:
+        return f"[{kind}]"
+    return f"[{kind}] {to_json(shown)}"
 
 
 def _readable(value: object) -> object:
