@@ -92,8 +92,10 @@ class ChatRenderer(OpenAiRenderer):
         scored: Sequence[ScoredToken] | None = None
         if not isinstance(last, Started) and last.tokens is not None:
             scored = last.tokens.scored or None
-        choice = self._choice(index, {"delta": self._delta(last)}, reason_of(events), scored)
-        chunks.append(self._chunk(choice, self._extra(events)))
+        content: Json = {"delta": self._delta(last)}
+        choice = self._choice(index, content, reason_of(events), scored)
+        extra = self._extra(events)
+        chunks.append(self._chunk(choice, extra))
         return "".join(chunks)
 
     def _delta(self, event: Started | Content) -> Json:

@@ -42,7 +42,9 @@ def parse_completion(body: object) -> Generation:
     )
     prompt = fields.get("prompt")
     request, began = parse_resume(fields, request)
-    requests = [request] if request.id else _prompted(prompt, request)
+    requests = [request]
+    if not request.id:
+        requests = _prompted(prompt, request)
     return parse_generation(
         fields, requests, chat=False, began=began, schema_field=form.schema_field
     )
@@ -92,14 +94,17 @@ class CompletionRenderer(OpenAiRenderer):
     def _chunks(self, index: int, events: Sequence[Event]) -> str:
         turn = whole_turn(events)
         scored = turn.tokens.scored or None
-        choice = self._choice(index, self._content(turn.text), reason_of(events), scored)
-        return self._chunk(choice, self._extra(events) | self._scores(scored))
+        content = self._content(turn.text)
+        choice = self._choice(index, content, reason_of(events), scored)
+        extra = self._extra(events) | self._scores(scored)
+        return self._chunk(choice, extra)
 
     def _content(self, text: str) -> Json:
         return {"text": text}
 
     def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
-        return self._choice(index, self._content(turn.text), finish, turn.tokens.scored)
+        content = self._content(turn.text)
+        return self._choice(index, content, finish, turn.tokens.scored)
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
         """Return OpenAI's four lists, with an entry for each token."""

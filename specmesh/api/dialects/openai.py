@@ -59,8 +59,10 @@ class OpenAiRenderer(Renderer):
             end = events[-1]
             assert isinstance(end, Finished)
             written.append(self._whole_choice(index, turn, end.reason))
-            ids: Json = {"token_ids": turn.tokens.ids}
-            extras.append(finished_json(end) | ids | self._scores(turn.tokens.scored))
+            choice_extra = finished_json(end)
+            choice_extra["token_ids"] = turn.tokens.ids
+            choice_extra |= self._scores(turn.tokens.scored)
+            extras.append(choice_extra)
         extra: Json = {"choices": extras}
         if len(extras) == 1:
             extra = extras[0]
@@ -103,7 +105,8 @@ class OpenAiRenderer(Renderer):
         if tokens.accepted_text is not None:
             accepted_text = f'"accepted_text": {to_json(tokens.accepted_text)}, '
         extra = f'{accepted_text}"token_ids": {tokens.ids}, "accepted": {tokens.accepted}'
-        return f"data: {before}{to_json(text)}{after}{{{extra}}}}}\n\n"
+        written = to_json(text)
+        return f"data: {before}{written}{after}{{{extra}}}}}\n\n"
 
     def _chunk(self, choice: Json, extra: Json) -> str:
         return server_sent(self._answer(self.chunk_kind, [choice], extra))
@@ -173,7 +176,9 @@ def _are_plain(tokens: NewTokens) -> bool:
 def reason_of(events: Sequence[Event]) -> str | None:
     """Return the reason for which the text ended with these events; None if it did not."""
     last = events[-1]
-    return last.reason if isinstance(last, Finished) else None
+    if isinstance(last, Finished):
+        return last.reason
+    return None
 
 
 def server_sent(value: Json) -> str:

@@ -121,7 +121,9 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     messages = _with_instructions(instructions, conversation.messages)
     request = chat_request(fields, request, messages, effort)
     store = fields.flag("store", True) and kept.most > 0
-    echoed = {name: fields.given.get(name, default) for name, default in _ECHOED.items()}
+    echoed: Json = {}
+    for name, default in _ECHOED.items():
+        echoed[name] = fields.given.get(name, default)
     echoed |= {
         "reasoning": {"effort": reasoning.given.get("effort"), "summary": None},
         "text": {"format": text_format or {"type": "text"}},
@@ -131,15 +133,17 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     }
     if fields.given.get("truncation") == "disabled":
         fields.get("truncation")
-    skipped = _unread("text", text) + _unread("reasoning", reasoning)
+    skipped = _unread("text", text)
+    skipped += _unread("reasoning", reasoning)
     if any(name != _LOGPROBS for name in include):
         skipped.append("include")
+    skipped += tools.skipped
     generation = parse_generation(
         fields,
         [request],
         chat=True,
         schema_field=form.schema_field,
-        skipped=(*skipped, *tools.skipped),
+        skipped=skipped,
     )
     size = conversation.size if store else 0
     return generation, ResponseOrder(conversation, size, write_gently(echoed), store)
@@ -397,8 +401,9 @@ class ResponseRenderer(Renderer):
         item.pieces.append(text)
         fields: Json = {"delta": text}
         if kind is _MESSAGE:
-            scored = event.tokens.scored if event.tokens is not None else None
-            logprobs = list(map(scored_json, scored or ()))
+            logprobs: list[Json] = []
+            if event.tokens is not None:
+                logprobs += map(scored_json, event.tokens.scored or ())
             item.logprobs += logprobs
             fields["logprobs"] = logprobs
         self._send(f"{kind.text}.delta", **fields)
