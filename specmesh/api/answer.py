@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 import structlog
 from starlette.responses import Response
@@ -10,10 +9,11 @@ from starlette.types import Receive, Scope, Send
 
 from specmesh.api.backend import Backend, Cancel, PauseClient, Submit
 from specmesh.api.choice import Choice, nothing, usage_of
+from specmesh.api.connection import ApiConnection
 from specmesh.api.dialects.base import Renderer
 from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
+from specmesh.core.requests import Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
@@ -26,23 +26,6 @@ PACE = 0.004
 Faster rounds are sent together: sending takes this thread as much time of the interpreter as a
 round takes the engine's thread.
 """
-
-
-class Connection(Protocol):
-    """The connection of an answer.
-
-    behind: its reader takes so little that writing would have to wait.
-    on_writable: called once that is over.
-    """
-
-    behind: bool
-    on_writable: Callable[[], None]
-
-    def wrote(self, size: int) -> None:
-        """Note that an answer has written so many bytes more."""
-
-    def cut(self) -> None:
-        """Close the connection now, with all that was not sent yet."""
 
 
 class Answer(Response):
@@ -91,7 +74,7 @@ class Answer(Response):
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._connection: Connection = scope["state"]["connection"]
+        self._connection: ApiConnection = scope["state"]["connection"]
         self._connection.on_writable = self._look_soon
         self._open = list(self._choices)
         try:
@@ -147,7 +130,7 @@ class Answer(Response):
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
-            _log(error)
+            log_failure(error)
             self._fail(InternalError())
         else:
             if self._text or self._complete:
@@ -156,7 +139,7 @@ class Answer(Response):
     def _pause(self) -> None:
         """Pause the sessions whose events wait for the reader."""
         for choice in self._open:
-            if choice.has_arrivals and choice not in self._paused:
+            if choice.arrived and choice not in self._paused:
                 self._paused.append(choice)
                 self._backend.submit(PauseClient(choice, paused=True))
 
@@ -169,16 +152,18 @@ class Answer(Response):
     def _read(self, choice: Choice) -> None:
         """Read the events of a choice. Raises the daemon's error, after the events before it."""
         joins_rounds = not choice.request.rounds
-        previous: ClientEvent | None = None
-        for event in choice.arrivals():
-            are_tokens = isinstance(event, Tokens) and isinstance(previous, Tokens)
-            if not (are_tokens and joins_rounds):
+        joins = joins_rounds
+        events = choice.arrived
+        choice.arrived = []
+        for event in events:
+            joined = joins
+            joins = joins_rounds and isinstance(event, Tokens)
+            if not (joined and joins):
                 self._render(choice)
             if isinstance(event, Failed):
                 self._open.remove(choice)
                 raise self._generation.named(event.error)
             choice.add(event)
-            previous = event
             if isinstance(event, Finished):
                 self._open.remove(choice)
                 break  # later events come too late
@@ -218,7 +203,7 @@ class Answer(Response):
 
     def _break_off(self, error: Exception) -> None:
         """End an answer that cannot be written, with its connection, which the client notices."""
-        _log(error)
+        log_failure(error)
         self._ended = True
         self._leave()
         self._connection.cut()
@@ -253,7 +238,7 @@ class Answer(Response):
         _send_now(self._send(head))
 
 
-def _log(error: Exception) -> None:
+def log_failure(error: Exception) -> None:
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
 
 

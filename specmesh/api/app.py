@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,13 +19,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from specmesh import errors
-from specmesh.api.answer import Answer
+from specmesh.api.answer import Answer, log_failure
 from specmesh.api.backend import Backend, ModelInfo
 from specmesh.api.choice import Choice
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order
-from specmesh.api.dialects.chat import Chat
-from specmesh.api.dialects.completions import Completions
-from specmesh.api.dialects.responses import Responses
+from specmesh.api.dialects.chat import chat_order
+from specmesh.api.dialects.completions import completion_order
+from specmesh.api.dialects.responses import response_order
 from specmesh.api.error_body import error_body, refusal
 from specmesh.api.fair_workers import FairWorker
 from specmesh.api.generation import check_lengths, requests_of
@@ -42,15 +41,13 @@ from specmesh.api.llama_server import (
 )
 from specmesh.api.metrics import exposition
 from specmesh.api.request_body import receive_body
-from specmesh.api.round_trips import RoundTrips
+from specmesh.api.round_trips import round_trips
 from specmesh.api.unread_fields import as_header
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
 from specmesh.core.requests import ID_BYTES
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.core.text.chat import Tokenizer, unknown_variables
-
-log = structlog.get_logger("specmesh.api")
 
 SHORT_BODY = 16 * 1024
 """Bytes of a body that the event loop parses; a longer one waits for a thread."""
@@ -72,8 +69,11 @@ def create_app(
 ) -> Starlette:
     """Return the application over a daemon; kept: the responses that requests go on from."""
     api = _Api(backend, kept, ping_timeout)
-    dialects: list[Dialect] = [Completions(), Chat(), Responses(kept)]
-    template = partial(api.work, apply_template)
+    dialects = [
+        Dialect("completions", completion_order),
+        Dialect("chat/completions", chat_order),
+        Dialect("responses", partial(response_order, kept)),
+    ]
     routes = [
         Route("/health", api.health),
         Route("/stats", api.stats),
@@ -83,7 +83,7 @@ def create_app(
         Route("/tokenize", api.tokenize, methods=["POST"]),
         Route("/tokenizer_info", api.tokenizer_info),
         Route("/detokenize", api.detokenize, methods=["POST"]),
-        Route("/apply-template", template, methods=["POST"]),
+        Route("/apply-template", partial(api.work, apply_template), methods=["POST"]),
     ]
     # like llama-server, serve clients whose base URL lacks /v1
     for base in ("/v1", ""):
@@ -148,8 +148,7 @@ class _Api:
 
     async def ping(self, _: HttpRequest) -> Response:
         self._served()
-        peers = await RoundTrips().measure(self._backend, self._ping_timeout)
-        return JSONResponse({"peers": peers})
+        return JSONResponse({"peers": await round_trips(self._backend, self._ping_timeout)})
 
     async def embeddings(self, _: HttpRequest) -> Response:
         raise errors.NotOffered(
@@ -168,38 +167,45 @@ class _Api:
 
     async def detokenize(self, http: HttpRequest) -> Response:
         vocabulary = self._served().vocabulary
-        text = await self._parsed(http, lambda body: write_json(detokenize(body, vocabulary)))
-        return Response(text, media_type="application/json")
+        return _json_response(
+            await self._parsed(http, lambda body: write_json(detokenize(body, vocabulary)))
+        )
 
     async def work(self, work: Callable[[object, Tokenizer], Json], http: HttpRequest) -> Response:
         """Answer a request that needs a thread, whatever its length."""
-        raw = await receive_body(http)
         self._served()
         tokenizer = self._backend.tokenizer
-        worker = self._short if len(raw) <= SHORT_BODY else self._bodies
-        text = await worker.run(
-            tenant_of(http), len(raw), lambda: write_json(work(parse_json(raw), tokenizer))
+        return _json_response(
+            await self._parsed(http, lambda body: write_json(work(body, tokenizer)), slow=True)
         )
-        return Response(text, media_type="application/json")
 
-    async def _parsed(self, http: HttpRequest, parse: Callable[[object], Result]) -> Result:
+    async def _parsed(
+        self, http: HttpRequest, parse: Callable[[object], Result], *, slow: bool = False
+    ) -> Result:
         """Return the result of `parse` for a request's JSON.
 
-        A long body is parsed on a thread, where tenants take turns. Raises ClientDisconnect if its
-        client has left meanwhile.
+        A long body is parsed on a thread, where tenants take turns, and so is a short one if that
+        is slow. Raises ClientDisconnect if its client has left meanwhile, and RequestError also if
+        JSON can be read, but is nested too deeply for `parse`.
         """
         raw = await receive_body(http)
-        if len(raw) <= SHORT_BODY:
-            return _checked(parse, raw)
         connection: object = http.scope["state"].get("connection")
 
-        def parse_long() -> Result:
+        def parse_raw() -> Result:
             if getattr(connection, "gone", False):
                 raise ClientDisconnect
-            with collector_paused():
-                return _checked(parse, raw)
+            try:
+                with collector_paused():
+                    return parse(parse_json(raw))
+            except RecursionError:
+                raise errors.RequestError(TOO_DEEP) from None
 
-        return await self._bodies.run(tenant_of(http), len(raw), parse_long)
+        worker = self._bodies
+        if len(raw) <= SHORT_BODY:
+            if not slow:
+                return parse_raw()
+            worker = self._short
+        return await worker.run(tenant_of(http), len(raw), parse_raw)
 
     def _served(self, name: str = "") -> ModelInfo:
         """Return the model of this name, or the default. Raises the reason if it is not served."""
@@ -222,7 +228,7 @@ class _Api:
                 return begin()
             return await self._bodies.run(tenant_of(http), ID_BYTES * resumed, begin)
         except errors.SpecmeshError as error:
-            return dialect.refusal(error)
+            return dialect.refuse(error)
 
     def _begin(
         self, http: HttpRequest, dialect: Dialect, order: Order, served: ModelInfo
@@ -249,7 +255,7 @@ class _Api:
             generation,
             choices,
             renderer=order.renderer(head),
-            refuse=dialect.refusal,
+            refuse=dialect.refuse,
             headers=headers,
             tenant=tenant_of(http),
         )
@@ -264,18 +270,11 @@ class _Api:
         if http.method == "DELETE":
             self._kept.forget(name)
             response = json.dumps({"id": name, "object": "response", "deleted": True})
-        return Response(response, media_type="application/json")
+        return _json_response(response)
 
 
-def _checked(parse: Callable[[object], Result], raw: bytearray) -> Result:
-    """Return the result of `parse` for a body's JSON.
-
-    Raises RequestError also if JSON can be read, but is nested too deeply for `parse`.
-    """
-    try:
-        return parse(parse_json(raw))
-    except RecursionError:
-        raise errors.RequestError(TOO_DEEP) from None
+def _json_response(text: str) -> Response:
+    return Response(text, media_type="application/json")
 
 
 def tenant_of(http: HttpRequest) -> Tenant:
@@ -304,5 +303,5 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
             body = error_body(errors.RequestError(error.detail), code=code)
             return JSONResponse(body, status, error.headers)
         case _:
-            log.error("api_failed", error=f"{type(error).__name__}: {error}")
+            log_failure(error)
             return refusal(errors.InternalError())

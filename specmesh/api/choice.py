@@ -14,7 +14,6 @@ from specmesh.api.stream import (
     ScoredToken,
     Text,
     Usage,
-    is_cut,
 )
 from specmesh.api.turn_parts import turn_parts_of
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
@@ -42,6 +41,7 @@ class Choice:
 
     index: of the choice in its answer.
     request: with the ids that the client knows.
+    arrived: the daemon's events that nobody has taken.
     on_arrival: called after an event has arrived.
     end: the last event, once it has come.
     merged: roles whose messages were joined for the model's template.
@@ -53,13 +53,13 @@ class Choice:
     ) -> None:
         self.index = index
         self.request = request
+        self.arrived: list[ClientEvent] = []
         self.on_arrival: Callable[[], None] = nothing
         self.end: Finished | None = None
         self.merged: tuple[str, ...] = ()
         self.generated = request.known
         self._generation = generation
         self._vocabulary = vocabulary
-        self._arrived: list[ClientEvent] = []
         self._started: Started | None = None
         self._prompt: tuple[int, ...] = ()  # to be echoed
         self._prompt_length = 0  # characters of the echoed prompt
@@ -72,19 +72,8 @@ class Choice:
 
     def on_event(self, event: ClientEvent) -> None:
         """Note an event of the daemon."""
-        self._arrived.append(event)
+        self.arrived.append(event)
         self.on_arrival()
-
-    @property
-    def has_arrivals(self) -> bool:
-        """Return True if events have arrived that `arrivals` has not returned."""
-        return bool(self._arrived)
-
-    def arrivals(self) -> list[ClientEvent]:
-        """Return the events that have arrived since the last call."""
-        events = self._arrived
-        self._arrived = []
-        return events
 
     def add(self, event: Started | Scored | Tokens | Finished) -> None:
         """Read an event."""
@@ -112,11 +101,12 @@ class Choice:
         if self._started is not None:
             events.append(self._started)
             self._started = None
+        end = self.end
         has_tokens = self._ids or self._accepted_text is not None
-        if self._text or has_tokens or self.end is not None:
+        if self._text or has_tokens or end is not None:
             events += self._content()
-        if self.end is not None:
-            events.append(self._finished(self.end))
+        if end is not None:
+            events.append(self._finished(end))
         return events
 
     def counted(self, name: str) -> int:
@@ -190,18 +180,17 @@ class Choice:
         if not self.request.rounds:
             self._undecoded += ids
             return
-        self._decode()
         before = len(self._text)
-        self._decode(ids[:accepted])
+        self._undecoded += ids[:accepted]
+        self._decode()
         self._accepted_text = self._text[before:]
-        self._decode(ids[accepted:])
+        self._undecoded += ids[accepted:]
 
-    def _decode(self, ids: Sequence[int] = ()) -> None:
-        """Decode the ids that are not yet, and these."""
-        new = [*self._undecoded, *ids]
+    def _decode(self) -> None:
+        ids = self._undecoded
         self._undecoded = []
-        self._held += new
-        self._show(self._filter.feed(new))
+        self._held += ids
+        self._show(self._filter.feed(ids))
 
     def _show(self, shown: ShownText) -> None:
         """Add to the text, and to the ids those whose text is whole now."""
@@ -228,12 +217,13 @@ class Choice:
         self._text = ""
         if self._parts is None:
             return [Text(text, tokens)]
-        over = self.end is not None
-        parts = self._known_calls + self._parts.feed(text, over=over, cut=is_cut(self.end))
+        end = self.end
+        cut = end is not None and end.reason != FinishReason.STOP
+        parts = self._known_calls + self._parts.feed(text, over=end is not None, cut=cut)
         self._known_calls = []
         if not parts:
             return [Text("", tokens)]
-        parts[-1] = replace(parts[-1], tokens=tokens)
+        parts[-1].tokens = tokens
         return parts
 
     def _new_tokens(self) -> NewTokens:

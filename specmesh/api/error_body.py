@@ -41,9 +41,9 @@ def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) ->
     }
 
 
-def refusal(error: SpecmeshError, body: Json | None = None) -> JSONResponse:
-    """Return the response that refuses a request; body: in the place of `error_body`."""
-    response = JSONResponse(body or error_body(error), _STATUS.get(type(error), 500))
+def refusal(error: SpecmeshError) -> JSONResponse:
+    """Return the response that refuses a request."""
+    response = JSONResponse(error_body(error), _STATUS.get(type(error), 500))
     if response.status_code == 503:
         response.headers["Retry-After"] = RETRY_AFTER
     return response

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from specmesh.core.fair_queue import FairQueue, Tenant
 from specmesh.errors import Busy
@@ -23,15 +22,27 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Work that waits. do, refuse, cancel: each settles the future of its result.
-
-    since: seconds of the monotonic clock at which it came.
-    """
+    """Work that waits. since: seconds of the monotonic clock at which it came."""
 
     since: float
-    do: Callable[[], None]
-    refuse: Callable[[], None]
-    cancel: Callable[[], object]
+    work: Callable[[], object]
+    done: "Future[object]"
+
+    def do(self) -> None:
+        if not self.done.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.work()
+        except BaseException as error:  # noqa: BLE001  (the caller of its result raises it)
+            # a traceback holds this frame, which holds the future
+            self.done.set_exception(error.with_traceback(None))
+        else:
+            self.done.set_result(result)
+
+    def refuse(self) -> None:
+        if self.done.set_running_or_notify_cancel():
+            error = Busy("too many long requests wait to be read", "try again, or ask for less")
+            self.done.set_exception(error)
 
 
 class FairWorker:
@@ -55,8 +66,7 @@ class FairWorker:
         the tenant that takes most of it.
         """
         done = Future[Result]()
-        do = partial(_do, done, work)
-        piece = _Piece(time.monotonic(), do, partial(_refuse, done), done.cancel)
+        piece = _Piece(time.monotonic(), work, cast("Future[object]", done))
         with self._lock:
             crowding = self._waiting.push(tenant, piece, cost)
         if crowding is not None:
@@ -73,7 +83,7 @@ class FairWorker:
         """Begin nothing more; return a future that is done once nothing is under way."""
         with self._lock:
             while self._waiting:
-                self._waiting.pop().cancel()
+                self._waiting.pop().done.cancel()
         ended = self._pool.submit(object)
         self._pool.shutdown(wait=False)
         return ended
@@ -87,21 +97,3 @@ class FairWorker:
             piece.refuse()
         else:
             piece.do()
-
-
-def _do(done: "Future[Result]", work: Callable[[], Result]) -> None:
-    if not done.set_running_or_notify_cancel():
-        return
-    try:
-        result = work()
-    except BaseException as error:  # noqa: BLE001  (the caller of its result raises it)
-        # a traceback holds this frame, which holds the future
-        done.set_exception(error.with_traceback(None))
-    else:
-        done.set_result(result)
-
-
-def _refuse(done: "Future[Result]") -> None:
-    if done.set_running_or_notify_cancel():
-        error = Busy("too many long requests wait to be read", "try again, or ask for less")
-        done.set_exception(error)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from specmesh.core.fields import Fields, Json, check_short, is_object
+from specmesh.core.fields import Fields, at, check_short, is_object
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind
 from specmesh.errors import RequestError
 
@@ -32,7 +32,7 @@ def parse_format(fields: Fields, own: TextFormat) -> TextFormat:
     formats = [own]
     schema = fields.get("json_schema")
     if schema is not None:
-        formats.append(schema_format(schema, "json_schema"))
+        formats.append(_schema_format(schema, "json_schema"))
     gbnf = fields.text("grammar")
     if gbnf:
         formats.append(TextFormat(Grammar(GrammarKind.GBNF, gbnf)))
@@ -44,30 +44,30 @@ def parse_format(fields: Fields, own: TextFormat) -> TextFormat:
 
 
 def response_format(fields: Fields) -> TextFormat:
-    """Return the format of `response_format`, a field of chats and completions.
+    """Return the format of `response_format`, a field of chats and completions."""
+    value = fields.get("response_format")
+    return openai_format(value, "response_format", "json_schema.schema")
+
+
+def openai_format(value: object, path: str, schema_path: str) -> TextFormat:
+    """Return the format of a field of OpenAI's. Raises RequestError.
 
     With json_object goes a `schema`, as with llama-server.
+    path: of the field. schema_path: of a schema within it.
     """
-    value = fields.get("response_format")
     match value:
         case None | {"type": "text"}:
             return ANY_TEXT
         case {"type": "json_object"} if is_object(value):
-            return json_object_format(value, "response_format")
-        case {"type": "json_schema", "json_schema": {"schema": object() as schema}}:
-            return schema_format(schema, "response_format.json_schema.schema")
+            return _schema_format(value.get("schema", {"type": "object"}), f"{path}.schema")
+        case {"type": "json_schema"} if (schema := at(value, schema_path)) is not None:
+            return _schema_format(schema, f"{path}.{schema_path}")
         case _:
-            kinds = "text, json_object, or json_schema with an object json_schema that has a schema"
-            raise RequestError(f"response_format.type must be {kinds}", "response_format")
+            kinds = f"text, json_object, or json_schema with {schema_path}"
+            raise RequestError(f"{path} must have type {kinds}", path)
 
 
-def json_object_format(value: Json, field: str) -> TextFormat:
-    """Return the format of a field of type json_object."""
-    schema = value.get("schema", {"type": "object"})
-    return schema_format(schema, f"{field}.schema")
-
-
-def schema_format(schema: object, path: str) -> TextFormat:
+def _schema_format(schema: object, path: str) -> TextFormat:
     """Return the format of a JSON schema, from the field at this path. Raises RequestError."""
     field = path.partition(".")[0]
     if not is_object(schema):

@@ -67,9 +67,8 @@ class Generation:
 
         A verifier knows the schema as `json_schema`, whatever field it came in.
         """
-        if not isinstance(error, RequestError) or error.param != "json_schema":
-            return error
-        if not self.schema_field:
+        is_schemas = isinstance(error, RequestError) and error.param == "json_schema"
+        if not (is_schemas and self.schema_field):
             return error
         message = re.sub(r"json_schema( cannot be used)?", self.schema_field, str(error), count=1)
         return RequestError(message, self.schema_field.partition(".")[0])
@@ -192,15 +191,15 @@ def refuse_echo(request: Request) -> None:
         raise RequestError(why, "echo")
 
 
-def parse_resume(fields: Fields, request: Request) -> tuple[Request, str] | None:
+def parse_resume(fields: Fields, request: Request) -> tuple[Request, str]:
     """Return the request that resumes a text, and the model that began it. Raises RequestError.
 
     `resume` has the text's id, and the ids of its prompt and of its tokens so far where the client
-    knows them. Returns None where no text is resumed.
+    knows them. Without it the request stays without an id, and no model began it.
     """
     value = fields.get("resume")
     if value is None:
-        return None
+        return request, ""
     refuse_echo(request)
     if not is_object(value) or value.keys() - _RESUME_FIELDS:
         why = "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone"

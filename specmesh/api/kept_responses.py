@@ -39,15 +39,10 @@ class ChatPart:
 
     def whole(self) -> list[ChatMessage]:
         """Return the chat's messages, its own at the end."""
-        pieces: list[list[ChatMessage]] = []
-        held = self.held + len(self.messages)
-        for part in self.chain():
-            count = max(held - part.held, 0)
-            pieces.append(part.messages[:count])
-            held = min(held, part.held)
         messages: list[ChatMessage] = []
-        for piece in reversed(pieces):
-            messages += piece
+        for part in reversed(list(self.chain())):
+            del messages[part.held :]
+            messages += part.messages
         return messages
 
     def chain(self) -> "Iterator[ChatPart]":
@@ -67,8 +62,7 @@ class GrowingChat:
     def __init__(self, before: ChatPart | None = None) -> None:
         self._before = before
         self._messages = before.whole() if before is not None else []
-        self._known = len(self._messages)
-        self._last_known = self._messages[-1] if self._messages else None
+        self._held = len(self._messages)  # those of `before` that are as they were
         self._calls: list[ToolCall] = []  # of the last message, which does not have them yet
 
     @property
@@ -99,7 +93,7 @@ class GrowingChat:
     def add_text(self, role: str, text: str) -> None:
         """Add a text; that of an assistant goes to its message without one."""
         if role == "assistant" and self._is_turn() and not self._messages[-1].content:
-            self._messages[-1] = replace(self._messages[-1], content=text)
+            self._change_last(replace(self._messages[-1], content=text))
         else:
             self.add(ChatMessage(role=role, content=text))
 
@@ -109,13 +103,6 @@ class GrowingChat:
             self.add(ChatMessage(role="assistant", content=""))
         self._calls.append(call)
 
-    @property
-    def _held(self) -> int:
-        """Return the number of known messages that are as they were: the last may have grown."""
-        if self._known and self._messages[self._known - 1] is not self._last_known:
-            return self._known - 1
-        return self._known
-
     def _is_turn(self) -> bool:
         return bool(self._messages) and self._messages[-1].role == "assistant"
 
@@ -123,8 +110,12 @@ class GrowingChat:
         """Give the last message its calls, all at once: there may be many."""
         if self._calls:
             last = self._messages[-1]
-            self._messages[-1] = replace(last, tool_calls=(*last.tool_calls, *self._calls))
+            self._change_last(replace(last, tool_calls=(*last.tool_calls, *self._calls)))
             self._calls = []
+
+    def _change_last(self, message: ChatMessage) -> None:
+        self._messages[-1] = message
+        self._held = min(self._held, len(self._messages) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,20 +36,23 @@ def _llama_tokens(fields: Fields, tokenizer: Tokenizer) -> Json:
     special = fields.flag("add_special")
     with_pieces = fields.flag("with_pieces")
     given = content if is_list(content) else [content]
-    parts = [part for part in given if isinstance(part, str) or is_id(part)]
-    texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) > MOST_PARTS:
+    texts = 0
+    for part in given:
+        if isinstance(part, str):
+            texts += 1
+        elif not is_id(part):
+            why = "content must be a text, or a list of texts and token ids"
+            raise RequestError(why, "content")
+    if texts > MOST_PARTS:
         raise RequestError(f"content has more than {MOST_PARTS} texts: join some", "content")
-    if len(parts) < len(given):
-        raise RequestError("content must be a text, or a list of texts and token ids", "content")
     if not fields.flag("parse_special", True):
         why = "parse_special can only be true: special tokens in a text are always read"
         raise RequestError(why, "parse_special")
     ids: list[int] = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(given):
         if isinstance(part, str):
             ids += tokenizer.encode(part, special=special and number == 0)
-        else:
+        elif is_id(part):
             ids.append(part)
     if not with_pieces:
         return {"tokens": ids}

@@ -104,24 +104,20 @@ def _parse_message(value: object, where: str) -> ChatMessage:
     if isinstance(refusal, str):
         text += refusal
     message = _with_tool_calls(value) | {"content": text}
-    reasoning = value.get("reasoning")
-    if isinstance(reasoning, str) and not value.get("reasoning_content"):
-        message["reasoning_content"] = reasoning
-    if thought and not message.get("reasoning_content"):
-        message["reasoning_content"] = thought
+    for reasoning in (value.get("reasoning"), thought):
+        if reasoning and isinstance(reasoning, str) and not message.get("reasoning_content"):
+            message["reasoning_content"] = reasoning
     return message_of(message, where)
 
 
 def _without_thoughts(parts: Sequence[object]) -> tuple[list[object], str]:
     """Return content parts with an empty text in the place of each thought, and the thoughts."""
-    others: list[object] = []
+    others = list(parts)
     thoughts: list[str] = []
-    for part in parts:
+    for index, part in enumerate(parts):
         thought = _thought_of(part)
-        if thought is None:
-            others.append(part)
-        else:
-            others.append({"type": "text", "text": ""})
+        if thought is not None:
+            others[index] = {"text": ""}
             thoughts.append(thought)
     return others, "".join(thoughts)
 
@@ -132,15 +128,15 @@ def _thought_of(part: object) -> str | None:
     None for any other part.
     """
     match part:
-        case {"type": "thinking", "thinking": str(thought)}:
+        case (
+            {"type": "thinking", "thinking": str(thought)}
+            | {"type": "reasoning", "text": str(thought)}
+            | {"type": "reasoning", "reasoning": str(thought)}
+        ):
             return thought
         case {"type": "thinking"} if is_list(parts := at(part, "thinking")):
             texts = [at(inner, "text") for inner in parts]
             return "".join(text for text in texts if isinstance(text, str))
-        case {"type": "reasoning", "text": str(thought)}:
-            return thought
-        case {"type": "reasoning", "reasoning": str(thought)}:
-            return thought
         case _:
             return None
 

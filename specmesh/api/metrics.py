@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 
 from prometheus_client.core import (
-    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
@@ -66,14 +65,13 @@ def _families(snapshot: Snapshot) -> list[Metric]:
             buckets = list(zip(bounds, value.counts, strict=True))
             families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
             continue
-        by = [spec.by] if spec.by else []
-        kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+        sample = f"{name}_total" if spec.kind == "counter" else name
         for key, number in _numbers(value).items():
-            family = families.setdefault(name, kind(name, spec.help, labels=[*spec.labels, *by]))
-            # a histogram shares its name with no other metric
-            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
-            own = [str(key)] if spec.by else []
-            family.add_metric([*spec.labels.values(), *own], number * spec.scale)
+            labels = dict(spec.labels)
+            if spec.by:
+                labels[spec.by] = str(key)
+            family = families.setdefault(name, Metric(name, spec.help, spec.kind))
+            family.add_sample(sample, labels, number * spec.scale)
     return list(families.values())
 
 

@@ -22,45 +22,28 @@ async def receive_body(http: HttpRequest) -> bytearray:
     for a longer body and for another encoding, RequestError for a damaged body.
     """
     encoding = ", ".join(http.headers.getlist("content-encoding")).strip().lower()
-    inflater: _Inflater | None = None
+    inflater = None
     if encoding in _INFLATED:
-        inflater = _Inflater(encoding)
+        inflater = zlib.decompressobj(_ANY_FORMAT)
     elif encoding not in ("", "identity"):
         why = f"Content-Encoding {encoding[:80]} is not supported: send gzip, deflate or none"
         raise HTTPException(415, why, {"Accept-Encoding": "gzip, deflate"})
+    damaged = RequestError(f"the request body is no {encoding}, or damaged")
     body = bytearray()
     received = 0
-    async for chunk in http.stream():
-        received += len(chunk)
-        if inflater is None:
-            body += chunk
-        else:
-            body += inflater.feed(chunk, MAX_HTTP_BODY + 1 - len(body))
-        if max(len(body), received) > MAX_HTTP_BODY:
-            raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
-    if inflater is not None:
-        inflater.end()
+    try:
+        async for chunk in http.stream():
+            received += len(chunk)
+            if inflater is None:
+                body += chunk
+            else:
+                body += inflater.decompress(chunk, MAX_HTTP_BODY + 1 - len(body))
+                if inflater.unused_data:
+                    raise damaged  # something follows the end
+            if max(len(body), received) > MAX_HTTP_BODY:
+                raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
+    except zlib.error:
+        raise damaged from None
+    if inflater is not None and not inflater.eof:
+        raise damaged
     return body
-
-
-class _Inflater:
-    """Inflates a body of one of these encodings as it comes."""
-
-    def __init__(self, encoding: str) -> None:
-        self._inflater = zlib.decompressobj(_ANY_FORMAT)
-        self._damaged = RequestError(f"the request body is no {encoding}, or damaged")
-
-    def feed(self, chunk: bytes, most: int) -> bytes:
-        """Return up to `most` more bytes, at least 1. Raises RequestError."""
-        try:
-            inflated = self._inflater.decompress(chunk, most)
-        except zlib.error:
-            raise self._damaged from None
-        if self._inflater.unused_data:
-            raise self._damaged  # something follows the end
-        return inflated
-
-    def end(self) -> None:
-        """Raise RequestError if the body was cut off."""
-        if not self._inflater.eof:
-            raise self._damaged

@@ -9,38 +9,33 @@ from specmesh.core.fields import Json
 from specmesh.errors import DaemonUnreachable
 
 
-class RoundTrips:
-    """The PINGs of one request, in milliseconds by peer; None until the PONG comes."""
+async def round_trips(backend: Backend, timeout: float) -> list[Json]:
+    """PING each peer of a daemon; return the milliseconds of each, None without a PONG in time.
 
-    def __init__(self) -> None:
-        self._times: dict[Peer, float | None] = {}
-        self._complete = asyncio.Event()
+    Raises DaemonUnreachable without peers.
+    """
+    times: dict[Peer, float | None] = {}
+    complete = asyncio.Event()
 
-    async def measure(self, backend: Backend, timeout: float) -> list[Json]:
-        """PING each peer of a daemon; time_ms is None without an answer in time.
+    def note(new: dict[Peer, float | None]) -> None:
+        times.update(new)
+        if None not in times.values():
+            complete.set()
 
-        Raises DaemonUnreachable without peers.
-        """
-        backend.submit(PingPeers(self._sent, self._answered))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._complete.wait(), timeout)
-        if not self._times:
-            other = "drafter" if backend.role == "verifier" else "verifier"
-            why = f"no {other} is attached to this {backend.role}"
-            raise DaemonUnreachable(why, "start one, or see its log")
-        return [
-            {"peer": peer.name, "address": peer.address, "time_ms": time_ms}
-            for peer, time_ms in self._times.items()
-        ]
+    def sent(peers: Iterable[Peer]) -> None:
+        note(dict.fromkeys(peers))
 
-    def _sent(self, peers: Iterable[Peer]) -> None:
-        self._times.update(dict.fromkeys(peers))
-        self._check()
+    def answered(peer: Peer, seconds: float) -> None:
+        note({peer: round(seconds * 1e3, 4)})
 
-    def _answered(self, peer: Peer, seconds: float) -> None:
-        self._times[peer] = round(seconds * 1e3, 4)
-        self._check()
-
-    def _check(self) -> None:
-        if None not in self._times.values():
-            self._complete.set()
+    backend.submit(PingPeers(sent, answered))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(complete.wait(), timeout)
+    if not times:
+        other = "drafter" if backend.role == "verifier" else "verifier"
+        why = f"no {other} is attached to this {backend.role}"
+        raise DaemonUnreachable(why, "start one, or see its log")
+    return [
+        {"peer": peer.name, "address": peer.address, "time_ms": time_ms}
+        for peer, time_ms in times.items()
+    ]

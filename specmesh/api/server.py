@@ -74,10 +74,10 @@ class _Server(uvicorn.Server):
 
 
 class Api:
-    """The API while it is served, by `loop`: at its socket, and perhaps at a port."""
+    """The API while `loop` serves its `app`: at its socket, and perhaps at a port."""
 
     def __init__(self, app: Starlette, patience: float) -> None:
-        self._app = app
+        self.app = app
         self._patience = patience
         self.loop = asyncio.new_event_loop()
         self._servers: list[_Server] = []
@@ -86,11 +86,7 @@ class Api:
     def serve_port(self, port: Port, host: str) -> None:
         """Serve a TCP port of a host too, behind an `ApiGuard`. Raises as `listen` does."""
         listener = listen(host, port.port, "--http")
-        self.serve(guarded(self._app, port), listener)
-
-    def serve_socket(self, path: Path, system: Path) -> None:
-        """Serve the socket. Raises ConfigError if it cannot listen."""
-        self.serve(self._app, _listen(path, system))
+        self.serve(guarded(self.app, port), listener)
 
     def serve(self, app: ASGIApp, listener: socket.socket) -> None:
         """Serve a listener."""
@@ -133,7 +129,7 @@ def serving_api(
     Raises ConfigError if it cannot listen.
     """
     api = Api(create_app(backend, KeptResponses(responses)), patience)
-    api.serve_socket(path, system)
+    api.serve(api.app, _listen(path, system))
     thread = threading.Thread(target=api.run, name="io", daemon=True)
     try:
         thread.start()

@@ -1,9 +1,8 @@
 """A dialect: the form of requests and answers under one path of the API."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from starlette.responses import Response
 
@@ -50,15 +49,15 @@ class Order:
     renderer: Callable[[AnswerHead], Renderer]
 
 
-class Dialect(ABC):
-    """A dialect; `create_app` has the list of them. path: below /v1, and below /."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A dialect; `create_app` has the list of them.
 
-    path: ClassVar[str]
+    path: below /v1, and below /.
+    parse: returns the order of a body of JSON, from any thread. Raises RequestError.
+    refuse: returns the response that refuses a request.
+    """
 
-    @abstractmethod
-    def parse(self, body: object) -> Order:
-        """Return the order of a body of JSON, from any thread. Raises RequestError."""
-
-    def refusal(self, error: SpecmeshError) -> Response:
-        """Return the response that refuses a request."""
-        return refusal(error)
+    path: str
+    parse: Callable[[object], Order]
+    refuse: Callable[[SpecmeshError], Response] = refusal

@@ -2,16 +2,9 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
-from specmesh.api.dialects.base import Dialect, Order
-from specmesh.api.dialects.openai import (
-    OpenAiRenderer,
-    plain_text,
-    reason_of,
-    scored_json,
-    whole_extra,
-)
+from specmesh.api.dialects.base import Order
+from specmesh.api.dialects.openai import OpenAiRenderer, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
 from specmesh.api.generation import (
     Generation,
@@ -21,7 +14,7 @@ from specmesh.api.generation import (
     parse_resume,
 )
 from specmesh.api.messages import chat_request, parse_messages
-from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, whole_turn
+from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
 from specmesh.core.requests import Finished, Started
@@ -44,12 +37,9 @@ def parse_chat(body: object) -> Generation:
         logprobs=_parse_logprobs(fields),
         grammar=answer_grammar(tools, form.grammar),
     )
-    began = ""
     given = fields.get("messages")
-    resumed = parse_resume(fields, request)
-    if resumed is not None:
-        request, began = resumed
-    else:
+    request, began = parse_resume(fields, request)
+    if not request.id:
         effort = fields.text("reasoning_effort")
         request = chat_request(fields, request, parse_messages(given), effort)
     return parse_generation(
@@ -77,39 +67,35 @@ def _parse_logprobs(fields: Fields) -> int | None:
     return top if wanted else None
 
 
-class Chat(Dialect):
-    """Chats: a chunk has a delta of the assistant's message, the whole answer the message."""
-
-    path: ClassVar[str] = "chat/completions"
-
-    def parse(self, body: object) -> Order:
-        """Return the order of a chat's body. Raises RequestError."""
-        generation = parse_chat(body)
-        return Order(generation, partial(ChatRenderer, generation))
+def chat_order(body: object) -> Order:
+    """Return the order of a chat's body. Raises RequestError."""
+    generation = parse_chat(body)
+    return Order(generation, partial(ChatRenderer, generation))
 
 
 class ChatRenderer(OpenAiRenderer):
-    """Writes the answer to a chat. The last chunk of events that came together has their tokens."""
+    """Writes the answer to a chat.
+
+    A chunk has a delta of the assistant's message, the whole answer the message. The last chunk of
+    events that came together has their tokens.
+    """
 
     chunk_kind = "chat.completion.chunk"
     whole_kind = "chat.completion"
 
-    def part(self, index: int, events: Sequence[Event]) -> str:
-        """Return events of a choice that came together as chunks."""
-        plain = plain_text(events)
-        if plain is not None:
-            return self._text_chunk(index, plain)
+    def _chunks(self, index: int, events: Sequence[Event]) -> str:
         *others, last = [event for event in events if not isinstance(event, Finished)]
         chunks: list[str] = []
         for event in others:
             choice = self._choice(index, {"delta": self._delta(event)}, None)
             chunks.append(self._chunk(choice, {}))
-        logprobs: Json | None = None
-        if not isinstance(last, Started) and last.tokens is not None and last.tokens.scored:
-            logprobs = _logprobs_json(last.tokens.scored)
+        scored: Sequence[ScoredToken] | None = None
+        if not isinstance(last, Started) and last.tokens is not None:
+            scored = last.tokens.scored or None
         content: Json = {"delta": self._delta(last)}
-        choice = self._choice(index, content, reason_of(events), logprobs)
-        chunks.append(self._chunk(choice, self._extra(events)))
+        choice = self._choice(index, content, reason_of(events), scored)
+        extra = self._extra(events)
+        chunks.append(self._chunk(choice, extra))
         return "".join(chunks)
 
     def _delta(self, event: Started | Content) -> Json:
@@ -125,17 +111,16 @@ class ChatRenderer(OpenAiRenderer):
                 return {"content": text}
             case Thought(text):
                 return {"reasoning_content": text}
-            case Call() if event.id:
-                return {"tool_calls": [{"index": event.index, **_call_json(event)}]}
             case Call():
-                function = {"arguments": event.arguments}
-                return {"tool_calls": [{"index": event.index, "function": function}]}
+                call: Json = {"function": {"arguments": event.arguments}}
+                if event.id:
+                    call = _call_json(event)
+                return {"tool_calls": [{"index": event.index} | call]}
 
     def _content(self, text: str) -> Json:
         return {"delta": {"content": text}}
 
-    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
-        turn = whole_turn(events)
+    def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
         message: Json = {"role": "assistant", "refusal": None, "content": turn.text}
         if turn.calls and not turn.text:
             message["content"] = None
@@ -143,16 +128,12 @@ class ChatRenderer(OpenAiRenderer):
             message["reasoning_content"] = turn.thought
         if turn.calls:
             message["tool_calls"] = list(map(_call_json, turn.calls))
-        scored = turn.tokens.scored
-        logprobs = None if scored is None else _logprobs_json(scored)
-        choice = self._choice(index, {"message": message}, reason_of(events), logprobs)
-        return choice, whole_extra(events)
+        return self._choice(index, {"message": message}, finish, turn.tokens.scored)
+
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
+        return {"content": list(map(scored_json, tokens)), "refusal": None}
 
 
 def _call_json(call: Call) -> Json:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _logprobs_json(tokens: Sequence[ScoredToken]) -> Json:
-    return {"content": list(map(scored_json, tokens)), "refusal": None}

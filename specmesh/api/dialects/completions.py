@@ -3,16 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
-from specmesh.api.dialects.base import Dialect, Order
-from specmesh.api.dialects.openai import (
-    OpenAiRenderer,
-    plain_text,
-    reason_of,
-    scored_json,
-    whole_extra,
-)
+from specmesh.api.dialects.base import Order
+from specmesh.api.dialects.openai import OpenAiRenderer, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
 from specmesh.api.generation import (
     MAX_TEXTS,
@@ -23,7 +16,7 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
-from specmesh.api.stream import Event, ScoredToken, whole_turn
+from specmesh.api.stream import Event, ScoredToken, Turn, whole_turn
 from specmesh.core.fields import Fields, Json, are_ids, is_list
 from specmesh.core.requests import Request
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
@@ -48,13 +41,10 @@ def parse_completion(body: object) -> Generation:
         grammar=form.grammar,
     )
     prompt = fields.get("prompt")
-    resumed = parse_resume(fields, request)
-    began = ""
-    if resumed is None:
+    request, began = parse_resume(fields, request)
+    requests = [request]
+    if not request.id:
         requests = _prompted(prompt, request)
-    else:
-        request, began = resumed
-        requests = [request]
     return parse_generation(
         fields, requests, chat=False, began=began, schema_field=form.schema_field
     )
@@ -86,66 +76,49 @@ def _after(prompt: object, request: Request) -> Request:
     raise RequestError(f"prompt must be {kinds}", "prompt")
 
 
-class Completions(Dialect):
-    """Completions: a chunk, and the whole answer, have the text itself."""
-
-    path: ClassVar[str] = "completions"
-
-    def parse(self, body: object) -> Order:
-        """Return the order of a completion's body. Raises RequestError."""
-        generation = parse_completion(body)
-        return Order(generation, partial(CompletionRenderer, generation))
+def completion_order(body: object) -> Order:
+    """Return the order of a completion's body. Raises RequestError."""
+    generation = parse_completion(body)
+    return Order(generation, partial(CompletionRenderer, generation))
 
 
 class CompletionRenderer(OpenAiRenderer):
-    """Writes the answer to a completion. Events that came together are one chunk.
+    """Writes the answer to a completion: a chunk, and the whole answer, have the text itself.
 
-    Log-probabilities are four lists, and under `specmesh` those of a chat.
+    Events that came together are one chunk. Log-probabilities are four lists, and under `specmesh`
+    those of a chat.
     """
 
     chunk_kind = whole_kind = "text_completion"
 
-    def part(self, index: int, events: Sequence[Event]) -> str:
-        """Return events of a choice that came together as a chunk."""
-        plain = plain_text(events)
-        if plain is not None:
-            return self._text_chunk(index, plain)
-        extra = self._extra(events)
-        scored = whole_turn(events).tokens.scored or None
-        return self._chunk(self._text_choice(index, events, extra, scored), extra)
+    def _chunks(self, index: int, events: Sequence[Event]) -> str:
+        turn = whole_turn(events)
+        scored = turn.tokens.scored or None
+        content = self._content(turn.text)
+        choice = self._choice(index, content, reason_of(events), scored)
+        extra = self._extra(events) | self._scores(scored)
+        return self._chunk(choice, extra)
 
     def _content(self, text: str) -> Json:
         return {"text": text}
 
-    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
-        extra = whole_extra(events)
-        scored = whole_turn(events).tokens.scored
-        return self._text_choice(index, events, extra, scored), extra
+    def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
+        content = self._content(turn.text)
+        return self._choice(index, content, finish, turn.tokens.scored)
 
-    def _text_choice(
-        self,
-        index: int,
-        events: Sequence[Event],
-        extra: Json,
-        scored: Sequence[ScoredToken] | None,
-    ) -> Json:
-        """Return a choice with the text of events; log-probabilities go into `extra` too."""
-        logprobs: Json | None = None
-        if scored is not None:
-            logprobs = _logprobs_json(scored)
-            extra["logprobs"] = list(map(scored_json, scored))
-        text = whole_turn(events).text
-        return self._choice(index, self._content(text), reason_of(events), logprobs)
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
+        """Return OpenAI's four lists, with an entry for each token."""
+        return {
+            "tokens": [_spelled(token, token.id) for token in tokens],
+            "token_logprobs": [token.chosen for token in tokens],
+            "top_logprobs": [_likeliest_by_text(token) for token in tokens],
+            "text_offset": [token.begin for token in tokens],
+        }
 
-
-def _logprobs_json(tokens: Sequence[ScoredToken]) -> Json:
-    """Return OpenAI's four lists, with an entry for each token."""
-    return {
-        "tokens": [_spelled(token, token.id) for token in tokens],
-        "token_logprobs": [token.chosen for token in tokens],
-        "top_logprobs": [_likeliest_by_text(token) for token in tokens],
-        "text_offset": [token.begin for token in tokens],
-    }
+    def _scores(self, scored: Sequence[ScoredToken] | None) -> Json:
+        if scored is None:
+            return {}
+        return {"logprobs": list(map(scored_json, scored))}
 
 
 def _likeliest_by_text(token: ScoredToken) -> dict[str, float] | None:

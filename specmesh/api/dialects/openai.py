@@ -8,7 +8,7 @@ from specmesh.api.dialects.base import AnswerHead, Renderer
 from specmesh.api.error_body import error_body
 from specmesh.api.generation import Generation
 from specmesh.api.json_text import to_json
-from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Usage, whole_turn
+from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Turn, Usage, whole_turn
 from specmesh.core.fields import Json
 from specmesh.core.requests import Finished, Started
 from specmesh.errors import SpecmeshError
@@ -29,6 +29,15 @@ class OpenAiRenderer(Renderer):
         self._head = head
         self._frames: dict[int, tuple[str, str]] = {}
 
+    def part(self, index: int, events: Sequence[Event]) -> str:
+        """Return events of a choice that came together as chunks."""
+        first = events[0]
+        if len(events) == 1 and isinstance(first, Text):
+            tokens = first.tokens
+            if first.text and tokens is not None and _are_plain(tokens):
+                return self._text_chunk(index, first.text, tokens)
+        return self._chunks(index, events)
+
     def end(self, usage: Usage) -> str:
         """Return the chunk with the usage, where that is wanted, and the end of the stream."""
         done = "data: [DONE]\n\n"
@@ -46,8 +55,13 @@ class OpenAiRenderer(Renderer):
         written: list[Json] = []
         extras: list[Json] = []
         for index, events in enumerate(choices):
-            choice, choice_extra = self._whole_choice(index, events)
-            written.append(choice)
+            turn = whole_turn(events)
+            end = events[-1]
+            assert isinstance(end, Finished)
+            written.append(self._whole_choice(index, turn, end.reason))
+            choice_extra = finished_json(end)
+            choice_extra["token_ids"] = turn.tokens.ids
+            choice_extra |= self._scores(turn.tokens.scored)
             extras.append(choice_extra)
         extra: Json = {"choices": extras}
         if len(extras) == 1:
@@ -60,10 +74,22 @@ class OpenAiRenderer(Renderer):
         """Return the fields of a chunk's choice that have a part of the text."""
 
     @abstractmethod
-    def _whole_choice(self, index: int, events: Sequence[Event]) -> tuple[Json, Json]:
-        """Return a choice of a whole answer, and our fields for it."""
+    def _chunks(self, index: int, events: Sequence[Event]) -> str:
+        """Return events that are more than a text as chunks."""
 
-    def _text_chunk(self, index: int, event: Text) -> str:
+    @abstractmethod
+    def _whole_choice(self, index: int, turn: Turn, finish: str) -> Json:
+        """Return a choice of a whole answer. finish: the reason of its end."""
+
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
+        """Return the log-probabilities of a choice's tokens."""
+
+    def _scores(self, _: Sequence[ScoredToken] | None) -> Json:
+        """Return our fields with log-probabilities, if there are any."""
+        return {}
+
+    def _text_chunk(self, index: int, text: str, tokens: NewTokens) -> str:
         """Return a chunk with text and tokens only.
 
         All the rest is the same in every such chunk, so it is written once.
@@ -75,16 +101,31 @@ class OpenAiRenderer(Renderer):
             before, _, after = chunk.removesuffix("{}}").partition(to_json(_MARK))
             frame = self._frames[index] = (before, after)
         before, after = frame
-        extra = _tokens_text(event.tokens)
-        return f"data: {before}{to_json(event.text)}{after}{extra}}}\n\n"
+        accepted_text = ""
+        if tokens.accepted_text is not None:
+            accepted_text = f'"accepted_text": {to_json(tokens.accepted_text)}, '
+        extra = f'{accepted_text}"token_ids": {tokens.ids}, "accepted": {tokens.accepted}'
+        written = to_json(text)
+        return f"data: {before}{written}{after}{{{extra}}}}}\n\n"
 
     def _chunk(self, choice: Json, extra: Json) -> str:
         return server_sent(self._answer(self.chunk_kind, [choice], extra))
 
     def _choice(
-        self, index: int, content: Json, finish: str | None, logprobs: Json | None = None
+        self,
+        index: int,
+        content: Json,
+        finish: str | None,
+        scored: Sequence[ScoredToken] | None = None,
     ) -> Json:
-        """Return a choice with its content. finish: the reason of its end."""
+        """Return a choice with its content.
+
+        finish: the reason of its end.
+        scored: its tokens, if their log-probabilities are wanted.
+        """
+        logprobs: Json | None = None
+        if scored is not None:
+            logprobs = self._logprobs(scored)
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
     def _answer(self, kind: str, choices: Sequence[Json], extra: Json) -> Json:
@@ -107,8 +148,8 @@ class OpenAiRenderer(Renderer):
                     extra |= self._started_json(event)
                 case Finished():
                     extra |= finished_json(event)
-                case _:
-                    extra |= tokens_json(event.tokens)
+                case _ if event.tokens is not None:
+                    extra |= _tokens_json(event.tokens)
         return extra
 
     def _started_json(self, event: Started) -> Json:
@@ -128,20 +169,16 @@ class OpenAiRenderer(Renderer):
         return self._generation.requests[0].known
 
 
-def plain_text(events: Sequence[Event]) -> Text | None:
-    """Return the event if there is one, with text and without log-probabilities."""
-    event = events[0]
-    if len(events) > 1 or not isinstance(event, Text) or not event.text:
-        return None
-    if event.tokens is not None and event.tokens.scored:
-        return None
-    return event
+def _are_plain(tokens: NewTokens) -> bool:
+    return bool(tokens.ids) and not tokens.scored
 
 
 def reason_of(events: Sequence[Event]) -> str | None:
     """Return the reason for which the text ended with these events; None if it did not."""
     last = events[-1]
-    return last.reason if isinstance(last, Finished) else None
+    if isinstance(last, Finished):
+        return last.reason
+    return None
 
 
 def server_sent(value: Json) -> str:
@@ -149,24 +186,12 @@ def server_sent(value: Json) -> str:
     return f"data: {to_json(value)}\n\n"
 
 
-def tokens_json(tokens: NewTokens | None) -> Json:
+def _tokens_json(tokens: NewTokens) -> Json:
     """Return our fields about tokens that came."""
-    extra: Json = {}
-    if tokens is None:
-        return extra
+    extra: Json = {"token_ids": tokens.ids, "accepted": tokens.accepted}
     if tokens.accepted_text is not None:
-        extra["accepted_text"] = tokens.accepted_text
-    if tokens.ids or tokens.accepted_text is not None:
-        extra["token_ids"] = tokens.ids
-        extra["accepted"] = tokens.accepted
-    return extra
-
-
-def _tokens_text(tokens: NewTokens | None) -> str:
-    """Return `tokens_json` as text; that of ids is written at once, as there are so many."""
-    if tokens is None or tokens.accepted_text is not None or not tokens.ids:
-        return to_json(tokens_json(tokens))
-    return f'{{"token_ids": {tokens.ids}, "accepted": {tokens.accepted}}}'
+        return {"accepted_text": tokens.accepted_text} | extra
+    return extra if tokens.ids else {}
 
 
 def finished_json(end: Finished) -> Json:
@@ -176,13 +201,6 @@ def finished_json(end: Finished) -> Json:
         "prompt_token_ids": list(end.prompt_ids),
         "report": end.report,
     }
-
-
-def whole_extra(events: Sequence[Event]) -> Json:
-    """Return our fields for a whole answer."""
-    end = events[-1]
-    assert isinstance(end, Finished)
-    return finished_json(end) | {"token_ids": whole_turn(events).tokens.ids}
 
 
 def usage_json(usage: Usage) -> Json:

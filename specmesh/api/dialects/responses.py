@@ -1,22 +1,14 @@
 """OpenAI's /v1/responses: the next turn of a chat, as a list of items."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
-from specmesh.api.dialects.base import AnswerHead, Dialect, Order, Renderer
+from specmesh.api.dialects.base import AnswerHead, Order, Renderer
 from specmesh.api.dialects.chat import chat_max_tokens
 from specmesh.api.dialects.openai import drafts_json, finished_json, scored_json
-from specmesh.api.formats import (
-    ANY_TEXT,
-    TextFormat,
-    json_object_format,
-    parse_format,
-    schema_format,
-)
+from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
 from specmesh.api.json_text import to_json, write_gently
 from specmesh.api.kept_responses import GrowingChat, KeptResponses, memory_of
@@ -108,25 +100,32 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
             raise RequestError(f"{name} is not supported in /v1/responses", name)
     conversation = _parse_conversation(fields, kept)
     instructions = fields.text("instructions")
-    text = fields.mapping("text")
-    reasoning = fields.mapping("reasoning")
-    text_format = text.pop("format", None)
-    effort = reasoning.pop("effort", None)
-    form = parse_format(fields, _parse_format(text_format))
+    text = Fields(fields.mapping("text"))
+    reasoning = Fields(fields.mapping("reasoning"))
+    text_format = text.get("format")
+    effort = reasoning.get("effort", "")
+    if not isinstance(effort, str):
+        raise RequestError("reasoning.effort must be a text", "reasoning")
+    form = parse_format(fields, openai_format(text_format, "text.format", "schema"))
     tools = parse_tools(fields)
     include = fields.listed("include")
+    logprobs: int | None = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
+    if not logprobs and _LOGPROBS not in include:
+        logprobs = None
     request = parse_request(
         fields,
         max_tokens=parse_max_tokens(fields, "max_output_tokens", chat_max_tokens(fields)),
-        logprobs=_parse_logprobs(fields, include),
+        logprobs=logprobs,
         grammar=answer_grammar(tools, form.grammar),
     )
     messages = _with_instructions(instructions, conversation.messages)
-    request = chat_request(fields, request, messages, _parse_effort(effort))
+    request = chat_request(fields, request, messages, effort)
     store = fields.flag("store", True) and kept.most > 0
-    echoed = _ECHOED | {name: fields.given[name] for name in _ECHOED.keys() & fields.given.keys()}
+    echoed: Json = {}
+    for name, default in _ECHOED.items():
+        echoed[name] = fields.given.get(name, default)
     echoed |= {
-        "reasoning": {"effort": effort, "summary": None},
+        "reasoning": {"effort": reasoning.given.get("effort"), "summary": None},
         "text": {"format": text_format or {"type": "text"}},
         "metadata": fields.mapping("metadata"),
         "store": store,
@@ -134,53 +133,25 @@ def parse_response(body: object, kept: KeptResponses) -> tuple[Generation, Respo
     }
     if fields.given.get("truncation") == "disabled":
         fields.get("truncation")
-    skipped = _unread("text", text) + _unread("reasoning", reasoning)
+    skipped = _unread("text", text)
+    skipped += _unread("reasoning", reasoning)
     if any(name != _LOGPROBS for name in include):
         skipped.append("include")
+    skipped += tools.skipped
     generation = parse_generation(
         fields,
         [request],
         chat=True,
         schema_field=form.schema_field,
-        skipped=(*skipped, *tools.skipped),
+        skipped=skipped,
     )
     size = conversation.size if store else 0
     return generation, ResponseOrder(conversation, size, write_gently(echoed), store)
 
 
-def _parse_logprobs(fields: Fields, include: Sequence[object]) -> int | None:
-    """Return the number of likeliest tokens that are shown with each one; None for no scores."""
-    top = fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
-    if top or _LOGPROBS in include:
-        return top
-    return None
-
-
-def _parse_effort(effort: object) -> str:
-    if effort is None:
-        return ""
-    if not isinstance(effort, str):
-        raise RequestError("reasoning.effort must be a text", "reasoning")
-    return effort
-
-
-def _parse_format(value: object) -> TextFormat:
-    """Return the format of `text.format`. Raises RequestError."""
-    match value:
-        case None | {"type": "text"}:
-            return ANY_TEXT
-        case {"type": "json_object"} if is_object(value):
-            return json_object_format(value, "text.format")
-        case {"type": "json_schema", "schema": object() as schema} if is_object(schema):
-            return schema_format(schema, "text.format.schema")
-        case _:
-            kinds = "text, json_object, or json_schema with a schema"
-            raise RequestError(f"text.format must have type {kinds}", "text.format")
-
-
-def _unread(name: str, fields: Json) -> list[str]:
+def _unread(name: str, fields: Fields) -> list[str]:
     """Return the names of the fields of an object that nothing has read."""
-    return [f"{name}.{key}" for key, value in fields.items() if value is not None]
+    return [f"{name}.{key}" for key in fields.unread()]
 
 
 def _parse_conversation(fields: Fields, kept: KeptResponses) -> GrowingChat:
@@ -194,35 +165,21 @@ def _parse_conversation(fields: Fields, kept: KeptResponses) -> GrowingChat:
         raise RequestError("input must be a text, or a list of items", "input")
     if not items and not previous:
         raise MissingField("there is nothing to answer: give input or previous_response_id")
-    for index, item in enumerate(items):
+    for index, given in enumerate(items):
         where = f"input[{index}]"
-        reference = _reference(item)
-        if reference is not None:
-            item = kept.item(reference, where)  # noqa: PLW2901
+        item = given if is_object(given) else Json()
+        reference = item.get("id")
+        refers = item.get("type") == "item_reference" or item.keys() == {"id"}
+        if refers and isinstance(reference, str):
+            item = kept.item(reference, where)
         _add_item(conversation, item, where)
     return conversation
 
 
-def _reference(item: object) -> str | None:
-    """Return the id of the item that an item refers to; None for an item with fields of its own."""
-    if not is_object(item):
-        return None
-    name = item.get("id")
-    refers = item.get("type") == "item_reference" or item.keys() == {"id"}
-    if refers and isinstance(name, str):
-        return name
-    return None
-
-
-def _add_item(chat: GrowingChat, given: object, where: str) -> None:
+def _add_item(chat: GrowingChat, item: Json, where: str) -> None:
     """Add an item to a chat. Raises RequestError."""
-    item = given if is_object(given) else Json()
     match item:
-        case {
-            "type": "function_call",
-            "call_id": str(name),
-            "name": str(function),
-        }:
+        case {"type": "function_call", "call_id": str(name), "name": str(function)}:
             arguments = text_of_arguments(item.get("arguments"))
             chat.add_call(ToolCall(name, function, arguments))
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
@@ -231,9 +188,7 @@ def _add_item(chat: GrowingChat, given: object, where: str) -> None:
         case {"type": "reasoning"}:
             thought = item.get("content") or item.get("summary") or ""
             chat.add_thought(text_of(thought, where))
-        case {"role": str(role), "content": content} if (
-            item.get("type") or "message"
-        ) == "message":
+        case {"role": str(role), "content": content} if item.get("type") in (None, "", "message"):
             text = text_of(content, f"{where}.content")
             chat.add_text(_ROLES.get(role, role), text)
         case {"type": str(kind)} if kind not in _PARSED:
@@ -259,7 +214,7 @@ def _in_words(item: Json, kind: str) -> str:
             shown[name] = _readable(value)
     if not shown:
         return f"[{kind}]"
-    return f"[{kind}] {json.dumps(shown, ensure_ascii=False)}"
+    return f"[{kind}] {to_json(shown)}"
 
 
 def _readable(value: object) -> object:
@@ -290,32 +245,36 @@ def _with_instructions(
     return (system, *messages[count:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A kind of output item. prefix: of its id. text: the type of its text, in events too."""
+    """A kind of output item.
+
+    prefix: of its id.
+    text: the type of its text, in events too.
+    fields: of one that begins.
+    """
 
     name: str
     prefix: str
     text: str
+    fields: Json
 
 
-_MESSAGE = ItemKind(name="message", prefix="msg", text="output_text")
-_REASONING = ItemKind(name="reasoning", prefix="rs", text="reasoning_text")
-_CALL = ItemKind(name="function_call", prefix="fc", text="function_call_arguments")
+_MESSAGE = ItemKind("message", "msg", "output_text", {"role": "assistant", "content": []})
+_REASONING = ItemKind("reasoning", "rs", "reasoning_text", {"summary": [], "content": []})
+_CALL = ItemKind("function_call", "fc", "function_call_arguments", {})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class OutputItem:
     """An item while it grows.
 
     json: its fields, as in the output.
-    index: number of a call in the answer; 0 for other kinds.
     pieces, logprobs: of its text so far.
     """
 
     kind: ItemKind
     json: Json
-    index: int
     pieces: list[str] = field(default_factory=list[str])
     logprobs: list[Json] = field(default_factory=list[Json])
 
@@ -345,9 +304,8 @@ class ResponseRenderer(Renderer):
             "output": self.output,
             "usage": None,
         }
-        self._events: list[str] = []  # that were not returned yet
+        self._text = ""  # of events that were not returned yet
         self._count = 0  # of all events
-        self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._reason = ""
 
@@ -381,9 +339,9 @@ class ResponseRenderer(Renderer):
 
     def _sent(self) -> str:
         """Return the server-sent events since the last call."""
-        events = "".join(self._events)
-        self._events.clear()
-        return events
+        text = self._text
+        self._text = ""
+        return text
 
     def _json(self) -> str:
         """Return the response as JSON."""
@@ -399,7 +357,7 @@ class ResponseRenderer(Renderer):
                 self._reason = event.reason
                 self._response["specmesh"] = finished_json(event)
             case Call():
-                self._grow(_CALL, event, event.arguments, index=event.index)
+                self._grow(_CALL, event, event.arguments)
             case Text(text) if text:
                 self._grow(_MESSAGE, event, text)
             case Thought(text) if text:
@@ -409,8 +367,8 @@ class ResponseRenderer(Renderer):
 
     def _end(self, usage: Usage) -> str:
         """Complete the response, or leave it incomplete if the length ended it; return it."""
-        if not self._items:
-            self._begin(_MESSAGE, Text(""), 0)
+        if not self.output:
+            self._begin(_MESSAGE, Text(""))
         status = "completed"
         if self._reason == FinishReason.LENGTH:
             status = "incomplete"
@@ -427,36 +385,30 @@ class ResponseRenderer(Renderer):
     def _keep(self, response: str) -> None:
         """Keep the response, and its items at the end of the chat."""
         conversation = self._order.conversation
-        for item in self._items:
-            match item.kind.name:
-                case "message":
-                    conversation.add_text("assistant", item.text)
-                case "reasoning":
-                    conversation.add_thought(item.text)
-                case _:
-                    name = str(item.json["name"])
-                    call_id = str(item.json["call_id"])
-                    conversation.add_call(ToolCall(call_id, name, item.text))
+        for item in self.output:
+            _add_item(conversation, item, "output")
         part = conversation.part(self._order.size + memory_of(self.output))
         self._kept.keep(self.id, response, part, self.output)
 
-    def _grow(self, kind: ItemKind, event: Content, text: str, index: int = 0) -> None:
+    def _grow(self, kind: ItemKind, event: Content, text: str) -> None:
         """Add to the text of the open item; another kind, or another call, begins a new one."""
         item = self._open
-        if item is None or item.kind is not kind or item.index != index:
-            item = self._begin(kind, event, index)
+        begins_call = isinstance(event, Call) and event.id
+        if item is None or item.kind is not kind or begins_call:
+            item = self._begin(kind, event)
         if not text:
             return
         item.pieces.append(text)
         fields: Json = {"delta": text}
         if kind is _MESSAGE:
-            scored = event.tokens.scored if event.tokens is not None else None
-            logprobs = [scored_json(token) for token in scored or ()]
+            logprobs: list[Json] = []
+            if event.tokens is not None:
+                logprobs += map(scored_json, event.tokens.scored or ())
             item.logprobs += logprobs
             fields["logprobs"] = logprobs
         self._send(f"{kind.text}.delta", **fields)
 
-    def _begin(self, kind: ItemKind, event: Content, index: int) -> OutputItem:
+    def _begin(self, kind: ItemKind, event: Content) -> OutputItem:
         """Begin an item; the open one is complete."""
         self._close("completed")
         fields: Json = {
@@ -464,16 +416,11 @@ class ResponseRenderer(Renderer):
             "type": kind.name,
             "status": "in_progress",
         }
-        match event:
-            case Call():
-                fields |= {"call_id": event.id, "name": event.name, "arguments": ""}
-            case Thought():
-                fields |= {"summary": [], "content": []}
-            case Text():
-                fields |= {"role": "assistant", "content": []}
-        item = OutputItem(kind=kind, json=fields, index=index)
+        fields |= kind.fields
+        if isinstance(event, Call):
+            fields |= {"call_id": event.id, "name": event.name, "arguments": ""}
+        item = OutputItem(kind, fields)
         self._open = item
-        self._items.append(item)
         self.output.append(fields)
         self._send("output_item.added", item=fields)
         if kind is not _CALL:
@@ -522,7 +469,7 @@ class ResponseRenderer(Renderer):
         return {"type": f"response.{kind}", "sequence_number": self._count}
 
     def _add(self, kind: str, data: str) -> None:
-        self._events.append(f"event: response.{kind}\ndata: {data}\n\n")
+        self._text += f"event: response.{kind}\ndata: {data}\n\n"
         self._count += 1
 
 
@@ -551,15 +498,10 @@ def _joined(first: str, second: str) -> str:
     return f"{first[:-1]}, {second[1:]}"
 
 
-class Responses(Dialect):
-    """Responses; `kept` has those that requests go on from."""
+def response_order(kept: KeptResponses, body: object) -> Order:
+    """Return the order of a body for /v1/responses. Raises RequestError.
 
-    path: ClassVar[str] = "responses"
-
-    def __init__(self, kept: KeptResponses) -> None:
-        self._kept = kept
-
-    def parse(self, body: object) -> Order:
-        """Return the order of a body for /v1/responses. Raises RequestError."""
-        generation, order = parse_response(body, self._kept)
-        return Order(generation, partial(ResponseRenderer, order, self._kept))
+    kept: the responses that requests go on from.
+    """
+    generation, order = parse_response(body, kept)
+    return Order(generation, partial(ResponseRenderer, order, kept))
