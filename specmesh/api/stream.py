@@ -57,7 +57,7 @@ class NewTokens:
     scored: list[ScoredToken] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Text:
     """More of the text. tokens: on the last of the events that came together."""
 
@@ -65,7 +65,7 @@ class Text:
     tokens: NewTokens | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Thought:
     """More of a thought of the model."""
 
@@ -73,7 +73,7 @@ class Thought:
     tokens: NewTokens | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
     """The beginning of a call of a tool, or more of its arguments.
 
