@@ -52,7 +52,8 @@ def _cases(decorator: ast.expr, lists: dict[str, ast.expr]) -> Iterator[str]:
     for part in (decorator, *used):
         for call in ast.walk(part):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in MARKERS:
-                yield str(ast.literal_eval(call.args[0]))
+                for argument in call.args:
+                    yield str(ast.literal_eval(argument))
 
 
 def filled(document: str) -> str:

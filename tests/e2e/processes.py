@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from warm import Forked
 from specmesh.client import Client
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.errors import SpecmeshError
+from specmesh.security.keys import KeyFolder
 
 SPECMESH = [sys.executable, "-m", "specmesh"]
 FORKED = None if sys.platform == "linux" else SPECMESH
@@ -78,6 +80,11 @@ class Done:
         [line] = [line for line in self.err.splitlines() if not line.startswith("{")]
         assert line.startswith("specmesh: ")
         assert [word for word in words if str(word) not in line] == [], line
+
+    def begins(self, prompt: str) -> None:
+        """Check that its stdout is a beginning of the simulated target's own text."""
+        text = self.out.removesuffix("\n")
+        assert text == sim_text(prompt, len(text))
 
 
 def flags(options: dict[str, object]) -> list[object]:
@@ -209,8 +216,11 @@ class Daemon:
         return first
 
     def live(self) -> int:
-        live: int = self.stats()["sessions"]["live"]
-        return live
+        return int(self.stats()["sessions"]["live"])
+
+    def rejected(self, reason: str) -> int:
+        """Return how many of the frames that came were dropped for this reason."""
+        return int(self.stats()["wire"]["rejected"].get(reason, 0))
 
     def has(self, drafter: "Daemon") -> bool:
         peers: list[Json] = self.stats().get("peers", [])
@@ -246,31 +256,33 @@ class Daemon:
         return self.wait()
 
 
-class Usage:
-    """Descriptors and memory of a process when this was made.
+def descriptors(pid: int) -> int:
+    """Return the number of a process's open files, which only Linux shows."""
+    return len(list(Path(f"/proc/{pid}/fd").glob("*")))
 
-    On other systems than Linux nothing is known.
-    """
+
+def memory(pid: int, kind: str) -> int:
+    """Return the bytes of VmRSS or VmSize of a process, which only Linux shows."""
+    path = Path(f"/proc/{pid}/status")
+    if not path.exists():
+        return 0
+    found = re.search(rf"{kind}:\s+(\d+) kB", path.read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+class Usage:
+    """Descriptors and memory of a process when this was made."""
 
     def __init__(self, pid: int) -> None:
-        self._folder = Path(f"/proc/{pid}")
-        self._known = self._folder.exists()
-        self._descriptors, self._memory = self.descriptors(), self.memory("VmRSS")
+        self._pid = pid
+        self._descriptors = descriptors(pid)
+        self._memory = memory(pid, "VmRSS")
 
-    def descriptors(self) -> int:
-        return len(list((self._folder / "fd").iterdir())) if self._known else 0
-
-    def memory(self, kind: str) -> int:
-        if not self._known:
-            return 0
-        lines = (self._folder / "status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:"))
-
-    def unchanged(self, settled: Callable[[], object] = lambda: True) -> None:
-        """No more descriptors than before, and hardly more memory; `settled` must hold first."""
-        until(settled, "it has settled")
-        until(lambda: self.descriptors() <= self._descriptors, "descriptors are closed")
-        assert self.memory("VmRSS") - self._memory < GROWTH
+    def unchanged(self) -> None:
+        """Check that there are no more descriptors than before, and hardly more memory."""
+        until(lambda: descriptors(self._pid) <= self._descriptors, "descriptors are closed")
+        assert memory(self._pid, "VmRSS") - self._memory < GROWTH
 
 
 class Mesh:
@@ -287,6 +299,12 @@ class Mesh:
     @property
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
+
+    def new_keys(self) -> tuple[str, Path]:
+        """Return the option of both daemons for a folder with a new key."""
+        folder = KeyFolder(self.folder / "keys")
+        folder.new()
+        return "--keys", folder.path
 
     def start(
         self, role: str, *args: object, name: str = "", program: Sequence[str] | None = None
@@ -397,6 +415,7 @@ class Stream:
     """A streamed completion in this process, begun at once, with its text and rounds so far."""
 
     def __init__(self, daemon: Daemon, request: Json) -> None:
+        self._request = request
         self._chunks: Iterator[Json] = daemon.client.complete(request)
         self.text = ""
         self.ids: list[int] = []
@@ -410,6 +429,14 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._chunks.close()  # type: ignore[attr-defined]
+
+    def checked(self) -> "Stream":
+        """Check that the text is the simulated target's own: the beginning so far, or all of it."""
+        count = len(self.ids)
+        if self.finish is not None:
+            count = self._request["max_tokens"]
+        assert self.text == sim_text(self._request["prompt"], count)
+        return self
 
     def read(self, rounds: int = 0, *, while_: Callable[[], bool] | None = None) -> "Stream":
         """Read this many rounds, or as long as `while_()` holds, or to the end."""
@@ -438,6 +465,11 @@ class Stream:
 def complete(daemon: Daemon, request: Json) -> Stream:
     with Stream(daemon, request) as stream:
         return stream.read()
+
+
+def writes(daemon: Daemon, prompt: str, max_tokens: int, **more: object) -> Stream:
+    """Check that a daemon's greedy completion is the simulated target's own text."""
+    return complete(daemon, body(prompt, max_tokens, **more)).checked()
 
 
 def drafted(daemon: Daemon, request: Json) -> Stream:

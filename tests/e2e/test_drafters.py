@@ -20,6 +20,7 @@ from processes import (
     until,
 )
 
+fault = pytest.mark.fault
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 PROMPTS = ["def fibonacci(n):\n    ", "hello the theory", "Grüße 😀 "]
 N = 60
@@ -100,7 +101,7 @@ def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
 
 
 @pytest.mark.models
-@pytest.mark.fault("E7.78")
+@fault("E7.78")
 def test_wholly_different(verifier, make_gguf, beside):
     """Nothing is drafted, with the reason in both daemons' stats; clients of both are served."""
     stranger = make_gguf("stranger", words=58, foreign=58)
@@ -123,7 +124,7 @@ def test_wholly_different(verifier, make_gguf, beside):
 
 
 @pytest.mark.models
-@pytest.mark.fault("E7.78")
+@fault("E7.78")
 def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
     """The drafter's process stays; it drafts again once the first model is back, and fetches no
     vocabulary twice."""
@@ -144,7 +145,7 @@ def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
     assert drafter.process.poll() is None
 
 
-@pytest.mark.fault("E7.80")
+@fault("E7.80")
 def test_a_text_beyond_the_drafters_context(mesh):
     """Whole, and by its own words without drafts: in its report, in stats and in both logs."""
     verifier = mesh.verifier("step_ms=2,n_ctx=4096")

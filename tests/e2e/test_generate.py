@@ -9,6 +9,7 @@ from processes import Daemon, Done, Json, command, generate, sim_ids, sim_text, 
 
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
+fault = pytest.mark.fault
 PROMPT = "Once upon a time"
 N = 200
 TEXT = sim_text(PROMPT, N) + "\n"
@@ -46,14 +47,14 @@ ODD = ["a\0b", "\x1b[31m", "e\u0301 \u200d \U0001f9d1\u200d\U0001f680", "\ufeffx
 
 
 @pytest.mark.parametrize("prompt", ["two lines\n\tand ümlauts", *ODD], ids=ascii)
-@pytest.mark.fault("E7.83")
+@fault("E7.83")
 def test_text_is_the_targets_own(daemon, prompt):
     """stdout has only the text and a newline; `-` reads the prompt unchanged."""
     done = generate(daemon, "-", max_tokens=N, stdin=prompt)
     assert_quiet(done, sim_text(prompt, N) + "\n")
 
 
-@pytest.mark.fault("E7.83")
+@fault("E7.83")
 def test_a_prompt_that_is_no_text(pair):
     prompt = os.fsdecode(b"caf\xe9")
     done = generate(pair["verifier"], prompt)
@@ -167,7 +168,7 @@ def test_drafts_are_marked_without_colours(pair):
     assert "\x1b" not in shown
 
 
-@pytest.mark.fault("E7.84")
+@fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(daemon):
     options = ("--temperature", 8, "--seed", 7)
     expected = sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))

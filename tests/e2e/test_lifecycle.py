@@ -28,6 +28,7 @@ from processes import (
 from specmesh.errors import Busy, WentAway
 from specmesh.paths import bundled, lock_of
 
+fault = pytest.mark.fault
 PROMPT = "All good things"
 FIVE = sim_text(PROMPT, 5) + "\n"
 WHOLE = Done(0, sim_text(PROMPT, 300) + "\n", "")
@@ -46,8 +47,7 @@ def test_no_daemon(mesh, verb):
     done.refused(69, *own, "/run/specmesh/verifier.sock")
 
 
-@pytest.mark.fault("E8.89")
-@pytest.mark.fault("E8.90")
+@fault("E8.89", "E8.90")
 def test_stale_socket_of_a_killed_daemon(mesh):
     """Clients get 69; a new daemon takes it over, even if the lock file's pid lives again."""
     first = mesh.verifier()
@@ -58,7 +58,7 @@ def test_stale_socket_of_a_killed_daemon(mesh):
     assert generate(mesh.verifier(), PROMPT, max_tokens=5).out == FIVE
 
 
-@pytest.mark.fault("E8.88")
+@fault("E8.88")
 def test_second_daemon_on_the_same_socket(pair, shared):
     """It ends with 75 and the first one's pid; the first serves on."""
     first = pair["verifier"]
@@ -67,7 +67,7 @@ def test_second_daemon_on_the_same_socket(pair, shared):
     assert generate(first, PROMPT, max_tokens=5).out == FIVE
 
 
-@pytest.mark.fault("E8.88")
+@fault("E8.88")
 def test_second_daemon_on_the_same_port(pair, shared):
     shared.cannot_start("verifier", "--bind", shared.address).refused(78, shared.address, "in use")
     taken = shared.cannot_start("verifier", "--http", shared.address.removeprefix("tcp://"))
@@ -100,9 +100,7 @@ FAR = "tcp://192.0.2.1:7071"
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-@pytest.mark.fault("E6.68")
-@pytest.mark.fault("E7.74")
-@pytest.mark.fault("E7.76")
+@fault("E6.68", "E7.74", "E7.76")
 def test_bad_settings(mesh, role, options, words):
     """Exit 78 and one line that names them; a FIFO without a writer is not waited for."""
     (mesh.folder / "brackets.toml").write_text("bind = " + 100_000 * "[")
@@ -120,14 +118,14 @@ def small() -> Iterator[dict[str, Daemon]]:
         yield {"verifier": verifier, "drafter": mesh.drafter("draft_ms=0.1,alpha=1,n_ctx=64")}
 
 
-@pytest.mark.fault("E7.80")
+@fault("E7.80")
 def test_prompt_longer_than_the_context(small, role):
     """The line has both numbers of tokens."""
     done = generate(small[role], "x" * 270)
     done.refused(2, "270 tokens", "maximum context length is 256 tokens", "--ctx")
 
 
-@pytest.mark.fault("E7.80")
+@fault("E7.80")
 def test_prompt_that_just_fits(small, role):
     report = generate(small[role], "x" * 252, max_tokens=50, json=True).json
     assert (report["finish_reason"], report["generated_tokens"]) == ("length", 4)
@@ -163,7 +161,7 @@ def ends_at(daemon: Daemon, number: int) -> None:
 
 
 @pytest.mark.parametrize(("role", "noted"), [(0, "verifier_lost"), (1, "drafter_gone")])
-@pytest.mark.fault("E8.86")
+@fault("E8.86")
 def test_signal_when_idle(mesh, role, noted):
     """Exit 0 at once, the socket is gone, no traceback; the other daemon knows the reason."""
     daemons = [mesh.verifier(), mesh.drafter()]
@@ -184,7 +182,7 @@ def draining(mesh: Mesh, role: str) -> Daemon:
     return daemons[role]
 
 
-@pytest.mark.fault("E8.86")
+@fault("E8.86")
 def test_the_end_of_its_terminal(draining):
     """A shell repeats SIGHUP, and the end of a login adds SIGTERM: texts end in their drain."""
     running = generating(draining, PROMPT, max_tokens=300, draft_n=2).read(3)
@@ -202,7 +200,7 @@ def test_a_daemon_under_nohup_outlives_its_terminal(mesh):
     assert generate(verifier, PROMPT, max_tokens=5).code == 0
 
 
-@pytest.mark.fault("E8.87")
+@fault("E8.87")
 def test_sigterm_while_loading(mesh, role):
     daemon = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]("load_s=300", ready=False)
     until(lambda: "loading" in daemon.stats(), "it loads")
@@ -210,7 +208,7 @@ def test_sigterm_while_loading(mesh, role):
     assert daemon.wait() == 0
 
 
-@pytest.mark.fault("E8.92")
+@fault("E8.92")
 def test_generate_says_what_it_waits_for(mesh):
     """On stderr, and ends when the daemon does."""
     verifier = mesh.verifier("load_s=300", ready=False)
@@ -222,7 +220,7 @@ def test_generate_says_what_it_waits_for(mesh):
     assert (done.code, done.out) == (69, "")
 
 
-@pytest.mark.fault("E8.86")
+@fault("E8.86")
 def test_a_text_that_fits_into_the_drain_is_finished(draining):
     """New ones are refused, and the daemon ends with the last one, long before its drain."""
     running = generating(draining, PROMPT, max_tokens=300, draft_n=2).read(3)
@@ -241,7 +239,7 @@ def test_a_text_that_fits_into_the_drain_is_finished(draining):
     assert "Traceback" not in draining.text()
 
 
-@pytest.mark.fault("E8.86")
+@fault("E8.86")
 def test_second_sigterm_ends_at_once(mesh):
     verifier = mesh.verifier("step_ms=20")
     with closing(verifier.client.complete(body(PROMPT, 4000))) as chunks:
@@ -252,7 +250,7 @@ def test_second_sigterm_ends_at_once(mesh):
         assert verifier.wait() == 128 + signal.SIGTERM
 
 
-@pytest.mark.fault("E8.86")
+@fault("E8.86")
 def test_a_text_that_outlasts_the_drain_is_cut(mesh, role):
     """It ends with the drain, with 69 and its beginning; a verifier goes on without its drafter."""
     verifier = mesh.verifier("step_ms=20", "--drain", 0.2, "--grace", 0.2)
@@ -272,7 +270,7 @@ def test_a_text_that_outlasts_the_drain_is_cut(mesh, role):
             until(lambda: verifier.live() == 0, "nothing is left over")
 
 
-@pytest.mark.fault("E6.69")
+@fault("E6.69")
 def test_socket_is_private(pair):
     for daemon in pair.values():
         assert daemon.socket.stat().st_mode & 0o077 == 0

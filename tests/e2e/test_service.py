@@ -31,6 +31,7 @@ from processes import (
 
 from specmesh.client import Client
 
+fault = pytest.mark.fault
 SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 
@@ -43,7 +44,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
         yield made
 
 
-@pytest.mark.fault("E8.92")
+@fault("E8.92")
 def test_ready_means_ready(mesh, manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
     verifier = mesh.verifier("step_ms=1", ready=False)
@@ -62,7 +63,7 @@ def test_a_drafter_is_ready_without_its_verifier(mesh, manager):
     assert generate(drafter, "a text").code == 69
 
 
-@pytest.mark.fault("E8.91")
+@fault("E8.91")
 def test_heartbeats_in_a_long_step(mesh, manager):
     """The engine takes longer than the manager's interval: the loop goes on, with heartbeats."""
     verifier = mesh.verifier("steps_ms=1/8000", ready=False)
@@ -139,7 +140,7 @@ def home() -> Iterator[Home]:
 
 
 @SYSTEMD
-@pytest.mark.fault("E8.93")
+@fault("E8.93")
 def test_from_install_to_uninstall(home):
     """It is installed, run by its own line, asked, upgraded, stopped and uninstalled."""
     assert home.specmesh("service", "install", "verifier").code == 0

@@ -123,8 +123,7 @@ def prepare(folder: Path) -> None:
 
 @pytest.mark.models
 @pytest.mark.parametrize("what", ABSENT)
-@fault("E7.75")
-@fault("E8.100")
+@fault("E7.75", "E8.100")
 def test_by_hand(mesh, what):
     """It ends at once, and names the missing thing and the option that waits for it."""
     options, words = ABSENT[what]
@@ -153,8 +152,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.models
 @pytest.mark.parametrize("what", WRONG)
-@fault("E7.74")
-@fault("E8.100")
+@fault("E7.74", "E8.100")
 def test_what_never_comes_is_not_waited_for(mesh, what):
     """Wrong settings end a daemon with 78, also one that waits."""
     options, words = WRONG[what]

@@ -1,9 +1,11 @@
 """Drafters under the test's control, with a key or without, and their verifier."""
 
 import contextlib
+import json
 import struct
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 import zmq
@@ -17,6 +19,7 @@ from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
+VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
 KEYS = 300
 """Peers with a key of their own that a verifier lets in.
 
@@ -33,16 +36,14 @@ class Wire:
         options = ()
         self._allowed = [new_identity() for _ in range(KEYS)] if keyed else []
         if keyed:
-            folder = KeyFolder(mesh.folder / "wire.keys")
-            self.server, options = folder.new().public, ("--keys", folder.path)
+            options = mesh.new_keys()
+            folder = KeyFolder(options[1])
+            self.server = folder.identity().public
+            lines = [f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed)]
             listing = folder.path / Listing.DRAFTERS
-            listing.write_text(
-                "".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed))
-            )
+            listing.write_text("".join(lines))
             listing.chmod(0o600)
-        self.verifier = mesh.verifier(
-            "step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open"
-        )
+        self.verifier = mesh.verifier("step_ms=2,n_ctx=65536", *options)
 
     def identity(self) -> Identity | None:
         """Return another peer's allowed keys, or None if there are no keys."""
@@ -50,9 +51,6 @@ class Wire:
 
     def counters(self) -> Json:
         return self.verifier.stats()["wire"]
-
-    def rejected(self, reason: str) -> int:
-        return self.counters()["rejected"].get(reason, 0)
 
     def peers(self) -> int:
         return len(self.verifier.stats()["peers"])
@@ -125,14 +123,17 @@ class Peer(ScriptedDrafter):
         self.expect(m.Sync)
         return session
 
-    def draft(
-        self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None
-    ) -> m.Draft:
-        """Return a DRAFT that continues the truth, or begins at `base`, or has another CRC."""
-        base = len(self.truth) if base is None else base
-        return m.Draft(
-            session, base, Prefix(self.truth[:base]).crc if crc is None else crc, tuple(ids)
-        )
+    def draft(self, session: int, ids: Sequence[int]) -> m.Draft:
+        """Return a DRAFT that continues the truth."""
+        return m.Draft(session, len(self.truth), Prefix(self.truth).crc, tuple(ids))
+
+
+def vectors(*names: str) -> list[Json]:
+    """Return the vectors of some files of wire/vectors."""
+    found = list[Json]()
+    for name in names:
+        found += json.loads((VECTORS / f"{name}.json").read_bytes())["vectors"]
+    return found
 
 
 def greeting(mechanism: bytes) -> bytes:
