@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -372,10 +372,15 @@ def generate(daemon: Daemon, *words: object, **options: Any) -> Done:
 class Running:
     """`specmesh WORDS`, still running."""
 
-    def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
-        program, pipe = [*SPECMESH, *map(str, words)], subprocess.PIPE
+    def __init__(
+        self,
+        *words: object,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = SPECMESH,
+    ) -> None:
+        pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            program, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env)
+            [*program, *map(str, words)], stdout=pipe, stderr=pipe, bufsize=0, env=environment(env)
         )
         self._seen = b""
 
@@ -396,6 +401,20 @@ class Running:
     def end(self) -> Done:
         out, err = self.process.communicate(timeout=PATIENCE)
         return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
+
+
+@contextmanager
+def rpc_server(
+    address: str, *options: str, program: Sequence[str] = SPECMESH
+) -> "Iterator[Running]":
+    """Run `specmesh rpc-server` at an address until the end of the context."""
+    words = ("rpc-server", "--bind", address, "--threads", 1, *options)
+    running = Running(*words, program=program)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.end()
 
 
 def generating(daemon: Daemon, *words: object, **options: object) -> Running:

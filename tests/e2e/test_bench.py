@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.tables import rows
 from meshes import running
 from processes import (
     Daemon,
@@ -48,21 +49,20 @@ def drafted_for() -> Iterator[Daemon]:
 def test_bench_run(drafted_for):
     """Five variants have the same texts."""
 
-    def ran() -> dict[str, Json] | None:
-        """Return a run whose drafter had a processor."""
+    def ran() -> list[Json] | None:
+        """Return the variants of a run whose drafter had a processor."""
         found = bench(drafted_for, "run", iterations=2, num_prompts=2, max_tokens=24)
-        variants = {variant["variant"]: variant for variant in found["variants"]}
-        four = variants["draft_n 4"]
-        stood = (four["acceptance_rate"] or 0) > 0.5 and four["bytes_per_token"] > 8
-        return variants if stood else None
+        four = found["variants"][2]
+        return found["variants"] if (four["acceptance_rate"] or 0) > 0.5 else None
 
     variants = until(ran, "drafts stand")
-    assert list(variants) == ["alone", "draft_n 2", "draft_n 4", "draft_n 8", "adaptive"]
-    for variant in variants.values():
+    names = [variant["variant"] for variant in variants]
+    assert names == ["alone", "draft_n 2", "draft_n 4", "draft_n 8", "adaptive"]
+    for variant in variants:
         assert (variant["texts"], variant["tokens"], variant["identical"]) == (4, 4 * 24, 4)
         assert variant["tokens_per_second"]["low"] > 0
-    assert variants["alone"]["bytes_per_token"] == 0
-    assert variants["alone"]["mean_draft_n"] == 0
+    assert variants[0]["bytes_per_token"] == variants[0]["mean_draft_n"] == 0
+    assert variants[2]["bytes_per_token"] > 8
 
 
 def test_bench_suite(drafted_for):
@@ -93,10 +93,10 @@ def test_load_and_plan(mesh):
         levels = bench(verifier, "load", sessions="1,6", max_tokens=24)["levels"]
         return levels if (levels[1]["acceptance_rate"] or 0) > 0.3 else None
 
-    one, six = until(ran, "drafts stand")
-    assert (one["sessions"], one["texts"], one["tokens"]) == (1, 1, 24)
-    assert (six["sessions"], six["texts"], six["tokens"]) == (6, 6, 144)
-    assert 0 < six["fairness"] <= 1
+    levels = until(ran, "drafts stand")
+    for level, count in zip(levels, (1, 6), strict=True):
+        assert (level["sessions"], level["texts"], level["tokens"]) == (count, count, 24 * count)
+    assert 0 < levels[1]["fairness"] <= 1
     plan = command("plan", socket=verifier.socket, users="2", tokens=16, json=True)
     assert plan.code == 0
     assert plan.json["step_ms"] > 1
@@ -160,18 +160,18 @@ def test_reproducible(verifier, sampling):
     until(drafts, "they stand and fall")
 
 
-WAYS: dict[str, tuple[object, ...]] = {
-    "temperature": (0, 0.3, 0.8, 1.2),
-    "top_k": (0, 5, 40),
-    "top_p": (1, 0.95, 0.5),
-    "min_p": (0, 0.05),
-    "repeat_penalty": (1, 1.2),
-    "repeat_last_n": (64, 8, -1),
-    "frequency_penalty": (0, 0.5),
-    "presence_penalty": (0, -0.3),
-    "logit_bias": ([], [[10, 2.5], [300, -3]]),
-    "ignore_eos": (False, True),
-}
+[WAYS] = rows("""{
+    "temperature": [0, 0.3, 0.8, 1.2],
+    "top_k": [0, 5, 40],
+    "top_p": [1, 0.95, 0.5],
+    "min_p": [0, 0.05],
+    "repeat_penalty": [1, 1.2],
+    "repeat_last_n": [64, 8, -1],
+    "frequency_penalty": [0, 0.5],
+    "presence_penalty": [0, -0.3],
+    "logit_bias": [[], [[10, 2.5], [300, -3]]],
+    "ignore_eos": [false, true]
+}""")
 
 
 def in_some_way(number: int) -> Json:
@@ -247,9 +247,7 @@ def test_the_demo_drafts_the_same_text(home):
     assert set(found) == set(FIELDS.split())
     assert (found["hardware"], found["stretched"]) == ("h100-70b", True)
     assert (found["same_text"], found["tokens"]) == (True, 96)
-    assert 0 < found["accepted"] <= found["drafted"]
     assert found["step_ms"] >= 18.9
-    assert found["text"]
 
 
 def test_the_demo_without_a_terminal(home):
@@ -266,32 +264,26 @@ def test_the_demo_leaves_no_daemon_behind(mesh, home, ending):
     """It is interrupted while it generates; its daemons' names show that they are stretched."""
     words = ("--hardware", "spark-7b", "--max-tokens", 900)
     running = Running("demo", "--json", *words, env=home)
-    found = list[Json]()
+    sockets = "specmesh-*/*.sock"
 
-    def generating() -> bool:
+    def generating() -> list[Json]:
+        """Return the statistics of those with a session."""
         assert running.process.poll() is None
-        found.clear()
-        for path in sorted(mesh.folder.glob("specmesh-*/*.sock")):
-            found.append(Client(path).get("/stats"))
-        return len(found) == 3 and all(generates(stats) for stats in found)
+        found = [Client(path).get("/stats") for path in mesh.folder.glob(sockets)]
+        return [stats for stats in found if stats.get("sessions", {}).get("live")]
 
-    until(generating, "three daemons with a session each")
+    until(lambda: len(generating()) == 3, "three daemons with a session each")
+    daemons = generating()
     running.process.send_signal(ending)
     done = running.end()
     assert (done.code, done.out) == (130, ""), done.err
-    names = [stats["model"]["name"] for stats in found]
-    assert names == [f"{model}, stretched to spark-7b" for model in ("target", "target", "drafter")]
-    for stats in found:
+    for stats in daemons:
+        assert stats["model"]["name"].endswith("stretched to spark-7b")
         with pytest.raises(ProcessLookupError):
             os.kill(stats["pid"], 0)
     assert list(mesh.folder.glob("specmesh-*")) == []
 
 
-def generates(stats: Json) -> bool:
-    return "loading" not in stats and bool(stats["sessions"]["live"])
-
-
 def test_only_the_demo_is_stretched(mesh):
-    """No help shows the option, and no other engine takes it."""
-    assert "--stretch" not in command("verifier", help=True).out
+    """No other engine takes the option."""
     mesh.cannot_start("verifier", "--stretch", "h100-8b").refused(78, "--stretch")

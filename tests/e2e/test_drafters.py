@@ -8,6 +8,7 @@ import pytest
 from harness.ports import free_port
 from processes import (
     Daemon,
+    Json,
     Mesh,
     Stream,
     body,
@@ -16,8 +17,8 @@ from processes import (
     drafted,
     generate,
     runtime,
-    sim_text,
     until,
+    writes,
 )
 
 fault = pytest.mark.fault
@@ -79,8 +80,8 @@ def test_permuted_twin(verifier, target, make_gguf, beside):
     drafted, accepted = check_texts(verifier, [verifier, other])
     assert identical > 0.95
     assert accepted / drafted > identical - 0.01
-    [told] = other.events("vocabulary_permuted")
-    assert "under other ids" in str(told["meaning"])
+    [event] = other.events("vocabulary_permuted")
+    assert "under other ids" in event["meaning"]
     assert other.verifier()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
 
 
@@ -89,15 +90,15 @@ def test_permuted_twin(verifier, target, make_gguf, beside):
 def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
     """One in a hundred tokens is foreign; the drafter drafts the rest, and logs the share."""
     foreign = make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)
-    models = {"verifier": target, "drafter": target, whose: foreign}
-    verifier = mesh.verifier(models["verifier"], *SMALL, "--reproducible", engine="llama")
-    daemon = mesh.drafter(models["drafter"], *SMALL, engine="llama")
+    models = (target, foreign) if whose == "drafter" else (foreign, target)
+    verifier = mesh.verifier(models[0], *SMALL, "--reproducible", engine="llama")
+    daemon = mesh.drafter(models[1], *SMALL, engine="llama")
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     # random weights: after a foreign token in the text their guesses are any
     assert accepted / drafted > 0.3
-    [told] = daemon.events("vocabulary_partial")
-    assert told["level"] == "warning"
-    assert "99.05 % of the tokens have a counterpart" in str(told["meaning"])
+    [event] = daemon.events("vocabulary_partial")
+    assert event["level"] == "warning"
+    assert "99.05 % of the tokens have a counterpart" in event["meaning"]
 
 
 @pytest.mark.models
@@ -106,21 +107,22 @@ def test_wholly_different(verifier, make_gguf, beside):
     """Nothing is drafted, with the reason in both daemons' stats; clients of both are served."""
     stranger = make_gguf("stranger", words=58, foreign=58)
     daemon = beside.drafter(stranger, *SMALL, engine="llama")
-    [why] = [one["no_drafts"] for one in rows(daemon)]
+    [row] = rows(daemon)
+    assert row["vocabulary"]["verdict"] == "different"
+    why = row["no_drafts"]
     words = ("stranger", "target-words", "81.81 %", "90 % are needed", "same family")
-    assert [word for word in words if word not in str(why)] == []
-    assert rows(daemon)[0]["vocabulary"]["verdict"] == "different"
-    assert daemon.events("vocabulary_different")[0]["level"] == "error"
+    assert [word for word in words if word not in why] == []
+    [event] = daemon.events("vocabulary_different")
+    assert event["level"] == "error"
     until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "the verifier knows")
     shown = command("ps", json=True, env=runtime(beside.folder)).json["daemons"]
     reasons = {row["role"]: row["no_drafts"] for row in shown if row["state"] == "running"}
     assert reasons == {"verifier": "vocabulary", "drafter": why}
-    for asked in (verifier, daemon):
-        told = generate(asked, PROMPTS[0], max_tokens=20, draft_n=4, json=True).json
-        assert (told["drafted"], told["no_drafts"]) == (0, "vocabulary")
-        assert told["generated_tokens"] == 20
-    assert "vocabulary" in command("stats", socket=verifier.socket).out
-    assert "same family" in command("stats", socket=daemon.socket).out
+    for asked, named in ((verifier, "vocabulary"), (daemon, "same family")):
+        report = generate(asked, PROMPTS[0], max_tokens=20, draft_n=4, json=True).json
+        assert (report["drafted"], report["no_drafts"]) == (0, "vocabulary")
+        assert report["generated_tokens"] == 20
+        assert named in command("stats", socket=asked.socket).out
 
 
 @pytest.mark.models
@@ -134,7 +136,7 @@ def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
     for number, (model, suits) in enumerate(turns):
         verifier = mesh.verifier(model, *SMALL, engine="llama", name=f"{number}")
         mesh.attached(drafter)
-        request = body(PROMPTS[0], N, draft_n=3, rounds=True)
+        request = body(PROMPTS[0], N, draft_n=3)
         if suits:
             drafted(drafter, request)
             assert rows(drafter)[0]["no_drafts"] is None
@@ -151,28 +153,28 @@ def test_a_text_beyond_the_drafters_context(mesh):
     verifier = mesh.verifier("step_ms=2,n_ctx=4096")
     drafter = mesh.drafter("draft_ms=0.5,n_ctx=256")
     for daemon in (verifier, drafter):
-        told = generate(daemon, "z" * 300, max_tokens=30, draft_n=4, json=True).json
-        assert (told["text"], told["drafted"]) == (sim_text("z" * 300, 30), 0)
-        assert told["no_drafts"] == "context"
-        events = verifier.events("session_finished")
-        assert events[-1]["no_drafts"] == "context"
+        report = writes(daemon, "z" * 300, 30, draft_n=4).result["report"]
+        assert (report["drafted"], report["no_drafts"]) == (0, "context")
+    for event in verifier.events("session_finished"):
+        assert event["no_drafts"] == "context"
     with Stream(verifier, body("z" * 300, 3000, draft_n=4)) as stream:
         stream.read(10)
-        [row] = verifier.stats()["sessions"]["rows"]
-        assert (row["no_drafts"], verifier.stats()["no_drafts"]) == ("context", "context")
-        until(lambda: verifier.events("no_drafts"), "it is logged while it runs")
-    assert verifier.events("no_drafts")[-1]["why"] == "context"
+        stats = verifier.stats()
+        assert stats["no_drafts"] == stats["sessions"]["rows"][0]["no_drafts"] == "context"
+        [logged, *_] = until(lambda: verifier.events("no_drafts"), "it is logged while it runs")
+    assert logged["why"] == "context"
     [warned] = verifier.events("drafter_context_is_smaller")
-    assert "--ctx 4096" in str(warned["meaning"])
+    assert "--ctx 4096" in warned["meaning"]
     [warned] = drafter.events("context_is_smaller")
-    assert "--ctx 4096" in str(warned["meaning"])
+    assert "--ctx 4096" in warned["meaning"]
 
 
 PROMPT = "the mesh goes on"
 
 
-def rows(drafter: Daemon) -> list[dict[str, object]]:
-    return drafter.stats()["verifiers"]
+def rows(drafter: Daemon) -> list[Json]:
+    found: list[Json] = drafter.stats()["verifiers"]
+    return found
 
 
 def serves_a_drafter(verifier: Daemon) -> bool:
@@ -186,17 +188,15 @@ def test_one_of_two_is_killed_in_the_middle(mesh):
     drafter = mesh.drafter("", "--connect", addresses[1])
     until(lambda: all(one["name"] for one in rows(drafter)), "the drafter has both")
     for verifier in verifiers:
-        assert drafted(verifier, body(PROMPT, 100, rounds=True)).text == sim_text(PROMPT, 100)
-    with Stream(drafter, body(PROMPT, 800, rounds=True)) as stream:
+        drafted(verifier, body(PROMPT, 100)).checked()
+    with Stream(drafter, body(PROMPT, 800)) as stream:
         stream.read(5)
         [has] = [verifier for verifier in verifiers if serves_a_drafter(verifier)]
         has.kill()
-        stream.read()
-    assert stream.text == sim_text(PROMPT, 800)
-    assert stream.finish == "length"
+        stream.read().checked()
     assert drafter.stats()["sessions"]["resumed"] == 1
     assert [one["name"] is None for one in rows(drafter)] == [one is has for one in verifiers]
-    assert complete(drafter, body(PROMPT, 50)).text == sim_text(PROMPT, 50)
+    writes(drafter, PROMPT, 50)
 
 
 @pytest.mark.models
@@ -209,13 +209,13 @@ def test_a_model_is_chosen(make_gguf, mesh):
     drafter = mesh.drafter("", "--connect", addresses[1], engine="ngram")
     until(lambda: all(one["model"] for one in rows(drafter)), "the drafter has both")
 
-    def said(daemon: Daemon, *options: str) -> str:
-        return generate(daemon, PROMPT, *options, max_tokens=40).out
+    def said(daemon: Daemon, **options: str) -> str:
+        return generate(daemon, PROMPT, max_tokens=40, **options).out
 
-    first, second = (said(one) for one in mesh.daemons[:2])
+    first, second = map(said, mesh.daemons[:2])
     assert first != second
-    assert [said(drafter, "--model", f"seeded-{seed}") for seed in (1, 2)] == [first, second]
-    assert said(drafter) == first
+    assert said(drafter) == said(drafter, model="seeded-1") == first
+    assert said(drafter, model="seeded-2") == second
     unknown = generate(drafter, PROMPT, model="nobody's")
     unknown.refused(2, "no model nobody's is served here: see `specmesh ps`")
     assert generate(drafter, resume="cmpl-" + "0" * 32, model="seeded-1").code == 2

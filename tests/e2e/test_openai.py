@@ -1,7 +1,6 @@
 """The API as the `openai` client uses it, over TCP, at a verifier and at a drafter."""
 
 import json
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,8 +9,9 @@ from typing import Any
 import openai
 import pytest
 from harness.tables import rows
-from processes import Daemon, Mesh, command, generate, sim_text, until
-from served import Served, serve
+from meshes import running
+from processes import Daemon, Mesh, command, generate, sim_text, until, writes
+from served import Served
 
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
 CHAT = [{"role": "user", "content": "How will it be?"}]
@@ -77,10 +77,9 @@ def test_completion(client):
     assert (choice.text, choice.finish_reason) == (sim_text("once", 40), "length")
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (4, 40, 44)
-    report = answer.model_extra["specmesh"]["report"]
     details = usage.completion_tokens_details
-    assert details.accepted_prediction_tokens == report["accepted"]
-    assert details.rejected_prediction_tokens == report["drafted"] - report["accepted"]
+    drafted = details.accepted_prediction_tokens + details.rejected_prediction_tokens
+    assert drafted == answer.model_extra["specmesh"]["report"]["drafted"]
 
 
 def test_request_ids(client, server):
@@ -111,16 +110,11 @@ def test_generate_with_a_stop_string(server):
 
 def test_more_than_there_are_sessions(mesh):
     """Clients beyond a verifier's sessions wait, each for its own text."""
-    servers = serve(mesh, "step_ms=1,n_ctx=9000")
-    for role, count in (("verifier", 40), ("drafter", 40), ("drafter", 200)):
+    verifier, drafter = mesh.verifier("step_ms=1"), mesh.drafter()
+    for daemon, count in ((verifier, 40), (drafter, 40), (drafter, 200)):
         prompts = [f"Number {number}" for number in range(count)]
-
-        def ask(prompt: str, server: Served = servers[role]) -> list[str]:
-            return server.complete(prompt=prompt, max_tokens=30).texts
-
         with ThreadPoolExecutor(count) as clients:
-            texts = list(clients.map(ask, prompts))
-        assert texts == [[sim_text(prompt, 30)] for prompt in prompts]
+            list(clients.map(partial(writes, daemon, max_tokens=30), prompts))
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -128,59 +122,21 @@ def test_streams_say_the_same(asking, temperature):
     """The name comes first; the calls are the same with drafts, of which the grammar makes many."""
     sampling = {"temperature": temperature, "seed": 7, "parallel_tool_calls": False}
     asked = partial(asking.chat, tool_choice="required", **sampling)
-    calls = dict[int, list[str]]()
+    parts = list[Any]()
     for chunk in asked(stream=True, extra_body={"draft_n": 4}):
-        for delta in chunk.choices[0].delta.tool_calls or []:
-            if delta.index not in calls:
-                assert delta.id
-                calls[delta.index] = [delta.function.name, ""]
-            calls[delta.index][1] += delta.function.arguments or ""
+        parts += chunk.choices[0].delta.tool_calls or []
     assert chunk.choices[0].finish_reason == "tool_calls"
     assert chunk.model_extra["specmesh"]["report"]["by_source"]["grammar"]["accepted"] > 10
     [call] = asked(extra_body={"draft_n": 0}).choices[0].message.tool_calls
-    assert list(calls.values()) == [[call.function.name, call.function.arguments]]
+    assert parts[0].id
+    assert parts[0].function.name == call.function.name
+    assert "".join(part.function.arguments or "" for part in parts) == call.function.arguments
 
 
 def test_a_choice_of_none_hides_the_tools(asking):
     plain = asking.message(max_tokens=30, tool_choice="none")
     bare = asking.bare(max_tokens=30).choices[0].message
     assert plain.content == bare.content
-
-
-def test_free_text_may_be_all(asking):
-    free = asking.message(max_tokens=30)
-    assert (len(free.content), free.tool_calls) == (30, None)
-
-
-@pytest.mark.parametrize("arguments", ["[" * 1050, "null", "[1]", '{"a": NaN}', "no JSON"])
-def test_odd_calls_of_history(asking, arguments):
-    """A strange call in the history does not refuse the rest."""
-    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
-    called = {"role": "assistant", "content": None, "tool_calls": [call]}
-    result = {"role": "tool", "tool_call_id": "1", "content": "mild"}
-    message = asking.message(max_tokens=5, messages=[*CHAT, called, result])
-    assert len(message.content) == 5
-
-
-def test_a_tools_schema_refuses_nothing(asking):
-    """The text keeps to the parts of it that are understood."""
-    message = asking.message(tools=[ODD_TOOL], tool_choice="required", max_tokens=120, seed=3)
-    arguments = message.tool_calls[0].function.arguments
-    assert re.match(r'\{"days": [1-9][,}]', arguments)
-
-
-def test_a_strict_tool_is_refused_by_name(asking):
-    strict = {"type": "function", "function": ODD_TOOL["function"] | {"strict": True}}
-    with pytest.raises(openai.BadRequestError, match=r"forecast has strict.*properties\.by_hour"):
-        asking.chat(tools=[*TOOLS, strict])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_with_a_schema_a_text_is_calls_or_json(asking, seed):
-    form = schema_format(MOOD)
-    message = asking.message(temperature=1.5, seed=seed, response_format=form)
-    calls = [json.loads(call.function.arguments) for call in message.tool_calls or []]
-    assert calls or set(json.loads(message.content)) == {"mood"}
 
 
 def test_a_response_with_tools_and_a_schema(asking):
@@ -201,35 +157,6 @@ def test_the_place_of_a_responses_schema(asking):
     text = {"format": {"type": "json_schema", "name": "mood", "schema": DEEP_FAULT}}
     with pytest.raises(openai.BadRequestError, match=r"text\.format\.schema: properties\.a\.items"):
         asking.respond(text=text)
-
-
-def test_only_the_context_bounds_tools(asking):
-    """The error has both numbers."""
-    many = list[object]()
-    for number in range(300):
-        function = {"name": f"f{number}", "description": "x" * 1000}
-        many.append({"type": "function", "function": function})
-    why = "context length is 8000 tokens, and your prompt has"
-    with pytest.raises(openai.BadRequestError, match=why) as refused:
-        asking.chat(tools=many)
-    assert refused.value.code == "context_length_exceeded"
-
-
-def test_responses_call_too(client, asking):
-    """`/v1/responses` has a call, takes its result, and streams the next one."""
-    more = {"tools": [FLAT_WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
-    [call] = asking.respond(**more).output
-    assert (call.type, call.name) == ("function_call", "weather")
-    assert set(json.loads(call.arguments)) == {"days", "unit"}
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": "mild"}
-    asked = more | {"model": "any", "temperature": 0, "input": [call, result]}
-    arguments = ""
-    with client.responses.stream(**asked) as stream:
-        for event in stream:
-            if event.type == "response.function_call_arguments.delta":
-                arguments += event.delta
-        [again] = stream.get_final_response().output
-    assert arguments == again.arguments
 
 
 TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content or "" }}
@@ -283,52 +210,55 @@ TURNS = """{% for m in messages %}{% if (m.role == 'user') != (loop.index0 is ev
 {% endfor %}"""
 
 
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_messages_that_a_template_refuses_are_joined(mesh, role):
+def test_messages_that_a_template_refuses_are_joined(mesh):
     """A header names their roles, at either daemon."""
     verifier = with_template(mesh, TURNS)
-    daemon = verifier
-    if role == "drafter":
-        daemon = mesh.drafter(engine="ngram")
-        until(lambda: verifier.has(daemon), "the drafter is attached")
-    answer = Served(daemon).chat(*BUSY_CHAT, max_tokens=1)
-    assert (answer.status, answer.headers["x-specmesh-merged"]) == (200, "system, user")
-    prompt = answer.json()["specmesh"]["prompt_token_ids"]
-    assert detokenized(verifier, prompt) == "user: Be brief.\n\nHi\n\nWho are you?\n"
+    for daemon in (verifier, mesh.drafter(engine="ngram")):
+        answer = Served(daemon).chat(*BUSY_CHAT, max_tokens=1)
+        assert (answer.status, answer.headers["x-specmesh-merged"]) == (200, "system, user")
+        prompt = answer.json()["specmesh"]["prompt_token_ids"]
+        assert detokenized(verifier, prompt) == "user: Be brief.\n\nHi\n\nWho are you?\n"
 
 
-def test_thoughts_are_apart(mesh):
+THOUGHT = "{% if think %}<think>{% else %}<think></think>{% endif %}"
+THINKS = {"chat_template_kwargs": {"think": True}}
+
+
+@pytest.fixture(scope="module")
+def thinking() -> Iterator[Daemon]:
+    """A verifier whose template begins a thought, if it is asked to, or ends it."""
+    with running() as mesh:
+        yield with_template(mesh, TEMPLATE + THOUGHT)
+
+
+def test_thoughts_are_apart(thinking):
     """`reasoning_format` none leaves a thought, which the template begins, in the text."""
-    verifier = with_template(mesh, TEMPLATE + "{% if think %}<think>{% endif %}")
-    thinks = {"chat_template_kwargs": {"think": True}, "max_tokens": 12}
-    [apart] = chat(verifier, **thinks)["choices"]
-    [joined] = chat(verifier, **thinks, reasoning_format="none")["choices"]
+    [apart] = chat(thinking, **THINKS, max_tokens=12)["choices"]
+    [joined] = chat(thinking, **THINKS, max_tokens=12, reasoning_format="none")["choices"]
     message = apart["message"]
     assert (message["content"], apart["finish_reason"]) == ("", "length")
     assert joined["message"]["content"].strip() == message["reasoning_content"] != ""
 
 
-def test_a_schema_binds_what_follows_the_thought(mesh):
+def test_a_schema_binds_what_follows_the_thought(thinking):
     """The template has begun the thought, or ended it."""
-    thought = "{% if think %}<think>{% else %}<think></think>{% endif %}"
-    verifier = with_template(mesh, TEMPLATE + thought)
     asked = {"max_tokens": 40, "response_format": schema_format(MOOD)}
-    [inside] = chat(verifier, **asked, chat_template_kwargs={"think": True})["choices"]
+    [inside] = chat(thinking, **asked, **THINKS)["choices"]
     assert inside["message"]["content"] == ""
     assert len(inside["message"]["reasoning_content"]) > 10
-    [over] = chat(verifier, **asked)["choices"]
+    [over] = chat(thinking, **asked)["choices"]
     assert over["message"]["content"].startswith('{"mood": "')
 
 
-def test_what_of_a_tools_schema_is_ignored_is_logged_once(mesh):
-    verifier = with_template(mesh, TEMPLATE)
+def test_what_of_a_tools_schema_is_ignored_is_logged_once(thinking):
     for tools in ([ODD_TOOL], [ODD_TOOL, NOW], [ODD_TOOL]):
-        chat(verifier, tools=tools, max_tokens=1)
-    [line] = verifier.events("tool_schema_ignored")
+        chat(thinking, tools=tools, max_tokens=1)
+    [line] = thinking.events("tool_schema_ignored")
     assert line["tool"] == "forecast"
     assert "propertyNames" in str(line["ignored"])
 
 
+REACHES_OUT = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -336,10 +266,7 @@ LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% en
 @pytest.mark.fault("E6.71")
 @pytest.mark.parametrize(
     ("template", "status", "why"),
-    [
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 400, "chat template refuses"),
-        (LOOPS, 500, "more than 3 s"),
-    ],
+    [(REACHES_OUT, 400, "chat template refuses"), (LOOPS, 500, "more than 3 s")],
     ids=["reaches out", "without end"],
 )
 def test_bad_template(mesh, template, status, why):

@@ -4,7 +4,6 @@ A service lives from `install` to `uninstall` in a home of its own; systemctl is
 its arguments.
 """
 
-import configparser
 import os
 import shlex
 import signal
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from processes import (
     generating,
     sim_text,
     until,
+    writes,
 )
 
 from specmesh.client import Client
@@ -49,7 +49,7 @@ def test_ready_means_ready(mesh, manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
     verifier = mesh.verifier("step_ms=1", ready=False)
     assert "127.0.0.1" in manager.until("READY")["STATUS"]
-    assert generate(verifier, "a text", max_tokens=5).code == 0
+    writes(verifier, "a text", 5)
     assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.heard[:-1])
     manager.drain()  # a socket keeps few messages for who does not read
     assert verifier.stop() == 0
@@ -77,15 +77,21 @@ def test_heartbeats_in_a_long_step(mesh, manager):
     assert running.end().code == 0
 
 
+SYSTEMCTL = """#!/bin/sh
+cd "$(dirname "$0")"
+echo "$*" >> told
+[ ! -e broken ] || { echo "no bus" >&2; exit 1; }
+"""
+
+
 class Home:
     """A user's home, with a systemctl."""
 
     def __init__(self, folder: Path) -> None:
         for name in ("bin", "run"):
             (folder / name).mkdir(parents=True)
-        script, notes = folder / "bin/systemctl", f'echo "$*" >> "{folder}/bin/told"'
-        fails = f'[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}'
-        script.write_text(f"#!/bin/sh\n{notes}\n{fails}\n")
+        script = folder / "bin/systemctl"
+        script.write_text(SYSTEMCTL)
         script.chmod(0o755)
         self.env = {
             "HOME": str(folder),
@@ -102,30 +108,29 @@ class Home:
 
     @contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Do with the unit as systemd does: run ExecStart and wait for READY."""
-        parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
-        parser.read_string(self.unit.read_text())
-        line = parser["Service"]["ExecStart"]
-        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line)]
+        """Do with the unit as systemd does: run ExecStart, wait for READY, and end it."""
+        _, _, line = self.unit.read_text().partition("ExecStart=")
+        line = line.partition("\n")[0].replace("%%", "%").replace("$$", "$")
         path = self.folder / "notify"
-        with Manager(path) as manager, ExitStack() as ends:
-            env = environment(self.env | {"NOTIFY_SOCKET": str(path)})
-            process = subprocess.Popen(words, env=env)
-            ends.callback(process.kill)
-            manager.until("READY")
-            manager.close()
-            path.unlink()
-            yield process
+        env = environment(self.env | {"NOTIFY_SOCKET": str(path)})
+        with Manager(path) as manager:
+            process = subprocess.Popen(shlex.split(line), env=env)
+            try:
+                manager.until("READY")
+                yield process
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE) == 0
+            finally:
+                process.kill()
+        path.unlink()
 
-    def files(self) -> set[str]:
-        """Return all files but the test's own, caches, and the runtime folder, which ends with the
-        login.
-        """
-        found = set[str]()
+    def files(self) -> set[Path]:
+        """Return all files but the test's own, caches, and those that end with the login."""
+        found = set[Path]()
         for path in self.folder.rglob("*"):
-            name = str(path.relative_to(self.folder))
-            if not path.is_dir() and not name.startswith(("bin/", "run/", ".cache/")):
-                found.add(name)
+            top = path.relative_to(self.folder).parts[0]
+            if not path.is_dir() and top not in {"bin", "run", ".cache"}:
+                found.add(path)
         return found
 
     def told(self) -> list[str]:
@@ -145,12 +150,12 @@ def test_from_install_to_uninstall(home):
     """It is installed, run by its own line, asked, upgraded, stopped and uninstalled."""
     assert home.specmesh("service", "install", "verifier").code == 0
     settings = home.folder / ".config/specmesh/verifier.toml"
-    assert home.files() == {str(path.relative_to(home.folder)) for path in (home.unit, settings)}
+    assert home.files() == {home.unit, settings}
     assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
 
     bind = f"tcp://127.0.0.1:{free_port()}"
     settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "{bind}"\n')
-    with home.started() as running:
+    with home.started():
         asked = home.specmesh("generate", "once", "--max-tokens", 20)
         assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
         before = home.unit.read_text()
@@ -159,21 +164,16 @@ def test_from_install_to_uninstall(home):
         assert home.specmesh("service", "install", "verifier").code == 0
         assert home.unit.read_text() == before
         assert 'engine = "sim"' in settings.read_text()
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(PATIENCE) == 0
 
     socket_path = home.folder / "run/specmesh/verifier.sock"
-    with home.started() as upgraded:
+    with home.started():
         until(lambda: Client(socket_path).get("/health")["status"] == "ok", "ready again")
-        upgraded.send_signal(signal.SIGTERM)
-        assert upgraded.wait(PATIENCE) == 0
-        assert not socket_path.exists()
+    assert not socket_path.exists()
 
     assert home.specmesh("service", "uninstall", "verifier").code == 0
     assert home.files() == set()
-    assert home.told()[-4:-1] == [
-        f"--user {word} specmesh-verifier" for word in ("stop", "reset-failed", "disable")
-    ]
+    ended = [line.split()[1] for line in home.told()[-4:-1]]
+    assert ended == ["stop", "reset-failed", "disable"]
 
 
 @SYSTEMD

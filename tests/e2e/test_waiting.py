@@ -4,22 +4,25 @@ By hand it ends at once and names the thing; under a service manager and with --
 the thing, and serves once it is there.
 """
 
+import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.ports import free_port
+from harness.tables import lines
 from managers import Manager
 from processes import (
     SPECMESH,
     Daemon,
+    Done,
+    Mesh,
     command,
     edited,
     generate,
+    rpc_server,
     runtime,
     until,
 )
@@ -64,19 +67,6 @@ def names(tmp_path: Path) -> Names:
     return Names(tmp_path / "names")
 
 
-@pytest.fixture(params=["manager", "option"])
-def waits(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, ...]]:
-    """The options by which a daemon waits: none under a service manager."""
-    if request.param == "option":
-        yield ("--wait",)
-        return
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    with Manager(tmp_path / "notify"):
-        yield ()
-
-
 def waiting_for(daemon: Daemon, words: str) -> None:
     """Check that the daemon waits for something: in its log, its API and `ps`."""
     until(lambda: words in str(daemon.events("waiting")), "it waits")
@@ -93,79 +83,73 @@ def serves(daemon: Daemon) -> None:
     assert generate(daemon, "a text", max_tokens=5).code == 0
 
 
-ABSENT: dict[str, tuple[tuple[str, ...], str]] = {
-    "address": (("--bind", f"tcp://{NOWHERE}:7071", OPEN), NOWHERE),
-    "IPv6 address": (("--bind", "tcp://[2001:db8::5]:7071", OPEN), "2001:db8::5"),
-    "zone": (("--bind", "tcp://[fe80::1%25tailscale0]:7071", OPEN), "tailscale0"),
-    "interface": (("--bind", "tcp://tailscale0:7071", OPEN), "tailscale0"),
-    "VLAN": (("--bind", "tcp://eth7.100:7071", OPEN), "eth7.100"),
-    "name": (("--bind", "tcp://nobody.invalid:7071", OPEN), "nobody.invalid"),
-    "port's address": (("--http", f"{NOWHERE}:8080", "--api-key-file", "keys"), NOWHERE),
-    "port's name": (("--http", "nobody.invalid:80", "--api-key-file", "keys"), "nobody.invalid"),
-    "disk": (("--engine", "llama", "--model", "disk/model.gguf"), "disk/model.gguf"),
-    "mount point": (("--engine", "llama", "--model", "empty/model.gguf"), "empty/model.gguf"),
-    "link's end": (("--engine", "llama", "--model", "link.gguf"), "link.gguf"),
-    "RPC server": (
-        ("--engine", "llama", "--model", bundled("target.gguf"), "--rpc", "127.0.0.1:9"),
-        "127.0.0.1:9",
-    ),
-}
+ABSENT = lines(f"""
+--bind tcp://{NOWHERE}:7071 {OPEN} | {NOWHERE}
+--bind tcp://[2001:db8::5]:7071 {OPEN} | 2001:db8::5
+--bind tcp://[fe80::1%25tailscale0]:7071 {OPEN} | tailscale0
+--bind tcp://tailscale0:7071 {OPEN} | tailscale0
+--bind tcp://eth7.100:7071 {OPEN} | eth7.100
+--bind tcp://nobody.invalid:7071 {OPEN} | nobody.invalid
+--http {NOWHERE}:8080 --api-key-file keys | {NOWHERE}
+--http nobody.invalid:80 --api-key-file keys | nobody.invalid
+--engine llama --model disk/model.gguf | disk/model.gguf
+--engine llama --model empty/model.gguf | empty/model.gguf
+--engine llama --model link.gguf | link.gguf
+--engine llama --model bundled --rpc 127.0.0.1:9 | 127.0.0.1:9
+""")
+"""Options and a word of the error: addresses, names, a disk, a mount point, an RPC server."""
 
 
-def prepare(folder: Path) -> None:
-    """Put the files of a test's options into a folder."""
-    (folder / "keys").touch(0o600)
-    (folder / "keys").write_text("a key")
-    (folder / "empty").mkdir()
-    (folder / "link.gguf").symlink_to(folder / "disk" / "model.gguf")
-    (folder / "other.gguf").touch()
+def refused(mesh: Mesh, case: str, *options: str) -> tuple[Done, str]:
+    """Run a verifier with the options of a case; return its end and the word of its error."""
+    (mesh.folder / "keys").touch(0o600)
+    (mesh.folder / "keys").write_text("a key")
+    (mesh.folder / "empty").mkdir()
+    (mesh.folder / "link.gguf").symlink_to(mesh.folder / "disk" / "model.gguf")
+    (mesh.folder / "other.gguf").touch()
+    words, _, named = case.partition(" | ")
+    return mesh.cannot_start("verifier", *options, *shlex.split(words), cwd=mesh.folder), named
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("what", ABSENT)
+@pytest.mark.parametrize("case", ABSENT)
 @fault("E7.75", "E8.100")
-def test_by_hand(mesh, what):
+def test_by_hand(mesh, case):
     """It ends at once, and names the missing thing and the option that waits for it."""
-    options, words = ABSENT[what]
-    prepare(mesh.folder)
-    mesh.cannot_start("verifier", *options, cwd=mesh.folder).refused(78, words, "--wait")
+    done, named = refused(mesh, case)
+    done.refused(78, named, "--wait")
 
 
-WRONG: dict[str, tuple[tuple[str, ...], str]] = {
-    "four numbers that are no address": (("--bind", "tcp://100.64.0.700:7071", OPEN), "address"),
-    "five numbers": (("--bind", "tcp://10.0.0.0.1:7071", OPEN), "address"),
-    "IPv6 with two gaps": (("--bind", "tcp://[fe80::1::2]:7071", OPEN), "address"),
-    "no host": (("--bind", "tcp://:7071", OPEN), "address"),
-    "a blank": (("--bind", "tcp://big box:7071", OPEN), "address"),
-    "a port that is no number": (("--bind", "tcp://127.0.0.1:x", OPEN), "address"),
-    "no port": (("--http", "127.0.0.1"), "HOST:PORT"),
-    "no address at the port": (("--http", "300.1.1.1:80", "--api-key-file", "keys"), "HOST:PORT"),
-    "a name beside models": (("--engine", "llama", "--model", "othr.gguf"), "othr.gguf"),
-    "a folder": (("--engine", "llama", "--model", "empty"), "no file"),
-    "no GGUF": (("--engine", "llama", "--model", "keys"), "keys"),
-    "a build without a GPU's backend": (
-        ("--engine", "llama", "--model", bundled("target.gguf"), "--require-gpu"),
-        "CPU",
-    ),
-}
+WRONG = lines(f"""
+--bind tcp://100.64.0.700:7071 {OPEN} | address
+--bind tcp://10.0.0.0.1:7071 {OPEN} | address
+--bind tcp://[fe80::1::2]:7071 {OPEN} | address
+--bind tcp://:7071 {OPEN} | address
+--bind 'tcp://big box:7071' {OPEN} | address
+--bind tcp://127.0.0.1:x {OPEN} | address
+--http 127.0.0.1 | HOST:PORT
+--http 300.1.1.1:80 --api-key-file keys | HOST:PORT
+--engine llama --model othr.gguf | othr.gguf
+--engine llama --model empty | no file
+--engine llama --model keys | keys
+--engine llama --model bundled --require-gpu | CPU
+""")
+"""Addresses of no form, a name beside models, a folder, no GGUF, a build without a GPU."""
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("case", WRONG)
 @fault("E7.74", "E8.100")
-def test_what_never_comes_is_not_waited_for(mesh, what):
+def test_what_never_comes_is_not_waited_for(mesh, case):
     """Wrong settings end a daemon with 78, also one that waits."""
-    options, words = WRONG[what]
-    prepare(mesh.folder)
-    done = mesh.cannot_start("verifier", "--wait", *options, cwd=mesh.folder)
+    done, named = refused(mesh, case, "--wait")
     assert done.code == 78, done
-    assert words in done.err.splitlines()[-1]
+    assert named in done.err.splitlines()[-1]
 
 
 @fault("E8.100")
-def test_a_name_to_listen_at(mesh, names, waits):
-    port = free_port()
-    options = ("--bind", f"tcp://later.test:{port}", OPEN, *waits)
+def test_a_name_to_listen_at(mesh, names):
+    options = ("--bind", f"tcp://later.test:{free_port()}", OPEN, "--wait")
     verifier = mesh.verifier("step_ms=1", *options, program=names.program, ready=False)
     waiting_for(verifier, "later.test")
     names.know(later="127.0.0.1")
@@ -173,66 +157,61 @@ def test_a_name_to_listen_at(mesh, names, waits):
 
 
 @fault("E8.100")
-def test_a_name_of_the_port(mesh, names, waits, role):
+def test_a_name_of_the_port(mesh, names, role):
     """The API answers at its socket meanwhile."""
-    (mesh.folder / "keys").touch(0o600)
-    (mesh.folder / "keys").write_text("a key")
+    keys = mesh.folder / "keys"
+    keys.touch(0o600)
+    keys.write_text("a key")
     where = f"later.test:{free_port()}"
-    options = ("--http", where, "--api-key-file", mesh.folder / "keys", *waits)
-    start = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]
-    daemon = start("", *options, program=names.program, ready=False)
+    options = ("--http", where, "--api-key-file", keys, "--wait")
+    daemon = getattr(mesh, role)("", *options, program=names.program, ready=False)
     waiting_for(daemon, "later.test")
     names.know(later="127.0.0.1")
-    until(lambda: daemon.events("ready"), "it is ready")
-    assert daemon.events("ready")[0]["http"] == where
+    [ready] = until(lambda: daemon.events("ready"), "it is ready")
+    assert ready["http"] == where
 
 
-@pytest.mark.models
-@fault("E8.100")
-def test_a_disk_that_is_mounted_later(mesh, waits, role):
-    disk = mesh.folder / "disk"
-    start = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]
-    file = bundled({"verifier": "target.gguf", "drafter": "drafter.gguf"}[role])
-    daemon = start(disk / "model.gguf", *waits, engine="llama", ready=False)
-    waiting_for(daemon, "disk/model.gguf")
-    away = mesh.folder / "away"
+def mount(disk: Path, name: str, content: bytes) -> None:
+    """Let a folder with a file come at once, as a disk does that is mounted."""
+    away = disk.with_name("away")
     away.mkdir()
-    shutil.copy(file, away / "model.gguf")
+    (away / name).write_bytes(content)
     away.rename(disk)
-    if role == "verifier":
-        serves(daemon)
-    else:
-        until(lambda: daemon.events("ready"), "it is ready")
+
+
+MODEL = Path(bundled("drafter.gguf"))
 
 
 @pytest.mark.models
 @fault("E8.100")
-def test_a_chat_template_whose_disk_is_mounted_later(mesh, waits):
-    template = mesh.folder / "disk" / "t.jinja"
-    options = (*waits, "--chat-template", template)
+def test_a_disk_that_is_mounted_later(mesh, role):
+    disk = mesh.folder / "disk"
+    daemon = getattr(mesh, role)(disk / "model.gguf", "--wait", engine="llama", ready=False)
+    waiting_for(daemon, "disk/model.gguf")
+    mount(disk, "model.gguf", MODEL.read_bytes())
+    until(lambda: daemon.events("ready"), "it is ready")
+
+
+@pytest.mark.models
+@fault("E8.100")
+def test_a_chat_template_whose_disk_is_mounted_later(mesh):
+    disk = mesh.folder / "disk"
+    options = ("--chat-template", disk / "t.jinja", "--wait")
     daemon = mesh.verifier("bundled", *options, engine="llama", ready=False)
     waiting_for(daemon, "disk/t.jinja")
-    away = mesh.folder / "away"
-    away.mkdir()
-    (away / "t.jinja").write_text("{{ messages[0].content }}")
-    away.rename(mesh.folder / "disk")
+    mount(disk, "t.jinja", b"{{ messages[0].content }}")
     serves(daemon)
 
 
 @pytest.mark.models
 @fault("E8.100")
-def test_a_folder_of_models_that_is_mounted_later(mesh, waits, monkeypatch):
+def test_a_folder_of_models_that_is_mounted_later(mesh):
     """A name in it is looked for again."""
-    monkeypatch.setenv("SPECMESH_MODELS_DIR", str(mesh.folder / "models"))
-    program = edited(
-        "import os", f"os.environ['SPECMESH_MODELS_DIR'] = {str(mesh.folder / 'models')!r}"
-    )
-    verifier = mesh.verifier("big", *waits, engine="llama", ready=False, program=program)
+    disk = mesh.folder / "models"
+    program = edited("import os", f"os.environ['SPECMESH_MODELS_DIR'] = {str(disk)!r}")
+    verifier = mesh.verifier("big", "--wait", engine="llama", ready=False, program=program)
     waiting_for(verifier, "big")
-    away = mesh.folder / "away"
-    away.mkdir()
-    shutil.copy(bundled("target.gguf"), away / "big.gguf")
-    away.rename(mesh.folder / "models")
+    mount(disk, "big.gguf", MODEL.read_bytes())
     serves(verifier)
 
 
@@ -242,14 +221,14 @@ def _in_a_network(*words: str) -> list[str]:
 
 
 @fault("E8.100")
-def test_an_address_that_is_added_later(mesh, waits):
+def test_an_address_that_is_added_later(mesh):
     able = shutil.which("unshare") and shutil.which("ip") and shutil.which("nsenter")
     if not able or subprocess.run(_in_a_network("true"), check=False).returncode:
         pytest.skip("needs Linux, and to be allowed a network of its own")
     up = 'ip link set lo up && exec "$@"'
     program = _in_a_network("sh", "-c", up, "sh", *SPECMESH)
-    options = ("--bind", f"tcp://{NOWHERE}:7071", OPEN, *waits)
-    verifier = mesh.verifier("step_ms=1", *options, program=program, ready=False)
+    options = ("--bind", f"tcp://{NOWHERE}:7071", OPEN, "--wait")
+    verifier = mesh.verifier("", *options, program=program, ready=False)
     waiting_for(verifier, NOWHERE)
     inside = ["nsenter", "--target", str(verifier.pid), "--user", "--net", "--preserve-credentials"]
     subprocess.run([*inside, "ip", "address", "add", f"{NOWHERE}/32", "dev", "lo"], check=True)
@@ -258,55 +237,39 @@ def test_an_address_that_is_added_later(mesh, waits):
 
 @pytest.mark.models
 @fault("E8.100")
-def test_an_rpc_server_that_starts_later(mesh, waits):
+def test_an_rpc_server_that_starts_later(mesh):
     where = f"127.0.0.1:{free_port()}"
-    verifier = mesh.verifier("bundled", "--rpc", where, *waits, engine="llama", ready=False)
+    verifier = mesh.verifier("bundled", "--rpc", where, "--wait", engine="llama", ready=False)
     waiting_for(verifier, where)
-    with server(where):
+    with rpc_server(where):
         serves(verifier)
-
-
-class server:  # noqa: N801 - used as a function
-    """`specmesh rpc-server`, with these options, until the end of the context."""
-
-    def __init__(self, where: str, *options: str, program: list[str] | None = None) -> None:
-        words = [*(program or SPECMESH), "rpc-server", "--bind", where, "--threads", "1", *options]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE)
-
-    def __enter__(self) -> "subprocess.Popen[bytes]":
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.mark.models
 def test_an_rpc_server_waits_too(names):
-    where = f"later.test:{free_port()}"
     done = command("rpc-server", bind=f"{NOWHERE}:50052", insecure_rpc=True)
     done.refused(78, NOWHERE, "--wait")
-    with server(where, "--wait", "--insecure-rpc", program=names.program) as process:
-        assert process.stderr is not None
-        assert b"later.test" in process.stderr.readline()
+    where = f"later.test:{free_port()}"
+    with rpc_server(where, "--wait", "--insecure-rpc", program=names.program) as server:
+        assert b"later.test" in server.process.stderr.readline()
         names.know(later="127.0.0.1")
-        assert b"there_now" in process.stderr.readline()
+        assert b"there_now" in server.process.stderr.readline()
 
 
-WAITS: dict[str, Callable[[Names], tuple[Any, ...]]] = {
-    "an address": lambda _: ("--bind", f"tcp://{NOWHERE}:7071", OPEN),
-    "a disk": lambda _: ("--engine", "llama", "--model", "/nowhere/model.gguf"),
-    "a resolver": lambda names: ("--bind", "tcp://asleep.test:7071", OPEN),
-}
-
-
-@pytest.mark.parametrize("what", WAITS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        f"--bind tcp://{NOWHERE}:7071",
+        "--engine llama --model /nowhere/model.gguf",
+        "--bind tcp://asleep.test:7071",
+    ],
+)
 @fault("E8.87")
-def test_sigterm_while_waiting(mesh, names, what):
+def test_sigterm_while_waiting(mesh, names, options):
     """Exit 0 soon, whatever a resolver does; the socket is gone."""
     names.know(asleep="hangs")
-    options = WAITS[what](names)
-    verifier = mesh.verifier("step_ms=1", *options, "--wait", program=names.program, ready=False)
+    waits = (*options.split(), OPEN, "--wait")
+    verifier = mesh.verifier("step_ms=1", *waits, program=names.program, ready=False)
     until(lambda: verifier.events("waiting"), "it waits")
     assert verifier.stats()["waiting_for"]
     verifier.signal(signal.SIGTERM)
@@ -315,21 +278,24 @@ def test_sigterm_while_waiting(mesh, names, what):
     assert "Traceback" not in verifier.text()
 
 
-def test_a_manager_hears_of_it(mesh, tmp_path, monkeypatch):
-    """It learns the missing thing, and that the start takes longer; not that it is ready."""
+@fault("E8.100")
+def test_a_manager_hears_of_it(mesh, names, tmp_path, monkeypatch):
+    """It learns the missing thing, that the start takes longer, and once it is ready."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with Manager(tmp_path / "notify") as manager:
-        verifier = mesh.verifier("", "--bind", f"tcp://{NOWHERE}:7071", OPEN, ready=False)
-        while NOWHERE not in (said := manager.until("STATUS"))["STATUS"]:
+        bind = f"tcp://later.test:{free_port()}"
+        mesh.verifier("", "--bind", bind, OPEN, program=names.program, ready=False)
+        while "later.test" not in (told := manager.until("STATUS"))["STATUS"]:
             pass
-        assert said["STATUS"].startswith("waiting: cannot bind")
-        assert int(said["EXTEND_TIMEOUT_USEC"]) >= 120e6
+        assert told["STATUS"].startswith("waiting: --bind")
+        assert int(told["EXTEND_TIMEOUT_USEC"]) >= 120e6
         assert not any("READY" in one for one in manager.heard)
-        assert verifier.stop() == 0
+        names.know(later="127.0.0.1")
+        manager.until("READY")
 
 
 def test_clients_are_told_what_is_waited_for(mesh):
-    """`ps` shows it, and `generate` waits with it."""
+    """`ps` shows it, and `stats`."""
     verifier = mesh.verifier("", "--bind", f"tcp://{NOWHERE}:7071", OPEN, "--wait", ready=False)
     waiting_for(verifier, NOWHERE)
     [shown] = command("ps", json=True, env=runtime(mesh.folder)).json["daemons"]
