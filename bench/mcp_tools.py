@@ -249,10 +249,14 @@ def ask_all(
     every: Sequence[Tools], forms: Sequence[str], sample: int, models: tuple[str, str]
 ) -> dict[str, Count]:
     """Return the counts of the requests at both daemons, by form and daemon."""
-    tools = [(one.server, tool) for one in every for tool in one.functions]
+    tools = list[tuple[str, Json]]()
+    for one in every:
+        tools += [(one.server, tool) for tool in one.functions]
     counts = dict[str, Count]()
     for form in forms:
-        chosen = random.Random(form).sample(tools, sample) if 0 < sample < len(tools) else tools
+        chosen = tools
+        if 0 < sample < len(tools):
+            chosen = random.Random(form).sample(tools, sample)
         with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:
             template = template_of(form)
             with http_pair(Path(folder), template=template, ctx=CTX, models=models) as apis:
@@ -284,10 +288,12 @@ def main() -> None:
         counts = compile_all(every, forms, options.documents)
         for form, count in counts.items():
             print(count.shown(form))
-    troubles = Counter(trouble for count in counts.values() for trouble in count.troubles)
+    troubles = Counter[str]()
+    for count in counts.values():
+        troubles.update(count.troubles)
     for trouble, times in troubles.most_common():
         print(f"{times:>4}  {trouble[:400]}")
-    raise SystemExit(1 if troubles else 0)
+    raise SystemExit(bool(troubles))
 
 
 if __name__ == "__main__":

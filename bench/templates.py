@@ -372,15 +372,16 @@ def main() -> None:
         if not options.json:
             show_template(name, every[name])
     if options.json:
-        rows = {
-            name: {shape: [one.kind, one.why] for shape, one in found.items()}
-            for name, found in every.items()
-        }
+        rows = dict[str, dict[str, list[str]]]()
+        for name, found in every.items():
+            rows[name] = {shape: [one.kind, one.why] for shape, one in found.items()}
         print(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
         show_totals(every)
-    kinds = {one.kind for found in every.values() for one in found.values()}
-    raise SystemExit(1 if kinds & {"LOST", "FAILED"} else 0)
+    kinds = set[str]()
+    for found in every.values():
+        kinds.update(one.kind for one in found.values())
+    raise SystemExit(not kinds.isdisjoint({"LOST", "FAILED"}))
 
 
 if __name__ == "__main__":

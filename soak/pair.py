@@ -76,7 +76,7 @@ class Pair:
         self.name = name
         self.models = models
         self.mesh = Mesh(folder, TIDY)
-        self.proxy = Proxy(self.mesh.port)
+        self.proxy = Proxy(target=self.mesh.port)
         self.daemons: dict[Lane, Daemon] = {}
         self.log: list[Fault] = []
         self.died: list[str] = []

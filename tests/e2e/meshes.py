@@ -4,12 +4,12 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import FORKED, STARTED, Daemon, Mesh, until
+from processes import FORKED, STARTED, Daemon, Mesh
 from proxy import Proxy
 
 
@@ -48,7 +48,8 @@ def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
 
     Drafters that a test starts end with it.
     """
-    until(lambda: not verifier.stats()["peers"] and not verifier.live(), "the verifier is alone")
+    verifier.alone()
+    verifier.idle()
     before = len(shared.daemons)
     yield shared
     for daemon in shared.daemons[before:]:
@@ -64,15 +65,14 @@ def role(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def proxy() -> Iterator[Callable[..., Proxy]]:
     """Makes proxies: proxy(port, delay=0.02), options as proxy.Proxy has."""
-    made: list[Proxy] = []
+    with ExitStack() as ends:
 
-    def make(target: int, delay: float = 0.0, **faults: Any) -> Proxy:
-        made.append(Proxy(target, delay, **faults))
-        return made[-1]
+        def make(target: int, **faults: Any) -> Proxy:
+            made = Proxy(target=target, **faults)
+            ends.callback(made.close)
+            return made
 
-    yield make
-    for one in made:
-        one.close()
+        yield make
 
 
 @pytest.fixture(autouse=True)

@@ -71,8 +71,7 @@ class Done:
     @property
     def json(self) -> Json:
         """Its stdout, which is one JSON object."""
-        value: Json = json.loads(self.out)
-        return value
+        return dict(json.loads(self.out))
 
     def refused(self, code: int, *words: object) -> None:
         """Check that it left with this code, and one line of ours that has these words."""
@@ -212,8 +211,7 @@ class Daemon:
 
     def verifier(self) -> Json:
         """Return a drafter's view of its first verifier."""
-        first: Json = self.stats().get("verifiers", [{}])[0]
-        return first
+        return dict(self.stats().get("verifiers", [{}])[0])
 
     def live(self) -> int:
         return int(self.stats()["sessions"]["live"])
@@ -223,8 +221,8 @@ class Daemon:
         return int(self.stats()["wire"]["rejected"].get(reason, 0))
 
     def has(self, drafter: "Daemon") -> bool:
-        peers: list[Json] = self.stats().get("peers", [])
-        return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
+        peers = self.stats().get("peers", [])
+        return any(peer["drafter"].endswith(f":{drafter.pid}") for peer in peers)
 
     def serves(self) -> bool:
         """Return True if this drafter has a vocabulary; without a model only its log shows it."""
@@ -236,6 +234,19 @@ class Daemon:
     def events(self, name: str) -> list[Json]:
         lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
+
+    def event(self, name: str) -> Json:
+        """Wait until there is such an event in the log, and only one; return it."""
+        [found] = until(lambda: self.events(name), f"{self.role} logs {name}")
+        return found
+
+    def idle(self) -> None:
+        """Wait until no session lives."""
+        until(lambda: not self.live(), f"no session of the {self.role} lives")
+
+    def alone(self) -> None:
+        """Wait until a verifier has no drafter."""
+        until(lambda: not self.stats()["peers"], "the verifier has no drafter")
 
     def signal(self, number: int) -> None:
         self.let_go = True
@@ -441,7 +452,7 @@ class Stream:
         self.accepted: list[int] = []
         self.finish: str | None = None
         self.result: Json = {}
-        self.started: Any = next(self._chunks)["specmesh"]
+        next(self._chunks)
 
     def __enter__(self) -> Self:
         return self
@@ -459,7 +470,7 @@ class Stream:
 
     def read(self, rounds: int = 0, *, while_: Callable[[], bool] | None = None) -> "Stream":
         """Read this many rounds, or as long as `while_()` holds, or to the end."""
-        left = rounds
+        known = len(self.accepted)
         for chunk in self._chunks:
             choice, told = chunk["choices"][0], chunk["specmesh"]
             self.text += choice["text"]
@@ -469,8 +480,8 @@ class Stream:
             if "accepted" in told:
                 self.ids += told["token_ids"]
                 self.accepted.append(told["accepted"])
-                left -= 1
-            if (rounds and left <= 0) or (while_ is not None and not while_()):
+            enough = rounds and len(self.accepted) >= known + rounds
+            if enough or (while_ and not while_()):
                 break
         return self
 

@@ -5,6 +5,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Coroutine
+from dataclasses import dataclass
 
 from harness import T
 
@@ -19,6 +20,7 @@ What comes later is damaged.
 """
 
 
+@dataclass(kw_only=True)
 class Proxy:
     """Listens on a loopback port of its own, `port`, and forwards to `target`.
 
@@ -32,26 +34,21 @@ class Proxy:
     `flipped` counts. captured: the bytes that a listener would have, to the target and back.
     """
 
-    def __init__(
-        self,
-        target: int,
-        delay: float = 0.0,
-        jitter: float = 0.0,
-        loss: float = 0.0,
-        bandwidth: int = 0,
-        piece: int = 0,
-    ) -> None:
-        self.delay = delay
-        self._jitter = jitter
-        self._loss = loss
-        self._bandwidth, self._piece = bandwidth, piece
-        self.damage, self.flipped = 0.0, 0
+    target: int
+    delay: float = 0.0
+    jitter: float = 0.0
+    loss: float = 0.0
+    bandwidth: int = 0
+    piece: int = 0
+    damage: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.flipped = 0
         self.connections = 0
         self.captured = bytearray(), bytearray()
-        self._target = target
         self._random = random.Random(1)
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers = set[asyncio.StreamWriter]()
+        self._tasks = set[asyncio.Task[None]]()
         self._loop = asyncio.new_event_loop()
         self._open = {True: asyncio.Event(), False: asyncio.Event()}
         self.release()
@@ -69,13 +66,14 @@ class Proxy:
 
         In one direction only, or in both.
         """
-        for way in (True, False) if to_target is None else (to_target,):
-            self._loop.call_soon_threadsafe(self._open[way].clear)
+        for way, gate in self._open.items():
+            if to_target in (way, None):
+                self._loop.call_soon_threadsafe(gate.clear)
 
     def release(self) -> None:
         """Forward again, held data first, as TCP's retransmission does."""
-        for way in self._open.values():
-            self._loop.call_soon_threadsafe(way.set)
+        for gate in self._open.values():
+            self._loop.call_soon_threadsafe(gate.set)
 
     def close(self) -> None:
         self._run(self._close())
@@ -88,7 +86,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            there, back = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return
@@ -111,13 +109,9 @@ class Proxy:
                 data = await source.read(CHUNK)
             except OSError:
                 data = b""
-            lost = RETRANSMISSION if self._random.random() < self._loss else 0.0
-            queue.put_nowait(
-                (
-                    self._loop.time() + self.delay + self._random.uniform(0.0, self._jitter) + lost,
-                    data,
-                )
-            )
+            lost = RETRANSMISSION if self._random.random() < self.loss else 0.0
+            late = self.delay + self._random.uniform(0.0, self.jitter) + lost
+            queue.put_nowait((self._loop.time() + late, data))
 
     async def _deliver(
         self,
@@ -135,25 +129,23 @@ class Proxy:
                     break
                 greeting -= len(data)
                 if greeting < 0 and self._random.random() < self.damage:
-                    at, self.flipped = self._random.randrange(len(data)), self.flipped + 1
-                    data = (
-                        data[:at]
-                        + bytes([data[at] ^ 1 << self._random.randrange(8)])
-                        + data[at + 1 :]
-                    )
+                    damaged = bytearray(data)
+                    damaged[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+                    data = bytes(damaged)
+                    self.flipped += 1
                 await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
         sink.transport.abort()
         self._writers.discard(sink)
 
     async def _write(self, sink: asyncio.StreamWriter, data: bytes) -> None:
-        size = self._piece or len(data)
+        size = self.piece or len(data)
         for at in range(0, len(data), size):
             part = data[at : at + size]
             sink.write(part)
             await sink.drain()
-            if self._bandwidth:
-                await asyncio.sleep(len(part) / self._bandwidth)
+            if self.bandwidth:
+                await asyncio.sleep(len(part) / self.bandwidth)
 
     async def _cut(self) -> None:
         for writer in self._writers:

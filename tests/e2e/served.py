@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from harness.ports import free_port
@@ -29,15 +28,13 @@ class Answer:
     headers: dict[str, str]
     raw: bytes
 
-    def json(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self.raw)
-        return value
+    def json(self) -> Json:
+        return dict(json.loads(self.raw))
 
     @property
-    def choices(self) -> list[dict[str, Any]]:
+    def choices(self) -> list[Json]:
         assert self.status == 200, self.raw
-        choices: list[dict[str, Any]] = self.json()["choices"]
-        return choices
+        return list(self.json()["choices"])
 
     @property
     def texts(self) -> list[str]:
@@ -45,16 +42,15 @@ class Answer:
 
     @property
     def usage(self) -> tuple[int, int]:
-        usage: dict[str, int] = self.json()["usage"]
+        usage = self.json()["usage"]
         return usage["prompt_tokens"], usage["completion_tokens"]
 
     @property
-    def error(self) -> dict[str, object]:
+    def error(self) -> Json:
         assert self.status >= 400, self.raw
-        error: dict[str, object] = self.json()["error"]
-        return error
+        return dict(self.json()["error"])
 
-    def chunks(self) -> list[dict[str, Any]]:
+    def chunks(self) -> list[Json]:
         *events, end, rest = self.raw.decode().split("\n\n")
         assert (self.status, end, rest) == (200, "data: [DONE]", ""), self.raw
         return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -68,10 +64,6 @@ class Served:
     port: int = 0
     key: str = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         """The answer to a request with its key, unless `headers` say otherwise.
 
@@ -81,23 +73,20 @@ class Served:
         if self.key:
             sent = {"Authorization": f"Bearer {self.key}"} | sent
         raw = body if isinstance(body, bytes | None) else json.dumps(body)
-        with closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        ) as connection:
+        opened = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        with closing(opened) as connection:
             if not self.port:
                 connection.sock = socket.socket(socket.AF_UNIX)
                 connection.sock.settimeout(PATIENCE)
                 connection.sock.connect(str(self.daemon.socket))
             connection.request(method, urlsplit(path).path, raw, sent)
             answer = connection.getresponse()
-            return Answer(
-                answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
-            )
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, received, answer.read())
 
     def complete(self, **body: object) -> Answer:
-        return self.ask(
-            "POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body
-        )
+        asked: Json = {"prompt": "once", "max_tokens": 12, "temperature": 0}
+        return self.ask("POST", "/v1/completions", asked | body)
 
     def chat(self, *messages: object, **body: object) -> Answer:
         asked: Json = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}

@@ -36,6 +36,7 @@ def test_null_is_left_out(server):
     assert server.chat(**nulls, max_completion_tokens=None).texts == [HI]
 
 
+@pytest.mark.fault("E7.80")
 def test_max_tokens_of_minus_one(server):
     """The text goes on to the end of the context."""
     answer = server.complete(prompt="x" * (CONTEXT - 30), max_tokens=-1)
@@ -110,12 +111,6 @@ def test_a_trailing_assistant_message_goes_on(server, content, fields, end):
     begun = {"role": "assistant", "content": content}
     expected = sim_text("user: Hi\nassistant: The sky  " + end, 12)
     assert server.chat(*SAID, begun, **fields).texts == [expected]
-
-
-def test_a_streamed_answer_goes_on(server):
-    begun = {"role": "assistant", "content": "The sky  "}
-    chunks = server.chat(*SAID, begun, stream=True).chunks()
-    assert texts_of(chunks, 1) == [sim_text("user: Hi\nassistant: The sky  ", 12)]
 
 
 def test_a_page_that_is_allowed_asks_first(server):

@@ -27,10 +27,9 @@ pytestmark = pytest.mark.models
 
 BUNDLED = Path(str(files("specmesh") / "models"))
 PROMPT = "def read_config(path):\n    "
+CONTEXT = 128
 TOKENS = 40
 BINS = 25
-ROWS = 32
-"""Rows with logits that an engine gives at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +41,25 @@ class Pair:
     drafter: LlamaVerifier
 
 
+def engine_of(name: str) -> LlamaVerifier:
+    model = str(BUNDLED / name)
+    settings = ModelSettings(engine="llama", model=model, ctx=CONTEXT, max_sessions=1, threads=1)
+    return LlamaVerifier(settings, max_draft=CONTEXT - 1)
+
+
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> Pair:
-    options = ("--ctx", 128, "--max-sessions", 4)
+    options = ("--ctx", CONTEXT, "--max-sessions", 4)
     verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
-    engines = [
-        LlamaVerifier(
-            ModelSettings(
-                engine="llama", model=str(BUNDLED / name), ctx=128, max_sessions=1, threads=1
-            ),
-            max_draft=ROWS - 1,
-        )
-        for name in ("target.gguf", "drafter.gguf")
-    ]
-    return Pair(verifier, *engines)
+    return Pair(verifier, engine_of("target.gguf"), engine_of("drafter.gguf"))
 
 
 def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float32]:
     """The logits after each of the last `count` ids."""
-    found = []
-    for at in range(0, len(ids), ROWS):
-        part = tuple(ids[at : at + ROWS])
-        logits = engine.decode([Span(0, at, part, logits=True)])[0]
-        found.append(logits.copy())
+    [found] = engine.decode([Span(0, 0, tuple(ids), logits=True)])
     engine.trim(0, 0)
-    return np.concatenate(found)[-count:]
+    return found[-count:].copy()
 
 
 def ranks(
@@ -75,11 +67,13 @@ def ranks(
 ) -> list[float]:
     """Return a number per token, uniform if the text has the target's distribution."""
     ids = [*prompt, *said]
-    sampler, found = Sampler(params), []
-    both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
-    for at, (truth, guess) in enumerate(zip(*both, strict=True)):
+    sampler = Sampler(params)
+    truths = rows(pair.target, ids[:-1], len(said))
+    guesses = rows(pair.drafter, ids[:-1], len(said))
+    found = list[float]()
+    for at, (token, truth, guess) in enumerate(zip(said, truths, guesses, strict=True)):
         after = sampler.after(ids[: len(prompt) + at])
-        found.append(place(after.distribution(truth), guess - truth, said[at], rng.random()))
+        found.append(place(after.distribution(truth), guess - truth, token, rng.random()))
     return found
 
 
@@ -99,8 +93,9 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
         names = ("temperature", "top_k", "top_p", "strategy", "threshold")
         stream = complete(pair.daemon, request | {name: getattr(params, name) for name in names})
         with lock:
-            said = [*stream.ids, *([end] if stream.finish == "stop" else [])]
-            found.extend(ranks(pair, prompt, said, params, rng))
+            if stream.finish == "stop":
+                stream.ids.append(end)
+            found.extend(ranks(pair, prompt, stream.ids, params, rng))
         return sum(stream.accepted)
 
     with ThreadPoolExecutor(4) as pool:

@@ -67,22 +67,14 @@ def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
 
 
 @pytest.mark.models
-def test_permuted_twin(verifier, target, make_gguf, beside):
+def test_permuted_twin(verifier, make_gguf, beside):
     """The target's weights under other ids are translated, and accepted as often as its own."""
-    twin = beside.drafter(target, *SMALL, engine="llama", name="twin")
-    drafted, accepted = check_texts(verifier, [verifier, twin])
-    identical = accepted / drafted
-    assert twin.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
-    assert not twin.events("vocabulary_fetched")
-    twin.stop()
     permuted = make_gguf("permuted", **TARGET, permute=5)
-    other = beside.drafter(permuted, *SMALL, engine="llama", name="permuted")
-    drafted, accepted = check_texts(verifier, [verifier, other])
-    assert identical > 0.95
-    assert accepted / drafted > identical - 0.01
-    [event] = other.events("vocabulary_permuted")
-    assert "under other ids" in event["meaning"]
-    assert other.verifier()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
+    twin = beside.drafter(permuted, *SMALL, engine="llama")
+    drafted, accepted = check_texts(verifier, [verifier, twin])
+    assert accepted / drafted > 0.95
+    assert "under other ids" in twin.event("vocabulary_permuted")["meaning"]
+    assert twin.verifier()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
 
 
 @pytest.mark.models
@@ -96,7 +88,7 @@ def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
     drafted, accepted = check_texts(verifier, [verifier, daemon])
     # random weights: after a foreign token in the text their guesses are any
     assert accepted / drafted > 0.3
-    [event] = daemon.events("vocabulary_partial")
+    event = daemon.event("vocabulary_partial")
     assert event["level"] == "warning"
     assert "99.05 % of the tokens have a counterpart" in event["meaning"]
 
@@ -112,8 +104,7 @@ def test_wholly_different(verifier, make_gguf, beside):
     why = row["no_drafts"]
     words = ("stranger", "target-words", "81.81 %", "90 % are needed", "same family")
     assert [word for word in words if word not in why] == []
-    [event] = daemon.events("vocabulary_different")
-    assert event["level"] == "error"
+    assert daemon.event("vocabulary_different")["level"] == "error"
     until(lambda: verifier.stats()["peers"][0]["no_drafts"] == "vocabulary", "the verifier knows")
     shown = command("ps", json=True, env=runtime(beside.folder)).json["daemons"]
     reasons = {row["role"]: row["no_drafts"] for row in shown if row["state"] == "running"}
@@ -123,28 +114,6 @@ def test_wholly_different(verifier, make_gguf, beside):
         assert (report["drafted"], report["no_drafts"]) == (0, "vocabulary")
         assert report["generated_tokens"] == 20
         assert named in command("stats", socket=asked.socket).out
-
-
-@pytest.mark.models
-@fault("E7.78")
-def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
-    """The drafter's process stays; it drafts again once the first model is back, and fetches no
-    vocabulary twice."""
-    stranger = make_gguf("stranger", words=58, foreign=58)
-    drafter = mesh.drafter(target, *SMALL, engine="llama", ready=False)
-    turns = [(target, True), (stranger, False)] * 2
-    for number, (model, suits) in enumerate(turns):
-        verifier = mesh.verifier(model, *SMALL, engine="llama", name=f"{number}")
-        mesh.attached(drafter)
-        request = body(PROMPTS[0], N, draft_n=3)
-        if suits:
-            drafted(drafter, request)
-            assert rows(drafter)[0]["no_drafts"] is None
-        else:
-            assert complete(drafter, request).result["report"]["no_drafts"] == "vocabulary"
-        verifier.stop()
-    assert len(drafter.events("vocabulary_fetched")) == 1
-    assert drafter.process.poll() is None
 
 
 @fault("E7.80")
@@ -163,10 +132,8 @@ def test_a_text_beyond_the_drafters_context(mesh):
         assert stats["no_drafts"] == stats["sessions"]["rows"][0]["no_drafts"] == "context"
         [logged, *_] = until(lambda: verifier.events("no_drafts"), "it is logged while it runs")
     assert logged["why"] == "context"
-    [warned] = verifier.events("drafter_context_is_smaller")
-    assert "--ctx 4096" in warned["meaning"]
-    [warned] = drafter.events("context_is_smaller")
-    assert "--ctx 4096" in warned["meaning"]
+    assert "--ctx 4096" in verifier.event("drafter_context_is_smaller")["meaning"]
+    assert "--ctx 4096" in drafter.event("context_is_smaller")["meaning"]
 
 
 PROMPT = "the mesh goes on"

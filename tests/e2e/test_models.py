@@ -106,6 +106,9 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair, kind):
         assert rate <= 0.3
     else:
         assert rate >= (0.9 if kind in TWINS else 0.3)
+    drafter = pair["drafter"]
+    assert drafter.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
+    assert not drafter.events("vocabulary_fetched")
 
 
 def logprobs_of(daemon: Daemon, prompt: str, **options: object) -> tuple[list[Any], Json]:
@@ -147,8 +150,7 @@ def test_recurrent_and_hybrid_targets(make_gguf, mesh, arch):
 
     until(mostly, "drafts are verified")
     assert accepted > 0.8 * drafts
-    [ready] = verifier.events("ready")
-    assert ready["trimming"] == "restore"
+    assert verifier.event("ready")["trimming"] == "restore"
 
 
 @pytest.mark.skipif(
@@ -259,7 +261,7 @@ def test_default_threads_of_both_are_at_most_the_cores(mesh):
     until(shared, "the cores are shared")
     for daemon in (verifier, drafter):
         if threads(daemon) < cores:
-            [event] = daemon.events("cpu_threads")
+            event = daemon.event("cpu_threads")
             assert event["threads"] == threads(daemon)
             assert "others of this host" in str(event["why"])
         assert not daemon.events("more_threads_than_cores")
@@ -268,7 +270,7 @@ def test_default_threads_of_both_are_at_most_the_cores(mesh):
     generated(verifier, "--draft-n", 4)
     until(shared, "the cores are shared again")
     drafter.stop()
-    until(lambda: not verifier.stats()["peers"], "the drafter is gone")
+    verifier.alone()
     generated(verifier)
     until(lambda: threads(verifier) == cores, "it has all cores again")
 
@@ -280,7 +282,7 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh):
     generated(daemons[0])
     for daemon in daemons:
         assert threads(daemon) == wanted
-        [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")
+        warning = daemon.event("more_threads_than_cores")
         assert warning["level"] == "warning"
         assert (warning["threads"], warning["others"]) == (wanted, wanted)
 
@@ -307,6 +309,5 @@ def test_split_over_two_servers(shared, servers):
     for number, address in enumerate(servers):
         assert f"RPC{number}: {address}" in backend
     assert backend.endswith("layers")
-    [ready] = split.events("ready")
-    assert ready["backend"] == backend
+    assert split.event("ready")["backend"] == backend
     assert servers[1] in command("stats", socket=split.socket).out

@@ -42,7 +42,7 @@ def test_from_both_sides(pair, role):
 def test_the_measured_time_is_that_of_the_way(mesh, proxy):
     """From both sides it is at least a proxy's delay, and less than the command's time."""
     verifier = mesh.verifier("step_ms=4")
-    drafter = mesh.drafter(port=proxy(mesh.port, DELAY).port)
+    drafter = mesh.drafter(port=proxy(mesh.port, delay=DELAY).port)
     for daemon in (verifier, drafter):
         began = time.monotonic()
         done = command("ping", count=5, interval=0.02, json=True, socket=daemon.socket)
@@ -55,13 +55,9 @@ def test_ps(pair, found):
     shown = command("ps", json=True, env=found).json["daemons"]
     for row, (role, daemon) in zip(shown, pair.items(), strict=True):
         assert (row["role"], row["pid"], row["state"]) == (role, daemon.pid, "running")
-    assert shown[0]["max_sessions"] == 8
-
-
-def test_ps_as_a_table(pair, found):
     heading, *rows = command("ps", env=found).out.splitlines()
     assert heading.split()[:4] == ["role", "pid", "state", "model"]
-    assert len(rows) == 2
+    assert len(rows) == len(shown)
 
 
 def test_ps_of_nothing(tmp_path):
@@ -108,17 +104,8 @@ def test_doctor_of_what_is_wrong(mesh):
 WATCH = ("stats", "--watch", "--interval", 0.1, "--socket")
 
 
-def test_watch_into_a_pipe(pair, role):
-    """stats --watch prints a line each time, at once, until Ctrl-C."""
-    watch = Running(*WATCH, pair[role].socket)
-    for _ in range(3):
-        watch.line(role)
-    watch.process.send_signal(signal.SIGINT)
-    done = watch.end()
-    assert (done.code, done.err) == (130, "")
-
-
 def test_watch_into_a_pipe_that_closes(pair):
+    """Until then it prints lines at once, each time."""
     watch = Running(*WATCH, pair["verifier"].socket)
     watch.line("verifier")
     watch.process.stdout.close()

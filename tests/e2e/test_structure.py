@@ -6,7 +6,7 @@ import time
 import jsonschema
 import pytest
 from harness.tables import rows
-from processes import Daemon, Json, Mesh, Stream, complete, generate, until
+from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
 PERSON, CALL, LIST, NUMBER = rows("""
 {"type": "object", "required": ["name", "age", "ok"], "additionalProperties": false,
@@ -34,10 +34,9 @@ PERSON, CALL, LIST, NUMBER = rows("""
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> dict[str, Daemon]:
     """The bundled one."""
-    small = ("--ctx", 512)
-    options = (*small, "--reproducible", "--max-sessions", 3)
-    verifier = shared.verifier("bundled", *options, engine="llama")
-    drafter = shared.drafter("bundled", *small, engine="llama")
+    options = ("--reproducible", "--max-sessions", 3)
+    verifier = shared.verifier("bundled", "--ctx", 512, *options, engine="llama")
+    drafter = shared.drafter("bundled", "--ctx", 512, engine="llama")
     return {"verifier": verifier, "drafter": drafter}
 
 
@@ -58,15 +57,14 @@ def test_it_fits_its_schema_and_drafts_change_nothing(daemon, schema):
 
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_a_schema_on_the_command_line(daemon, tmp_path, in_a_file):
-    given = json.dumps(NUMBER)
+    given: object = json.dumps(NUMBER)
     if in_a_file:
         path = tmp_path / "schema.json"
-        path.write_text(given)
+        path.write_text(str(given))
         given = path
-    done = generate(daemon, "x", json_schema=given, json=True)
+    done = generate(daemon, "x", json_schema=given)
     assert (done.code, done.err) == (0, "")
-    jsonschema.validate(json.loads(done.json["text"]), NUMBER)
-    assert done.json["by_source"] is not None
+    jsonschema.validate(json.loads(done.out), NUMBER)
 
 
 def test_a_grammar_on_the_command_line(daemon, tmp_path):
@@ -74,10 +72,6 @@ def test_a_grammar_on_the_command_line(daemon, tmp_path):
     grammar.write_text('root ::= "yes" | "no"')
     assert generate(daemon, "Is it?", grammar_file=grammar).out in ("yes\n", "no\n")
     assert generate(daemon, "x", grammar_file=grammar, json_schema="{}").code == 2
-
-
-def test_a_wrong_grammar_on_the_command_line(daemon, tmp_path):
-    grammar = tmp_path / "answer.gbnf"
     grammar.write_text('root ::= "yes')
     done = generate(daemon, "Is it?", grammar_file=grammar)
     done.refused(2, "grammar cannot be used: line 1: unexpected end")
@@ -89,30 +83,28 @@ LITERAL = "ab" * 31_000
 
 @pytest.mark.parametrize(("n", "draft_n"), [(1, "auto"), (8, 0)])
 def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
-    """Another client's short text takes a few times as long at most, once it was 40 to 750 times.
+    """Another client's short text took 40 to 750 times as long; it takes a few times as long.
 
-    The shortest of three is compared with the median of three, without drafts, whose rows would
-    take most of the time.
+    The shortest of three is compared, as a busy machine makes any of them longer.
     """
     verifier = mesh.verifier("step_ms=4,n_ctx=65536,max_sessions=9", "--max-sessions", 9)
     mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,max_sessions=9")
 
-    short = {"prompt": "hello", "max_tokens": 24, "temperature": 0}
-    long: Json = {"prompt": "x", "max_tokens": 60_000, "n": n, "draft_n": draft_n, "rounds": True}
-
-    def seconds() -> float:
-        began = time.monotonic()
-        assert len(complete(verifier, short).ids) == 24
-        return time.monotonic() - began
-
-    def beside(form: Json) -> list[float]:
-        with Stream(verifier, long | form) as running:
+    def beside(**form: object) -> float:
+        with Stream(verifier, body("x", 60_000, n=n, draft_n=draft_n, **form)) as running:
             running.read(n)
-            took = [seconds() for _ in range(3)]
+            took = list[float]()
+            for _ in range(3):
+                began = time.monotonic()
+                complete(verifier, body("hello", 24))
+                took.append(time.monotonic() - began)
             assert running.read(1).finish is None
-        until(lambda: not verifier.live(), "its end")
-        return sorted(took)
+        verifier.idle()
+        return min(took)
 
-    for form in ({"grammar": f'root ::= "{LITERAL}"'}, {"json_schema": {"const": LITERAL}}):
-        until(lambda form=form: beside(form)[0] < 6 * beside({})[1], "it is hardly slower")
+    def hardly_slower(**form: object) -> bool:
+        return beside(**form) < 15 * beside()
+
+    until(lambda: hardly_slower(grammar=f'root ::= "{LITERAL}"'), "a literal of a grammar")
+    until(lambda: hardly_slower(json_schema={"const": LITERAL}), "a constant of a schema")
     assert not verifier.events("drafter_gone")

@@ -14,6 +14,7 @@ import pytest
 from harness.ports import free_port
 from harness.tables import lines
 from managers import Manager
+from names import Names
 from processes import (
     SPECMESH,
     Daemon,
@@ -32,34 +33,6 @@ from specmesh.paths import bundled
 fault = pytest.mark.fault
 NOWHERE = "192.0.2.5"  # of no machine: RFC 5737
 OPEN = "--insecure-no-auth"
-
-
-RESOLVER = """
-import socket, time
-real = socket.getaddrinfo
-def found(host, port, *more, **options):
-    known = dict(line.split() for line in open(NAMES))
-    while known.get(host) == 'hangs': time.sleep(1)
-    return real(known.get(host, host), port, *more, **options)
-socket.getaddrinfo = found
-"""
-
-
-class Names:
-    """Names that a daemon's resolver knows, by a file that is read for each look-up."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.know()
-
-    def know(self, **numbers: str) -> None:
-        """Let these names, without their .test, mean these numbers; "hangs" is no number."""
-        self._path.write_text("".join(f"{name}.test {one}\n" for name, one in numbers.items()))
-
-    @property
-    def program(self) -> list[str]:
-        """Return `specmesh` with that resolver."""
-        return edited(f"NAMES = {str(self._path)!r}", RESOLVER)
 
 
 @pytest.fixture
@@ -167,8 +140,7 @@ def test_a_name_of_the_port(mesh, names, role):
     daemon = getattr(mesh, role)("", *options, program=names.program, ready=False)
     waiting_for(daemon, "later.test")
     names.know(later="127.0.0.1")
-    [ready] = until(lambda: daemon.events("ready"), "it is ready")
-    assert ready["http"] == where
+    assert daemon.event("ready")["http"] == where
 
 
 def mount(disk: Path, name: str, content: bytes) -> None:
@@ -189,7 +161,7 @@ def test_a_disk_that_is_mounted_later(mesh, role):
     daemon = getattr(mesh, role)(disk / "model.gguf", "--wait", engine="llama", ready=False)
     waiting_for(daemon, "disk/model.gguf")
     mount(disk, "model.gguf", MODEL.read_bytes())
-    until(lambda: daemon.events("ready"), "it is ready")
+    daemon.event("ready")
 
 
 @pytest.mark.models
@@ -270,7 +242,7 @@ def test_sigterm_while_waiting(mesh, names, options):
     names.know(asleep="hangs")
     waits = (*options.split(), OPEN, "--wait")
     verifier = mesh.verifier("step_ms=1", *waits, program=names.program, ready=False)
-    until(lambda: verifier.events("waiting"), "it waits")
+    verifier.event("waiting")
     assert verifier.stats()["waiting_for"]
     verifier.signal(signal.SIGTERM)
     assert verifier.wait() == 0

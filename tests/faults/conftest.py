@@ -40,7 +40,7 @@ def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
 @pytest.fixture
 def chosen(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
     """A peer that has introduced itself and gets the next session: there is no other."""
-    wire.alone()
+    verifier.alone()
     with Peer(wire) as made:
         made.join()
         yield made

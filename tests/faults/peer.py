@@ -55,9 +55,6 @@ class Wire:
     def peers(self) -> int:
         return len(self.verifier.stats()["peers"])
 
-    def alone(self) -> None:
-        until(lambda: not self.peers(), "the verifier has forgotten its peers")
-
 
 class Peer(ScriptedDrafter):
     """A drafter with a connection of its own, and a key if the verifier has one.

@@ -3,17 +3,12 @@
 The text stays the same, drafting ends and resumes.
 """
 
-import shutil
-import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pytest
+from names import Names
 from processes import (
-    SPECMESH,
     Daemon,
     Mesh,
     Stream,
@@ -21,11 +16,9 @@ from processes import (
     body,
     complete,
     drafted,
-    edited,
     until,
     writes,
 )
-from proxy import Proxy
 
 PROMPT = "The network is reliable"
 fault = pytest.mark.fault
@@ -125,7 +118,7 @@ def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
         link.hold(direction)
         stream.read(100)
         since = time.monotonic()
-        until(lambda: not verifier.stats()["peers"], "the drafter is given up")
+        verifier.alone()
         stream.read(while_=lambda: time.monotonic() - since < seconds)
         link.release()
         mesh.attached(drafter)
@@ -133,47 +126,31 @@ def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
     stream.checked()
 
 
-def _own_hosts(folder: Path) -> list[str]:
-    """A command before another that gives it names of its own.
-
-    `hosts` in this folder is its /etc/hosts.
-    """
-    script = 'mount --bind "$0" /etc/hosts && exec "$@"'
-    return ["unshare", "--mount", "--map-root-user", "sh", "-c", script, str(folder / "hosts")]
+def connect(mesh: Mesh, name: str) -> tuple[str, ...]:
+    """Return the options of a drafter that looks for the mesh's verifier by a name."""
+    return "--connect", f"tcp://{name}.test:{mesh.port}", "--insecure-no-auth"
 
 
 @fault("E4.50")
 def test_a_name_that_is_known_later(mesh, tmp_path):
-    hosts = tmp_path / "hosts"
-    hosts.write_text("127.0.0.1 localhost\n")
-    able = shutil.which("unshare")
-    if not able or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode:
-        pytest.skip("needs Linux, and to be allowed a namespace of its own")
+    names = Names(tmp_path / "names")
     verifier = mesh.verifier()
-    program = [*_own_hosts(tmp_path), *SPECMESH]
-    connect = ("--connect", f"tcp://bigbox.test:{mesh.port}", "--insecure-no-auth")
-    drafter = mesh.start("drafter", "--engine", "ngram", *connect, program=program)
+    options = ("--engine", "ngram", *connect(mesh, "later"))
+    drafter = mesh.start("drafter", *options, program=names.program)
     until(lambda: "does not answer" in str(drafter.client.get("/health")), "it has looked for one")
-    with hosts.open("a") as file:
-        file.write("127.0.0.1 bigbox.test\n")
+    names.know(later="127.0.0.1")
     mesh.attached(drafter)
     writes(verifier, PROMPT, 30)
 
 
 @fault("E4.50", "E8.86")
-def test_a_resolver_that_never_answers(mesh):
+def test_a_resolver_that_never_answers(mesh, tmp_path):
     """The other verifier is drafted for as if it was the only one, and the end does not wait for
     the resolver."""
-    hangs = edited(
-        "import socket, time",
-        "real = socket.getaddrinfo",
-        "def hangs(host, *more, **options):",
-        "    return time.sleep(10**6) if host.endswith('.test') else real(host, *more, **options)",
-        "socket.getaddrinfo = hangs",
-    )
+    names = Names(tmp_path / "names")
+    names.know(asleep="hangs")
     verifier = mesh.verifier()
-    asleep = ("--connect", f"tcp://asleep.test:{mesh.port}", "--insecure-no-auth")
-    drafter = mesh.drafter("", *asleep, program=hangs)
+    drafter = mesh.drafter("", *connect(mesh, "asleep"), program=names.program)
     drafted(verifier, body(PROMPT, 200)).checked()
     assert [bool(one["name"]) for one in drafter.stats()["verifiers"]] == [True, False]
     assert drafter.stop() == 0
@@ -200,53 +177,28 @@ def test_flipped_bits_cost_time_only(mesh, proxy, keyed):
     assert drafter.process.poll() is verifier.process.poll() is None
 
 
-@dataclass
-class Counted:
-    """A pair with a counting proxy between; 3 of 4 drafts are right."""
-
-    verifier: Daemon
-    drafter: Daemon
-    link: Proxy
-
-    def bytes(self) -> int:
-        """Return the proxy's count once the session has ended on both sides."""
-        until(lambda: self.drafter.live() == 0, "the session ends")
-        return sum(map(len, self.link.captured))
-
-
-@pytest.fixture
-def counted(verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]) -> Counted:
-    link = proxy(beside.port)
-    return Counted(verifier, beside.drafter("draft_ms=1,alpha=0.75", port=link.port), link)
-
-
 @pytest.mark.parametrize("draft_n", ["auto", 1, 4])
-def test_wire_bytes_per_token(counted, role, draft_n):
+def test_wire_bytes_per_token(verifier, beside, proxy, role, draft_n):
     """Under 120 bytes per generated token are sent and received.
 
     The verifier's report has them, less ZMTP's own.
     """
-    daemon = getattr(counted, role)
+    link = proxy(beside.port)
+    drafter = beside.drafter("draft_ms=1,alpha=0.75", port=link.port)
+    asked = drafter if role == "drafter" else verifier
 
-    def counted_text() -> tuple[Stream, float] | None:
-        before = counted.bytes()
-        stream = writes(daemon, PROMPT, 300, draft_n=draft_n)
-        return (stream, counted.bytes() - before) if sum(stream.accepted) else None
+    def crossed() -> int:
+        """Return the proxy's count once the session has ended on both sides."""
+        drafter.idle()
+        return sum(map(len, link.captured))
 
-    stream, used = until(counted_text, "drafts stand")
+    def counted() -> tuple[Stream, int] | None:
+        before = crossed()
+        stream = writes(asked, PROMPT, 300, draft_n=draft_n)
+        return (stream, crossed() - before) if sum(stream.accepted) else None
+
+    stream, used = until(counted, "drafts stand")
     assert 0 < used / 300 < 120
     if (role, draft_n) == ("verifier", 4):
         report = stream.result["report"]
         assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
-
-
-def test_no_draft_costs_nothing_on_the_wire(counted):
-    """A session without drafts sends its drafter nothing; only heartbeats cross."""
-    before = counted.bytes()
-    begun = time.monotonic()
-    report = complete(counted.verifier, body(PROMPT, 200, draft_n=0)).result["report"]
-    assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
-    used = counted.bytes() - before
-    # frames of 120 bytes: four a second, and some as they meet
-    heartbeats = 2500 + 600 * (time.monotonic() - begun)
-    assert used < heartbeats  # the text would take 5,200 more

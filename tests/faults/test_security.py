@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from peer import greeting, vectors
-from processes import SPECMESH, Mesh, Stream, Usage, body, command, writes
+from processes import SPECMESH, Mesh, Stream, Usage, body, command, runtime, writes
 from served import KEY, many, serve
 
 from specmesh.paths import lock_of
@@ -27,10 +27,12 @@ def test_secrets_are_told_nowhere(mesh):
     mesh.program = SPECMESH  # a fork's arguments are not in the list of processes
     keys = mesh.new_keys()
     told = [command("keys", verb, keys=keys[1]) for verb in ("list", "show")]
-    for server in serve(mesh, "step_ms=1", *keys, "--log-level", "debug").values():
+    servers = serve(mesh, "step_ms=1", *keys, "--log-level", "debug")
+    told.append(command("doctor", json=True, env=runtime(mesh.folder)))
+    for server in servers.values():
         daemon = server.daemon
         writes(daemon, PROMPT, 20)
-        for words in ("stats --json", "stats", "ping --count 1", "doctor --json"):
+        for words in ("stats --json", "stats", "ping --count 1"):
             told.append(command(*words.split(), env={"SPECMESH_SOCKET": str(daemon.socket)}))
         for key in (KEY, KEY[:-1]):
             told.append(server.ask("GET", "/metrics", Authorization=f"Bearer {key}"))
