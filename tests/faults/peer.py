@@ -1,11 +1,9 @@
 """Drafters under the test's control, with a key or without, and their verifier."""
 
 import contextlib
-import json
 import struct
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import zmq
@@ -19,7 +17,6 @@ from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
-VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
 KEYS = 300
 """Peers with a key of their own that a verifier lets in.
 
@@ -123,14 +120,6 @@ class Peer(ScriptedDrafter):
     def draft(self, session: int, ids: Sequence[int]) -> m.Draft:
         """Return a DRAFT that continues the truth."""
         return m.Draft(session, len(self.truth), Prefix(self.truth).crc, tuple(ids))
-
-
-def vectors(*names: str) -> list[Json]:
-    """Return the vectors of some files of wire/vectors."""
-    found = list[Json]()
-    for name in names:
-        found += json.loads((VECTORS / f"{name}.json").read_bytes())["vectors"]
-    return found
 
 
 def greeting(mechanism: bytes) -> bytes:

@@ -6,7 +6,8 @@ from itertools import chain
 from zlib import crc32
 
 import pytest
-from peer import Peer, vectors
+from harness.tables import vectors
+from peer import Peer
 from processes import Stream, Usage, body, sim_ids, until, writes
 
 from specmesh.wire import messages as m

@@ -12,7 +12,8 @@ from threading import Event, Thread
 import pytest
 import zmq
 from harness.loops import ask_for
-from peer import Peer, vectors
+from harness.tables import vectors
+from peer import Peer
 from processes import Daemon, Stream, Usage, body, sim_ids, until, writes
 
 from specmesh.core.prefix import Prefix

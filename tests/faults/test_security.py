@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from peer import greeting, vectors
+from harness.tables import vectors
+from peer import greeting
 from processes import SPECMESH, Mesh, Stream, Usage, body, command, runtime, writes
 from served import KEY, many, serve
 

@@ -2,9 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+VECTORS = Path(__file__).parents[2] / "wire" / "vectors"
 
 
 def rows(text: str, **names: object) -> list[Any]:
@@ -35,6 +38,14 @@ def each(*tables: list[Any]) -> list[tuple[str, object]]:
 def cases(arguments: str, text: str, **names: object) -> pytest.MarkDecorator:
     """Return a `parametrize` of arguments, separated by commas, whose cases are JSON values."""
     return pytest.mark.parametrize(arguments, rows(text, **names))
+
+
+def vectors(*names: str) -> list[dict[str, Any]]:
+    """Return the vectors of some files of wire/vectors."""
+    found = list[dict[str, Any]]()
+    for name in names:
+        found += json.loads((VECTORS / f"{name}.json").read_bytes())["vectors"]
+    return found
 
 
 def lines(text: str) -> list[str]:

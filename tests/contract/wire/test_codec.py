@@ -7,10 +7,10 @@ import json
 import tracemalloc
 from dataclasses import fields, replace
 from itertools import islice
-from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
+from harness.tables import vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,6 @@ from specmesh.wire.codec import (
 )
 
 PROFILE = settings(max_examples=200)
-VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 CONTROL = get_args(m.ControlMessage)
 TOKEN_MESSAGES = {cls.__name__ for cls in get_args(m.TokenMessage)}
@@ -104,11 +103,6 @@ truths = st.builds(m.Truth, *place, ids, draft_n=u8, accepted=u8)
 syncs = st.builds(m.Sync, *place, ids, draft_n=u8)
 nacks = st.builds(m.Nack, *place)
 messages = st.one_of(drafts, truths, syncs, nacks, *map(control, CONTROL))
-
-
-def vectors(name):
-    file = VECTORS / f"{name}.json"
-    return json.loads(file.read_bytes())["vectors"]
 
 
 def each_vector(vectors):
