@@ -10,10 +10,10 @@ pytestmark = [pytest.mark.real, pytest.mark.models]
 WINDOW = 512
 N = 80
 OPTIONS = ("--ctx", 1024, "--max-sessions", 1)
-LOG = "".join(
-    f"Day {day}: the keeper of the light counted {day * day} ships and wrote {day % 3} letters.\n"
-    for day in range(1, 40)
-)
+LOG = ""
+for day in range(1, 40):
+    counted = f"the keeper of the light counted {day * day} ships and wrote {day % 3} letters"
+    LOG += f"Day {day}: {counted}.\n"
 PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2600]}
 """The text crosses the window's length; or the prompt is longer already."""
 
@@ -36,8 +36,10 @@ def verifier(shared: Mesh) -> Daemon:
 @pytest.fixture(scope="module")
 def alone(verifier: Daemon) -> dict[str, list[int]]:
     """The ids that follow each prompt without drafts, by its name."""
-    asked = {name: body(prompt, N, draft_n=0) for name, prompt in PROMPTS.items()}
-    return {name: complete(verifier, request).ids for name, request in asked.items()}
+    found: dict[str, list[int]] = {}
+    for name, prompt in PROMPTS.items():
+        found[name] = complete(verifier, body(prompt, N, draft_n=0)).ids
+    return found
 
 
 def test_the_texts_are_longer_than_the_window(verifier):
