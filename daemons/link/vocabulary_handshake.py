@@ -114,6 +114,10 @@ class VocabularyHandshake:
         if there:
             self._follow(self._exchange.late(now))
 
+    def close(self) -> None:
+        """Compare no more."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
     def _note(self, before: str) -> None:
         """Log that the vocabulary is unusable, unless it was so before."""
         if self.unusable and self.unusable != before:
