@@ -25,6 +25,7 @@ from processes import (
 )
 
 from specmesh.paths import bundled
+from specmesh.security.keys import KeyFolder
 
 fault = pytest.mark.fault
 NOWHERE = "192.0.2.5"  # of no machine: RFC 5737
@@ -109,6 +110,13 @@ ABSENT: dict[str, tuple[tuple[str, ...], str]] = {
         ("--engine", "llama", "--model", bundled("target.gguf"), "--rpc", "127.0.0.1:9"),
         "127.0.0.1:9",
     ),
+    "file of settings": (("--config", "disk/verifier.toml"), "disk/verifier.toml"),
+    "file of API keys": (
+        ("--http", "127.0.0.1:0", "--api-key-file", "disk/api-keys"),
+        "disk/api-keys",
+    ),
+    "folder of keys": (("--keys", "disk/keys"), "disk/keys"),
+    "folder of keys, a mount point": (("--keys", "empty"), "empty"),
 }
 
 
@@ -144,6 +152,11 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "a name beside models": (("--engine", "llama", "--model", "othr.gguf"), "othr.gguf"),
     "a folder": (("--engine", "llama", "--model", "empty"), "no file"),
     "no GGUF": (("--engine", "llama", "--model", "keys"), "keys"),
+    "settings that are no TOML": (("--config", "keys"), "keys"),
+    "a folder of settings": (("--config", "empty"), "empty"),
+    "no API key": (("--http", "127.0.0.1:0", "--api-key-file", "other.gguf"), "other.gguf"),
+    "API keys below a file": (("--http", "127.0.0.1:0", "--api-key-file", "keys/x"), "keys/x"),
+    "a folder without a key": (("--keys", "."), "--keys ."),
     "a build without a GPU's backend": (
         ("--engine", "llama", "--model", bundled("target.gguf"), "--require-gpu"),
         "CPU",
@@ -219,6 +232,57 @@ def test_a_chat_template_whose_disk_is_mounted_later(mesh, waits):
     (away / "t.jinja").write_text("{{ messages[0].content }}")
     away.rename(mesh.folder / "disk")
     serves(daemon)
+
+
+Files = Callable[[Path], object]
+
+
+def _keys_of_the_wire(disk: Path) -> None:
+    KeyFolder(disk / "keys").new()
+
+
+def _keys_of_the_api(disk: Path) -> None:
+    (disk / "api-keys").touch(0o600)
+    (disk / "api-keys").write_text("a key")
+
+
+FILES: dict[str, tuple[tuple[str, ...], str, Files]] = {
+    "keys": (("--keys", "disk/keys"), "disk/keys", _keys_of_the_wire),
+    "API keys": (
+        ("--http", "127.0.0.1:0", "--api-key-file", "disk/api-keys"),
+        "disk/api-keys",
+        _keys_of_the_api,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+@fault("E8.100")
+def test_a_file_whose_disk_is_mounted_later(mesh, waits, role, what):
+    options, words, fill = FILES[what]
+    start = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]
+    paths = [option.replace("disk", str(mesh.folder / "disk")) for option in options]
+    daemon = start("", *paths, *waits, ready=False)
+    waiting_for(daemon, words)
+    away = mesh.folder / "away"
+    away.mkdir()
+    fill(away)
+    away.rename(mesh.folder / "disk")
+    until(lambda: daemon.events("ready"), "it is ready")
+
+
+@fault("E8.100")
+def test_settings_whose_disk_is_mounted_later(mesh, waits):
+    """Its API is not there before them: they name its socket."""
+    settings = mesh.folder / "disk" / "verifier.toml"
+    verifier = mesh.verifier("", "--config", settings, *waits, ready=False)
+    until(lambda: "disk/verifier.toml" in str(verifier.events("waiting")), "it waits")
+    away = mesh.folder / "away"
+    away.mkdir()
+    (away / "verifier.toml").write_text('http = "127.0.0.1:0"\n')
+    away.rename(mesh.folder / "disk")
+    serves(verifier)
+    assert verifier.events("ready")[0]["http"] == "127.0.0.1:0"
 
 
 @pytest.mark.models

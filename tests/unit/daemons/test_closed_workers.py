@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from harness import PATIENCE
@@ -22,9 +23,9 @@ VOCABULARY = Vocabulary((b"a", b""), frozenset({1}))
 class SlowGrammars:
     """Grammars that are made, and compile, only once they may."""
 
-    made = list["SlowGrammars"]()
-    begun = SimpleQueue[str]()
-    go_on = threading.Semaphore(0)
+    made: ClassVar[list["SlowGrammars"]]
+    begun: ClassVar[SimpleQueue[str]]
+    go_on: ClassVar[threading.Semaphore]
 
     def __init__(self, _: Vocabulary) -> None:
         self.closed = 0
@@ -47,9 +48,9 @@ class SlowGrammars:
 def slow(monkeypatch):
     """Replace the grammars of drafters."""
     monkeypatch.setattr(upstream_link, "Grammars", SlowGrammars)
-    monkeypatch.setattr(SlowGrammars, "made", [])
-    monkeypatch.setattr(SlowGrammars, "begun", SimpleQueue())
-    monkeypatch.setattr(SlowGrammars, "go_on", threading.Semaphore(0))
+    monkeypatch.setattr(SlowGrammars, "made", [], raising=False)
+    monkeypatch.setattr(SlowGrammars, "begun", SimpleQueue(), raising=False)
+    monkeypatch.setattr(SlowGrammars, "go_on", threading.Semaphore(0), raising=False)
     return SlowGrammars
 
 
