@@ -70,8 +70,13 @@ class UpstreamLink:
         self.numbers = route.numbers
         self.dealer = Dealer(route, shared.traffic)
         self.link = Link(now)
+        self._grammars = DraftGrammars(shared.core)
         self.vocabularies = VocabularyHandshake(
-            engine, route.address, shared.cores, self.dealer.send
+            engine=engine,
+            address=route.address,
+            cores=shared.cores,
+            ask=self.dealer.send,
+            prepare=self._grammars.prepare,
         )
         self.upstream = Upstream(route.address, number, shared.stats, engine.info.n_ctx)
         self._lookups = shared.lookups
@@ -81,7 +86,6 @@ class UpstreamLink:
         self._speaking = shared.speaking
         self._core = shared.core
         self._backlog = 0
-        self._grammars = DraftGrammars(shared.core)
         self._greeting = Greeting(now)
         self._outdated: str | None = None  # why its version cannot be used
 
@@ -393,6 +397,15 @@ class DraftGrammars:
         self._closed = False
         self._grammars: tuple[Vocabulary, Grammars] | None = None
 
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        """Make now what the first grammar in a vocabulary would wait for, and all drafts with it.
+
+        Any thread may call it.
+        """
+        grammars = self._of(vocabulary)
+        if grammars is not None:
+            grammars.prepare()
+
     def compile(self, vocabulary: Vocabulary | None, grammar: Grammar, key: ev.SessionKey) -> None:
         """Hand a session's grammar to the core once it is compiled.
 
@@ -430,7 +443,7 @@ class DraftGrammars:
         with self._lock:
             if self._closed:
                 return None
-            if self._grammars is None or self._grammars[0] is not vocabulary:
+            if self._grammars is None or self._grammars[0] != vocabulary:
                 self._drop()
                 self._grammars = vocabulary, Grammars(vocabulary)
             return self._grammars[1]
