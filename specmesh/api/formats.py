@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from specmesh.core.fields import Fields, Json, check_short, is_object
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind
-from specmesh.errors import RequestError
+from specmesh.errors import MissingField, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,42 @@ def response_format(fields: Fields) -> TextFormat:
             return ANY_TEXT
         case {"type": "json_object"} if is_object(value):
             return json_object_format(value, "response_format")
-        case {"type": "json_schema", "json_schema": {"schema": object() as schema}}:
-            return schema_format(schema, "response_format.json_schema.schema")
+        case {"type": "json_schema"} if is_object(value):
+            named = value.get("json_schema")
+            if named is None:
+                raise _missing("response_format.json_schema")
+            if not is_object(named):
+                raise RequestError(
+                    "response_format.json_schema must be an object", "response_format"
+                )
+            return named_format(named, "response_format.json_schema")
         case _:
-            kinds = "text, json_object, or json_schema with an object json_schema that has a schema"
+            kinds = "text, json_object, or json_schema"
             raise RequestError(f"response_format.type must be {kinds}", "response_format")
 
 
 def json_object_format(value: Json, field: str) -> TextFormat:
     """Return the format of a field of type json_object."""
-    schema = value.get("schema", {"type": "object"})
+    schema = value.get("schema")
+    if schema is None:
+        schema = {"type": "object"}
     return schema_format(schema, f"{field}.schema")
+
+
+def named_format(value: Json, field: str) -> TextFormat:
+    """Return the format of an object with the name of a schema and the schema itself.
+
+    field: path of the object. Raises MissingField without a schema, as OpenAI's API refuses it.
+    """
+    schema = value.get("schema")
+    if schema is None:
+        raise _missing(f"{field}.schema")
+    return schema_format(schema, f"{field}.schema")
+
+
+def _missing(path: str) -> MissingField:
+    remedy = "give the schema there, or type json_object for any object"
+    return MissingField(f"{path} is missing", path, remedy)
 
 
 def schema_format(schema: object, path: str) -> TextFormat:

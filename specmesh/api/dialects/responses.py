@@ -14,8 +14,8 @@ from specmesh.api.formats import (
     ANY_TEXT,
     TextFormat,
     json_object_format,
+    named_format,
     parse_format,
-    schema_format,
 )
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
 from specmesh.api.json_text import to_json, write_gently
@@ -171,10 +171,10 @@ def _parse_format(value: object) -> TextFormat:
             return ANY_TEXT
         case {"type": "json_object"} if is_object(value):
             return json_object_format(value, "text.format")
-        case {"type": "json_schema", "schema": object() as schema} if is_object(schema):
-            return schema_format(schema, "text.format.schema")
+        case {"type": "json_schema"} if is_object(value):
+            return named_format(value, "text.format")
         case _:
-            kinds = "text, json_object, or json_schema with a schema"
+            kinds = "text, json_object, or json_schema"
             raise RequestError(f"text.format must have type {kinds}", "text.format")
 
 
