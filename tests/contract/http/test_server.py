@@ -463,6 +463,8 @@ localhost@evil.example
 [::1%eth0]
 ::1
 [127.0.0.1]x
+localhost:65536
+127.0.0.1:99999
 localhost:8080/
 localhost:8080?x
 localhost#evil.example
