@@ -23,7 +23,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_AUTHORITY = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
+_AUTHORITY = re.compile(
+    r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE
+)
 _PAGE = re.compile(r"https?://(.+)", re.ASCII | re.IGNORECASE)
 
 
