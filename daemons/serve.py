@@ -14,7 +14,7 @@ import structlog
 from specmesh import __version__
 from specmesh.api.backend import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
-from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings, with_keys
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.snapshot import LoadingSnapshot, Snapshot
 from specmesh.core.text.chat import Tokenizer
@@ -41,6 +41,7 @@ BLOCK = 2**16  # bytes
 
 Loop = VerifierLoop | DrafterLoop
 En = TypeVar("En", VerifyEngine, DraftEngine)
+T = TypeVar("T")
 
 
 class LoopBackend:
@@ -120,8 +121,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
     The caller holds the `instance_lock` of its socket.
     """
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
-        keys = _keys(settings)
         serving = Serving(process, "verifier", settings)
+        keys = serving.keys()
+        serving.open_port()
         socket, guard = process.patience.until_there(partial(_bound, process, settings, keys))
         process.ends.callback(socket.close, linger=100)
         if guard is not None:
@@ -147,13 +149,14 @@ def serve_verifier(settings: VerifierSettings) -> None:
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raise SpecmeshError if it cannot start."""
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
-        keys = _keys(settings)
+        serving = Serving(process, "drafter", settings)
+        keys = serving.keys()
         routes = [
             Route(process.context, address, settings.insecure, keys) for address in settings.connect
         ]
         for route in routes:
             route.check()  # a bad address, or bad keys, end it before loading
-        serving = Serving(process, "drafter", settings)
+        serving.open_port()
 
         def make(engine: DraftEngine, _: ModelSettings, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)
@@ -181,7 +184,7 @@ def _bound(
 
 
 class Serving:
-    """A daemon whose API answers from now on, at the port too once its address is there."""
+    """A daemon whose API answers at its socket from now on."""
 
     def __init__(
         self, process: DaemonProcess, role: str, settings: VerifierSettings | DrafterSettings
@@ -192,8 +195,36 @@ class Serving:
         self._backend = LoopBackend(role, process)
         serving = serving_api(settings.socket, self._backend, responses=settings.responses)
         self._api = process.ends.enter_context(serving)
-        if settings.port is not None:
-            process.patience.until_there(partial(self._serve_port, settings.port))
+        self._port: Port | None = None
+
+    def keys(self) -> KeyFolder | None:
+        """Return the keys of the wire, once their folder is there.
+
+        Return None if there are none, or none are wanted.
+        """
+        settings = self._settings
+        if settings.insecure:
+            meaning = (
+                "no keys are asked for: whoever reaches the port, or is in between, "
+                "reads and sends prompts"
+            )
+            log.warning("wire_not_encrypted", meaning=meaning)
+            return None
+        return self._once_there(partial(find_keys, settings.keys), f"reading {settings.keys}")
+
+    def open_port(self) -> None:
+        """Serve the port, if there is one, once its keys and its address are there."""
+        port = self._settings.port
+        if port is None:
+            return
+        port = self._once_there(partial(with_keys, port), f"reading {port.key_file}")
+        self._process.patience.until_there(partial(self._serve_port, port))
+        self._port = port
+
+    def _once_there(self, work: Callable[[], T], meaning: str) -> T:
+        """Return the result of `work` once its file is there, however slow its disk is."""
+        patience = self._process.patience
+        return patience.until_there(lambda: patience.result_of(work, meaning))
 
     def _serve_port(self, port: Port) -> None:
         named = partial(numbers_here, port.host, "--http", everywhere=True)
@@ -214,11 +245,10 @@ class Serving:
         process = self._process
         backend = self._backend
         settings = self._settings
-        patience = process.patience
         wanted = settings.model
         check = partial(check_there, wanted)
         looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
-        model = patience.until_there(lambda: patience.result_of(check, looking))
+        model = self._once_there(check, looking)
         thread = ModelThread()
         engine = process.wait(thread.do(lambda: load(model, backend.progress)))
         loop = make(engine, model, thread)
@@ -238,23 +268,11 @@ class Serving:
             "backend": info.backend,
             "trimming": info.capabilities.trimming,
         }
-        port = self._settings.port
+        port = self._port
         if port is not None:
             facts["http"] = f"{port.host}:{port.port}"
             facts["keys"] = len(port.keys)
         log.info("ready", role=self._role, encrypted=encrypted, model=info.model, **facts)
-
-
-def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
-    """Return the keys of the wire; None if there are none, or none are wanted."""
-    if settings.insecure:
-        meaning = (
-            "no keys are asked for: whoever reaches the port, or is in between, "
-            "reads and sends prompts"
-        )
-        log.warning("wire_not_encrypted", meaning=meaning)
-        return None
-    return find_keys(settings.keys)
 
 
 def model_hash(model: ModelSettings) -> str:

@@ -2,36 +2,38 @@
 
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specmesh.errors import ConfigError
-from specmesh.paths import read_text
+from specmesh.paths import check_there, read_text
 from specmesh.security.addresses import check_rpc, endpoint, is_loopback, may_be_host
 
 MAX_API_KEYS_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
     """The address of the HTTP API.
 
     keys: keys of clients, who need one of them. Without keys only this machine may connect.
     origins: origins of pages that may call the API from a browser.
+    key_file: the file of the keys, if there is one. `with_keys` reads it.
     """
 
     host: str
     port: int
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    key_file: Path | None = None
 
 
 def parse_port(
     http: str | None, key_file: Path | None, origins: tuple[str, ...] = ()
 ) -> Port | None:
-    """Return the port of `--http HOST:PORT`, its file of keys and each `--allow-origin`.
+    """Return the port of `--http HOST:PORT` and each `--allow-origin`, without its keys yet.
 
-    Raises ConfigError, also for an open port without a key.
+    Raises ConfigError, also for an open port without a file of keys.
     """
     if http is None:
         for option, given in (("--allow-origin", origins), ("--api-key-file", key_file)):
@@ -41,19 +43,24 @@ def parse_port(
     host, port = endpoint(f"//{http}")
     if not may_be_host(host) or port is None or "/" in http or "@" in http:
         raise ConfigError(f"--http {http!r} is not HOST:PORT", "write 127.0.0.1:8080")
-    keys: tuple[str, ...] = ()
-    if key_file is not None:
-        keys = read_keys(key_file)
-    if not keys and not is_loopback(host):
+    if key_file is None and not is_loopback(host):
         reason = f"--http {http} is open to other machines"
         raise ConfigError(reason, "set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
-        if origin == "*" and not keys:
+        if origin == "*" and key_file is None:
             raise ConfigError("--allow-origin '*' lets every page ask", "set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
             reason = f"--allow-origin {origin!r} is no origin"
             raise ConfigError(reason, "write https://page.example")
-    return Port(host, port, keys, origins)
+    return Port(host=host, port=port, origins=origins, key_file=key_file)
+
+
+def with_keys(port: Port) -> Port:
+    """Return a port with the keys of its file. Raises NotThereYet, or as `read_keys` does."""
+    if port.key_file is None:
+        return port
+    check_there(port.key_file, "--api-key-file")
+    return replace(port, keys=read_keys(port.key_file))
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from specmesh.errors import Busy, ConfigError
+from specmesh.errors import Busy, ConfigError, NotThereYet
 
 MAX_SOCKET_PATH = 103
 """Bytes of the longest path that every platform's sun_path can hold (macOS: 104 with its NUL)."""
@@ -149,6 +149,16 @@ def _is_own_group(number: int) -> bool:
     except KeyError:  # without a name, as in a container, it may have any members
         return False
     return group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
+
+
+def check_there(path: Path, option: str) -> None:
+    """Raise NotThereYet if the file of an option does not exist; reading shows other faults."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise NotThereYet.of(f"{option}: there is no {path}", "name a readable file") from None
+    except OSError:
+        return
 
 
 def read_text(path: Path, limit: int, what: str) -> str:

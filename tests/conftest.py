@@ -56,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+def pytest_unconfigure() -> None:
+    """Close the files that llama-cpp-python opens for good: each worker would warn of them."""
+    utils = sys.modules.get("llama_cpp._utils")
+    if utils is not None:
+        utils.outnull_file.close()
+        utils.errnull_file.close()
+
+
 def forget_configuration() -> None:
     """Let each module's logger be configured again: it keeps that of its first line."""
     lazy = type(structlog.get_logger())

@@ -1,6 +1,7 @@
 """The connection to a verifier: frames become calls of an `Upstream`, its effects frames."""
 
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -69,8 +70,13 @@ class UpstreamLink:
         self.numbers = route.numbers
         self.dealer = Dealer(route, shared.traffic)
         self.link = Link(now)
+        self._grammars = DraftGrammars(shared.core)
         self.vocabularies = VocabularyHandshake(
-            engine, route.address, shared.cores, self.dealer.send
+            engine=engine,
+            address=route.address,
+            cores=shared.cores,
+            ask=self.dealer.send,
+            prepare=self._grammars.prepare,
         )
         self.upstream = Upstream(route.address, number, shared.stats, engine.info.n_ctx)
         self._lookups = shared.lookups
@@ -80,7 +86,6 @@ class UpstreamLink:
         self._speaking = shared.speaking
         self._core = shared.core
         self._backlog = 0
-        self._grammars = DraftGrammars(shared.core)
         self._greeting = Greeting(now)
         self._outdated: str | None = None  # why its version cannot be used
 
@@ -263,6 +268,7 @@ class UpstreamLink:
     def stop(self) -> None:
         """Leave the verifier."""
         self._grammars.close()
+        self.vocabularies.close()
         self.dealer.send(m.Bye())
         self.dealer.close()
 
@@ -387,7 +393,18 @@ class DraftGrammars:
     def __init__(self, core: CoreLoop) -> None:
         self._core = core
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._lock = threading.Lock()
+        self._closed = False
         self._grammars: tuple[Vocabulary, Grammars] | None = None
+
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        """Make now what the first grammar in a vocabulary would wait for, and all drafts with it.
+
+        Any thread may call it.
+        """
+        grammars = self._of(vocabulary)
+        if grammars is not None:
+            grammars.prepare()
 
     def compile(self, vocabulary: Vocabulary | None, grammar: Grammar, key: ev.SessionKey) -> None:
         """Hand a session's grammar to the core once it is compiled.
@@ -398,23 +415,40 @@ class DraftGrammars:
             self._pool.submit(self._compile, vocabulary, grammar, key)
 
     def close(self) -> None:
+        """Compile no more. A grammar that is compiled now is dropped."""
+        with self._lock:
+            self._closed = True
+            self._drop()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._grammars is not None:
-            self._grammars[1].close()
 
     def _compile(self, vocabulary: Vocabulary, grammar: Grammar, key: ev.SessionKey) -> None:
+        grammars = self._of(vocabulary)
+        if grammars is None:
+            return
         try:
-            if self._grammars is None or self._grammars[0] is not vocabulary:
-                if self._grammars is not None:
-                    self._grammars[1].close()
-                self._grammars = vocabulary, Grammars(vocabulary)
-            compiled = self._grammars[1].compile(grammar)
+            compiled = grammars.compile(grammar)
         except Exception as error:  # noqa: BLE001  (drafts go on without it)
-            log.warning(
-                "grammar_unknown",
-                session=key.number,
-                error=str(error),
-                meaning="its drafts ignore the grammar",
-            )
+            if not self._closed:
+                log.warning(
+                    "grammar_unknown",
+                    session=key.number,
+                    error=str(error),
+                    meaning="its drafts ignore the grammar",
+                )
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())
+
+    def _of(self, vocabulary: Vocabulary) -> Grammars | None:
+        """Return the grammars of a vocabulary, in the place of another's; None after `close`."""
+        with self._lock:
+            if self._closed:
+                return None
+            if self._grammars is None or self._grammars[0] != vocabulary:
+                self._drop()
+                self._grammars = vocabulary, Grammars(vocabulary)
+            return self._grammars[1]
+
+    def _drop(self) -> None:
+        if self._grammars is not None:
+            self._grammars[1].close()
+            self._grammars = None

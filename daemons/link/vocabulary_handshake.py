@@ -32,16 +32,24 @@ class VocabularyHandshake:
     """
 
     def __init__(
-        self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]
+        self,
+        *,
+        engine: DraftEngine,
+        address: str,
+        cores: ThreadShare,
+        ask: Callable[[Vocab], object],
+        prepare: Callable[[Vocabulary], object],
     ) -> None:
         """Begin without a verifier.
 
         address: of the verifier. cores: the drafter's. ask: sends a VOCAB.
+        prepare: makes what takes long in a vocabulary, on the thread, before it is known.
         """
         self._own = engine
         self._address = address
         self._cores = cores
         self._send = ask
+        self._prepare = prepare
         self._exchange = VocabularyExchange(engine.vocabulary)
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -114,6 +122,10 @@ class VocabularyHandshake:
         if there:
             self._follow(self._exchange.late(now))
 
+    def close(self) -> None:
+        """Compare no more."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
     def _note(self, before: str) -> None:
         """Log that the vocabulary is unusable, unless it was so before."""
         if self.unusable and self.unusable != before:
@@ -158,5 +170,7 @@ class VocabularyHandshake:
         if found.remap is None:
             return vocabulary, None, found
         if found.remap.identity:
+            self._prepare(own)
             return vocabulary, self._own, found
+        self._prepare(vocabulary)
         return vocabulary, RemappedDrafter(self._own, found.remap, vocabulary), found

@@ -56,6 +56,7 @@ class FairWorker:
         self._pool = ThreadPoolExecutor(1, name)
         self._lock = threading.Lock()
         self._waiting = FairQueue[_Piece](room)
+        self._closed = False
 
     def submit(self, tenant: Tenant, cost: int, work: Callable[[], Result]) -> "Future[Result]":
         """Do `work` when it is its tenant's turn, and return the future of its result.
@@ -63,16 +64,19 @@ class FairWorker:
         cost: bytes that it keeps until then.
         Any thread may call it. Work whose future is cancelled is not begun. The future raises Busy
         for work that has waited for WAIT_SECONDS. It also does if there is no room, for work of
-        the tenant that takes most of it.
+        the tenant that takes most of it. After `close` it is cancelled.
         """
         done = Future[Result]()
         piece = _Piece(time.monotonic(), work, cast("Future[object]", done))
         with self._lock:
+            if self._closed:
+                done.cancel()
+                return done
             crowding = self._waiting.push(tenant, piece, cost)
+            if crowding is not piece:
+                self._pool.submit(self._next)
         if crowding is not None:
             crowding.refuse()
-        if crowding is not piece:
-            self._pool.submit(self._next)
         return done
 
     async def run(self, tenant: Tenant, cost: int, work: Callable[[], Result]) -> Result:
@@ -82,10 +86,14 @@ class FairWorker:
     def close(self) -> "Future[object]":
         """Begin nothing more; return a future that is done once nothing is under way."""
         with self._lock:
+            self._closed = True
+            cancelled = list[_Piece]()
             while self._waiting:
-                self._waiting.pop().done.cancel()
-        ended = self._pool.submit(object)
-        self._pool.shutdown(wait=False)
+                cancelled.append(self._waiting.pop())
+            ended = self._pool.submit(object)
+            self._pool.shutdown(wait=False)
+        for piece in cancelled:
+            piece.done.cancel()
         return ended
 
     def _next(self) -> None:

@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 
-from specmesh.core.fields import Fields, at, check_short, is_object
+from specmesh.core.fields import Fields, check_short, is_object
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind
-from specmesh.errors import RequestError
+from specmesh.errors import MissingField, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,28 @@ def openai_format(value: object, path: str, schema_path: str) -> TextFormat:
         case None | {"type": "text"}:
             return ANY_TEXT
         case {"type": "json_object"} if is_object(value):
-            return _schema_format(value.get("schema", {"type": "object"}), f"{path}.schema")
-        case {"type": "json_schema"} if (schema := at(value, schema_path)) is not None:
-            return _schema_format(schema, f"{path}.{schema_path}")
+            schema = value.get("schema")
+            if schema is None:
+                schema = {"type": "object"}
+            return _schema_format(schema, f"{path}.schema")
+        case {"type": "json_schema"}:
+            return _schema_format(_schema_within(value, path, schema_path), f"{path}.{schema_path}")
         case _:
-            kinds = f"text, json_object, or json_schema with {schema_path}"
+            kinds = "text, json_object, or json_schema"
             raise RequestError(f"{path} must have type {kinds}", path)
+
+
+def _schema_within(value: object, path: str, schema_path: str) -> object:
+    """Return what a field has at a path within it. Raises RequestError, MissingField."""
+    for key in schema_path.split("."):
+        if not is_object(value):
+            raise RequestError(f"{path} must be an object", path.partition(".")[0])
+        value = value.get(key)
+        path = f"{path}.{key}"
+        if value is None:
+            remedy = "give the schema there, or type json_object for any object"
+            raise MissingField(f"{path} is missing", path, remedy)
+    return value
 
 
 def _schema_format(schema: object, path: str) -> TextFormat:

@@ -5,6 +5,7 @@ click applies the order: flags, environment, file, defaults. The file's values a
 """
 
 import json as json_module
+import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.core import ParameterSource
 from specmesh import paths
 from specmesh.cli.options import FILE, json_option, print_result
 from specmesh.core.fields import Json, is_list
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, NotThereYet
 
 MAX_SIZE = 2**20  # maximum size of a settings file in bytes
 ROLE = click.argument("role", type=click.Choice(paths.ROLES))
@@ -113,11 +114,57 @@ def wrong_setting(error: click.BadParameter) -> ConfigError | None:
     return None if source is None else ConfigError(f"{source}: {error.format_message()}")
 
 
+# --- a daemon's command
+
+
+def managed() -> bool:
+    """Return True under a service manager, which starts daemons before their needs are met."""
+    return any(os.environ.get(name) for name in ("NOTIFY_SOCKET", "SPECMESH_LAUNCHD"))
+
+
+class DaemonCommand(click.Command):
+    """A daemon's command. One that waits does so for its file of settings, too."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        """Return the context with all settings. Raises NotThereYet without their file."""
+        given = list(args)  # click empties the other
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except NotThereYet:
+            runs = parent is not None and parent.invoked_subcommand == info_name
+            if not runs or not (managed() or self._waits(info_name, given, parent)):
+                raise
+        # Not imported earlier: few commands wait.
+        from specmesh import logs
+        from specmesh.daemons.runtime.notifier import Notifier
+        from specmesh.daemons.runtime.patience import Patience
+
+        logs.configure("info")
+        made = super().make_context
+        patience = Patience(Notifier(), lambda: False, waits=True)
+        return patience.until_there(lambda: made(info_name, list(given), parent, **extra))
+
+    def _waits(self, info_name: str | None, given: list[str], parent: click.Context | None) -> bool:
+        """Return the value of --wait, which needs no file."""
+        looks = super().make_context(info_name, list(given), parent, resilient_parsing=True)
+        return bool(looks.params["wait"])
+
+
 # --- the file
 
 
 def _load(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     """Read the given settings file, else the first one at a usual place."""
+    if ctx.resilient_parsing:
+        return path
+    if path is not None:
+        paths.check_there(path, "--config")
     path = path or _usual_file(str(ctx.info_name))
     if path is not None:
         ctx.default_map = read(path, ctx.command)

@@ -1,6 +1,5 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Only a command that runs imports a daemon."""
 
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 import click
 
 from specmesh import paths
-from specmesh.cli.config import config_option
+from specmesh.cli.config import DaemonCommand, config_option, managed
 from specmesh.cli.options import (
     COUNT,
     COUNT_OR_ZERO,
@@ -28,6 +27,7 @@ from specmesh.config import (
     Port,
     VerifierSettings,
     parse_port,
+    with_keys,
 )
 from specmesh.core.fields import Json
 from specmesh.core.text.tool_formats import FORMATS
@@ -108,7 +108,7 @@ _require_gpu_option = flag(
 )
 _wait_option = flag(
     "--wait",
-    "Wait for an address, a model's disk or a GPU that is not there yet, as services always do.",
+    "Wait for an address, a disk or a GPU that is not there yet, as services always do.",
 )
 _max_sessions_option = option(
     "--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8
@@ -166,7 +166,7 @@ _insecure_rpc_option = flag(
 )
 
 
-@click.command()
+@click.command(cls=DaemonCommand)
 @option(
     "--model",
     click.Path(),
@@ -211,7 +211,7 @@ def verifier(**values: Unpack[DaemonOptions]) -> None:
     _run("verifier", values)
 
 
-@click.command()
+@click.command(cls=DaemonCommand)
 @several(
     "--connect",
     "ADDRESS,...",
@@ -244,11 +244,13 @@ def _run(role: str, values: DaemonOptions) -> None:
     """Run a daemon. The settings of a daemon and its model are named like their options."""
     from specmesh import logs
 
+    wait = values["wait"] or managed()
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
+    if port is not None and not wait:
+        port = with_keys(port)
     path = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(path):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
-        wait = values["wait"] or _managed()
         model = _model_of(role, values, wait=wait)
         if not wait:
             _check_addresses(values, port)
@@ -301,11 +303,6 @@ def _check_addresses(values: DaemonOptions, port: Port | None) -> None:
         check_present(found.result()[0], "--http")
 
 
-def _managed() -> bool:
-    """Return True under a service manager, which starts daemons before their needs are met."""
-    return any(os.environ.get(name) for name in ("NOTIFY_SOCKET", "SPECMESH_LAUNCHD"))
-
-
 def _settings(kind: type[Settings], values: Json) -> Settings:
     """Return settings of this kind, each field with the value of its name."""
     named = {field.name: values[field.name] for field in fields(kind) if field.name in values}
@@ -331,7 +328,7 @@ def rpc_server(bind: str, threads: int | None, insecure_rpc: bool, wait: bool) -
 
     check_rpc(bind, "--bind", insecure=insecure_rpc)
     logs.configure("info")
-    patience = Patience(Notifier(), lambda: False, waits=wait or _managed())
+    patience = Patience(Notifier(), lambda: False, waits=wait or managed())
     address = patience.until_there(lambda: _free_address(bind, patience))
     serve_rpc(address, threads or physical_cores())
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -63,7 +64,6 @@ class Grammars:
         self._quick = Child(_SOURCE, seconds=QUICK_SECONDS, cpu=QUICK_CPU, **options)
         self._patient = Child(_SOURCE, seconds=COMPILE_SECONDS, **options)
         self._lock = threading.Lock()
-        self._building = threading.Lock()
         self._usable = OrderedDict[bytes, _Verdict]()  # by digest, the latest last
         self._refused = OrderedDict[bytes, _Verdict]()
         self._ignored = ignored
@@ -153,11 +153,10 @@ class Grammars:
                 self._ignored(name, list(map(str, list_at(ignored, name))))
 
     def _tokens(self) -> "_Tokens":
-        """Return the library's form of the vocabulary, made once: it takes long and much memory."""
-        with self._building:
-            if self._made is None:
-                self._made = _Tokens(self._vocabulary)
-            return self._made
+        """Return the library's form of the vocabulary."""
+        if self._made is None:
+            self._made = _tokens_of(self._vocabulary)
+        return self._made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,3 +379,20 @@ class _Tokens:
         allowed = np.unpackbits(bits, bitorder="little", count=self.eos_token_id + 1).view(np.bool_)
         allowed[self._end_ids] = allowed[-1]
         return allowed[:-1]
+
+
+_BUILDING = threading.Lock()
+_built = WeakValueDictionary[Vocabulary, _Tokens]()
+
+
+def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
+    """Return the library's form of a vocabulary.
+
+    It takes seconds and much memory, so equal vocabularies share one.
+    """
+    with _BUILDING:
+        tokens = _built.get(vocabulary)
+        if tokens is None:
+            tokens = _Tokens(vocabulary)
+            _built[vocabulary] = tokens
+        return tokens

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import structlog
 
+from specmesh import paths
 from specmesh.config import ModelSettings
 from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
-from specmesh.errors import NotThereYet
 from specmesh.models.files import located
-from specmesh.paths import bundled
 
 log = structlog.get_logger("specmesh")
 
@@ -38,9 +37,8 @@ def check_there(settings: ModelSettings) -> ModelSettings:
         else:
             check_gpu()
     template = settings.chat_template
-    if template is not None and not template.exists():
-        what = f"--chat-template: there is no {template}"
-        raise NotThereYet.of(what, "name a readable file")
+    if template is not None:
+        paths.check_there(template, "--chat-template")
     return replace(settings, model=path)
 
 
@@ -69,7 +67,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         engine = choose_engine(model)
         log.info("engine_chosen", engine=engine)
     if model == BUNDLED:
-        model = bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
+        model = paths.bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
     settings = replace(settings, engine=engine, model=model)
     match engine:
         case "mlx":

@@ -63,19 +63,23 @@ class Child:
         self._cpu = cpu if forks else 0.0
         self._overhead = FORKING if forks else 0.0
         self._lock = threading.Lock()
+        self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Json) -> Json:
-        """Return the answer. Raises ChildFailed, ChildLate for a request that took too long.
+        """Return the answer.
 
-        The process may have ended then. The next call starts another.
+        Raises ChildLate for a request that took too long, ChildFailed for one that failed, or
+        after `close`. The process may have ended then. The next call starts another.
         """
         line = f"{json.dumps(request)}\n".encode()
         with self._lock:
+            self._require_open()
             try:
                 if self._process is None or self._process.poll() is not None:
                     self._end()
                     self._process = self._start()
+                    self._require_open()  # `close` may have looked before there was a process
                     self._exchange(self._process, b"", STARTING)
                 answer = self._exchange(self._process, line, self.seconds + self._overhead)
             except BaseException:  # the next request must not get the answer of this one
@@ -98,11 +102,17 @@ class Child:
         return ChildFailed(_in_words(code, self._stderr))
 
     def close(self) -> None:
+        """End the process, and start no other. Requests fail: that under way, and later ones."""
+        self._closed = True
         process = self._process
         if process is not None:
             _kill(process)
         with self._lock:
             self._end()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ChildFailed("its owner has closed it")
 
     def _end(self) -> None:
         process = self._process

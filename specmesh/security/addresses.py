@@ -23,7 +23,9 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_AUTHORITY = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+_AUTHORITY = re.compile(
+    r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE
+)
 _PAGE = re.compile(r"https?://(.+)", re.ASCII | re.IGNORECASE)
 
 
@@ -34,7 +36,7 @@ def is_own_host(authority: str) -> bool:
     Other parts, such as a user or a zone, are not allowed.
     """
     found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    if found is None or int(found[2] or 0) >= 2**16:
         return False
     host = found[1].lower()
     if is_loopback(host):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.errors import ConfigError, InsecureKeys, NotThereYet
 from specmesh.paths import config_folders, write_whole
 from specmesh.security.addresses import endpoint, host_of, is_loopback
 
@@ -66,12 +66,16 @@ def key_folders() -> list[Path]:
 def find_keys(named: Path | None) -> "KeyFolder | None":
     """Return the folder `named`, or the first usual one with a key; None without any.
 
-    Raises ConfigError if the folder named has no key, InsecureKeys if this user may not look.
+    Raises ConfigError if the folder named has no key, NotThereYet if the folder is missing or
+    empty, as a disk is before it is mounted, InsecureKeys if this user may not look.
     """
     if named is not None:
         if not KeyFolder(named).has_key():
+            reason = f"--keys {named}: no key is there"
             remedy = f"make one with `specmesh keys new --keys {named}`"
-            raise ConfigError(f"--keys {named}: no key is there", remedy)
+            if _may_come(named):
+                raise NotThereYet.of(reason, remedy)
+            raise ConfigError(reason, remedy)
         return KeyFolder(named)
     user, system = map(KeyFolder, key_folders())
     if user.has_key():
@@ -79,6 +83,16 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
     if os.geteuid() >= _FIRST_PERSON and not os.path.lexists(system.path / SECRET):
         return None  # keys that a person may not look for belong to another user
     return system if system.has_key() else None
+
+
+def _may_come(folder: Path) -> bool:
+    """Return True if a folder is missing, or empty as the place of a disk."""
+    try:
+        return not any(folder.iterdir())
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -29,6 +29,7 @@ from processes import (
 )
 
 from specmesh.paths import bundled
+from specmesh.security.keys import KeyFolder
 
 fault = pytest.mark.fault
 NOWHERE = "192.0.2.5"  # of no machine: RFC 5737
@@ -69,8 +70,12 @@ ABSENT = lines(f"""
 --engine llama --model empty/model.gguf | empty/model.gguf
 --engine llama --model link.gguf | link.gguf
 --engine llama --model bundled --rpc 127.0.0.1:9 | 127.0.0.1:9
+--config disk/verifier.toml | disk/verifier.toml
+--http 127.0.0.1:0 --api-key-file disk/api-keys | disk/api-keys
+--keys disk/keys | disk/keys
+--keys empty | empty
 """)
-"""Options and a word of the error: addresses, names, a disk, a mount point, an RPC server."""
+"""Options and a word of the error: addresses, names, a disk, a mount point, an RPC server, files."""
 
 
 def refused(mesh: Mesh, case: str, *options: str) -> tuple[Done, str]:
@@ -106,8 +111,13 @@ WRONG = lines(f"""
 --engine llama --model empty | no file
 --engine llama --model keys | keys
 --engine llama --model bundled --require-gpu | CPU
+--config keys | keys
+--config empty | empty
+--http 127.0.0.1:0 --api-key-file other.gguf | other.gguf
+--http 127.0.0.1:0 --api-key-file keys/x | keys/x
+--keys . | --keys .
 """)
-"""Addresses of no form, a name beside models, a folder, no GGUF, a build without a GPU."""
+"""Addresses of no form, a name beside models, a folder, no GGUF, a build without a GPU, files."""
 
 
 @pytest.mark.models
@@ -173,6 +183,48 @@ def test_a_chat_template_whose_disk_is_mounted_later(mesh):
     waiting_for(daemon, "disk/t.jinja")
     mount(disk, "t.jinja", b"{{ messages[0].content }}")
     serves(daemon)
+
+
+def _keys_of_the_wire(disk):
+    KeyFolder(disk / "keys").new()
+
+
+def _keys_of_the_api(disk):
+    (disk / "api-keys").touch(0o600)
+    (disk / "api-keys").write_text("a key")
+
+
+FILES = [
+    ("--keys disk/keys", "disk/keys", _keys_of_the_wire),
+    ("--http 127.0.0.1:0 --api-key-file disk/api-keys", "disk/api-keys", _keys_of_the_api),
+]
+
+
+@pytest.mark.parametrize(("words", "named", "fill"), FILES)
+@fault("E8.100")
+def test_a_file_whose_disk_is_mounted_later(mesh, role, words, named, fill):
+    options = words.replace("disk", str(mesh.folder / "disk")).split()
+    daemon = getattr(mesh, role)("", *options, "--wait", ready=False)
+    waiting_for(daemon, named)
+    away = mesh.folder / "away"
+    away.mkdir()
+    fill(away)
+    away.rename(mesh.folder / "disk")
+    until(lambda: daemon.events("ready"), "it is ready")
+
+
+@fault("E8.100")
+def test_settings_whose_disk_is_mounted_later(mesh):
+    """Its API is not there before them: they name its socket."""
+    settings = mesh.folder / "disk" / "verifier.toml"
+    verifier = mesh.verifier("", "--config", settings, "--wait", ready=False)
+    until(lambda: "disk/verifier.toml" in str(verifier.events("waiting")), "it waits")
+    away = mesh.folder / "away"
+    away.mkdir()
+    (away / "verifier.toml").write_text('http = "127.0.0.1:0"\n')
+    away.rename(mesh.folder / "disk")
+    serves(verifier)
+    assert verifier.events("ready")[0]["http"] == "127.0.0.1:0"
 
 
 @pytest.mark.models

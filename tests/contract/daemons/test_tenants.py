@@ -138,7 +138,7 @@ def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
     daemon serves."""
     target = Flaky()
     made = list[object]()
-    monkeypatch.setattr(grammar, "_Tokens", made.append)
+    monkeypatch.setattr(grammar, "_tokens_of", made.append)
     limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
     encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)
     encoder.close(PATIENCE)

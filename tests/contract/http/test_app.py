@@ -19,7 +19,7 @@ from specmesh.api.app import create_app
 from specmesh.api.backend import ClientOrder, ModelInfo, Peer
 from specmesh.api.json_text import FEW_VALUES
 from specmesh.api.kept_responses import KeptResponses
-from specmesh.api.request_body import MAX_HTTP_BODY
+from specmesh.api.request_body import MAX_HTTP_BODY, MOST_MEMBERS
 from specmesh.core.requests import Failed
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -262,6 +262,8 @@ def test_every_depth_has_an_answer(path, body):
 BODY = b'{"prompt": "hi"}'
 ZLIB = zlib.compress(BODY)
 GZIP = gzip.compress(BODY)
+EMPTY = gzip.compress(b"")
+MEMBERS = gzip.compress(BODY[:5]) + EMPTY + gzip.compress(BODY[5:])
 
 
 def test_a_body_in_parts():
@@ -276,6 +278,7 @@ def test_a_body_beyond_the_limit():
 
 
 COMPRESSED = [["gzip", GZIP], ["GZip", GZIP], ["x-gzip", GZIP], ["deflate", ZLIB]]
+COMPRESSED += [["gzip", MEMBERS], ["x-gzip", MEMBERS + EMPTY * (MOST_MEMBERS - 3)]]
 PLAIN = [["identity", BODY], ["", BODY]]
 
 
@@ -286,15 +289,15 @@ def test_a_compressed_body(encoding, raw):
 
 def test_a_compressed_body_in_parts():
     parts = [b""]
-    for byte in GZIP:
+    for byte in MEMBERS:
         parts += [bytes([byte]), b""]
     assert send(*parts, encodings=["gzip"]).status == 200
 
 
 WRONG_CHECKSUM = GZIP[:-8] + bytes(8)
 WRONG_BYTE = GZIP[:20] + b"\xff" + GZIP[21:]
-DAMAGED = [b"", BODY, GZIP[:-1], GZIP[:5], WRONG_CHECKSUM, WRONG_BYTE]
-TOO_MUCH = [b"x", GZIP, bytes(MAX_HTTP_BODY) * 9]
+DAMAGED = [b"", BODY, GZIP[:-1], GZIP[:5], WRONG_CHECKSUM, WRONG_BYTE, MEMBERS[:-1]]
+TOO_MUCH = [b"x", bytes(1), ZLIB, EMPTY * MOST_MEMBERS, bytes(MAX_HTTP_BODY) * 9]
 
 
 @pytest.mark.parametrize("raw", DAMAGED + [GZIP + more for more in TOO_MUCH], ids=len)
@@ -316,6 +319,17 @@ def check_damaged(answer: Answer, encoding: str) -> None:
 @pytest.mark.parametrize(("size", "status"), [(MAX_HTTP_BODY, 200), (MAX_HTTP_BODY + 1, 413)])
 def test_a_compressed_body_is_as_long_as_what_it_holds(size, status):
     assert send(gzip.compress(BODY.ljust(size)), encodings=["gzip"]).status == status
+
+
+def test_members_are_together_as_long_as_what_they_hold():
+    half = MAX_HTTP_BODY // 2
+    whole = gzip.compress(BODY.ljust(half)) + gzip.compress(b" " * half)
+    assert send(whole, encodings=["gzip"]).status == 200
+    assert send(whole + gzip.compress(b" "), encodings=["gzip"]).status == 413
+
+
+def test_deflate_has_one_member():
+    assert send(MEMBERS, encodings=["deflate"]).status == 400
 
 
 def test_a_bomb_is_not_inflated():

@@ -19,7 +19,7 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
-from specmesh.errors import RequestError
+from specmesh.errors import MissingField, RequestError
 
 USER, BEGUN, TOOL, OTHER_TOOL, SCHEMA = rows("""
 {"role": "user", "content": "Hi"}
@@ -508,6 +508,7 @@ def grammar(**fields: object) -> Grammar | None:
     [{"response_format": $FORMAT}, $SCHEMA]
     [{"response_format": {"type": "json_object", "schema": $SCHEMA}}, $SCHEMA]
     [{"response_format": {"type": "json_object"}}, {"type": "object"}]
+    [{"response_format": {"type": "json_object", "schema": null}}, {"type": "object"}]
     """,
 )
 def test_a_schema(fields, schema):
@@ -518,13 +519,29 @@ def test_a_grammar():
     assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
 
 
+@pytest.mark.parametrize("schema", [{}, {"schema": None}, {"name": "a"}, {"schema_": SCHEMA}])
+def test_a_schema_that_is_missing(schema):
+    """It is refused as OpenAI does."""
+    with pytest.raises(MissingField, match="json_object for any object") as refused:
+        chat(response_format={"type": "json_schema", "json_schema": schema})
+    assert refused.value.param == "response_format.json_schema.schema"
+
+
+def test_a_schema_in_the_place_of_its_object():
+    with pytest.raises(MissingField) as refused:
+        completion(response_format={"type": "json_schema", "schema": SCHEMA})
+    assert refused.value.param == "response_format.json_schema"
+
+
 @cases(
     "fields, field, why",
     """
     [{"response_format": "json"}, "response_format", $KINDS]
     [{"response_format": {"type": "xml"}}, "response_format", $KINDS]
-    [{"response_format": {"type": "json_schema"}}, "response_format", $KINDS]
-    [{"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", $KINDS]
+    [{"response_format": {"type": "json_schema", "json_schema": "{}"}}, "response_format",
+     "json_schema must be an object"]
+    [{"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, "response_format",
+     "schema must be a JSON object"]
     [{"response_format": {"type": "json_object", "schema": 3}}, "response_format",
      "schema must be a JSON object"]
     [{"json_schema": "{}"}, "json_schema", "must be a JSON object"]

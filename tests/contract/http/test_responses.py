@@ -274,7 +274,9 @@ REFUSED = table("""
 ["reasoning", true] ["include", true] ["n", true]
 ["tools", 5, [5], [{"type": "function"}]]
 ["tool_choice", {"type": "web_search"}, []]
-["text.format", "x", {"type": "json_schema", "name": "x"}, {"type": "grammar"}]
+["text.format", "x", {"type": "grammar"}]
+["text.format.schema", {"type": "json_schema", "name": "x"}, {"type": "json_schema", "schema": null},
+ {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
 ["instructions", [1]] ["previous_response_id", [1]] ["metadata", [1]] ["store", [1]]
 ["temperature", [1]] ["echo", [1]]
 ["conversation", "x"] ["messages", "x"] ["max_output_tokens", "x"]
@@ -285,7 +287,7 @@ REFUSED = table("""
 def test_refused(param, value):
     name = param.partition("[")[0]
     body = {name: value}
-    if param == "text.format":
+    if param.startswith("text.format"):
         body = {"text": {"format": value}}
     with pytest.raises(RequestError, match=name) as refused:
         generation_of(**body)

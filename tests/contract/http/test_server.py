@@ -23,7 +23,7 @@ from specmesh.api.backend import ClientOrder, PauseClient, Submit
 from specmesh.api.connection import ApiConnection
 from specmesh.api.guard import guarded
 from specmesh.api.server import serving_api
-from specmesh.config import Port, parse_port, read_keys
+from specmesh.config import Port, parse_port, read_keys, with_keys
 from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
 
@@ -78,7 +78,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
 
 def test_what_is_written_goes_out_at_once(tmp_path, connections):
     """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
-    port = Port("127.0.0.1", free_port())
+    port = Port(host="127.0.0.1", port=free_port())
     options = list[int]()
     with serving_api(tmp_path / "s", FakeDaemon(), port):
         for _ in range(2):
@@ -129,7 +129,7 @@ class Door:
 
 @pytest.fixture(params=["unix", "tcp"])
 def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
-    return Door(request.param, tmp_path / "s", Port("127.0.0.1", free_port()))
+    return Door(request.param, tmp_path / "s", Port(host="127.0.0.1", port=free_port()))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -359,7 +359,7 @@ def test_beyond_this_machine(keys):
     for text in ("0.0.0.0:80", "[::]:80", "box.local:80", "192.168.1.5:80"):
         with pytest.raises(ConfigError, match="api-key-file"):
             parse_port(text, None)
-        port = parse_port(text, keys)
+        port = with_keys(parse_port(text, keys))
         assert port.keys == ("sk-one", "sk-two")
 
 
@@ -408,7 +408,7 @@ def test_origins_without_a_port():
 
 PAGE = "https://page.example"
 TWO_KEYS = ("sk-one", "sk-two")
-OPEN = Port("127.0.0.1", 80)
+OPEN = Port(host="127.0.0.1", port=80)
 KEYED = replace(OPEN, keys=TWO_KEYS)
 PORTS = [OPEN, KEYED, replace(OPEN, origins=(PAGE,)), replace(KEYED, origins=(PAGE,))]
 each_port = pytest.mark.parametrize("port", PORTS, ids=["open", "keyed", "page", "keyed page"])
@@ -463,6 +463,8 @@ localhost@evil.example
 [::1%eth0]
 ::1
 [127.0.0.1]x
+localhost:65536
+127.0.0.1:99999
 localhost:8080/
 localhost:8080?x
 localhost#evil.example

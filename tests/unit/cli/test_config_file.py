@@ -240,6 +240,12 @@ def test_services_wait(env, flags, waits, start):
     assert start(*SIM, *flags, env=env).wait is waits
 
 
+def test_settings_are_not_waited_for_to_be_shown(tmp_path):
+    env = {"SPECMESH_VERIFIER_WAIT": "true"}
+    done = run("config", "show", "verifier", "--config", tmp_path / "later.toml", env=env)
+    assert (done.exit_code, "later.toml" in done.stderr) == (78, True)
+
+
 @pytest.mark.fault("E7.81")
 def test_layers_elsewhere_need_layers_on_a_gpu():
     with pytest.raises(ConfigError, match="--gpu-layers 0"):

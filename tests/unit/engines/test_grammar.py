@@ -39,6 +39,14 @@ def grammars():
     made.close()
 
 
+def test_equal_vocabularies_share_the_librarys_form():
+    equal = Vocabulary(PIECES, frozenset(ENDS))
+    with closing(Grammars(VOCABULARY)) as mine, closing(Grammars(equal)) as yours:
+        mine.prepare()
+        yours.prepare()
+        assert mine._made is yours._made
+
+
 def ids(text):
     return [259 if byte == 3 else byte for byte in text.encode()]
 

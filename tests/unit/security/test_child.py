@@ -2,10 +2,12 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from threading import Thread
 
 import pytest
 from harness import PATIENCE
@@ -58,6 +60,8 @@ def answer(request):
             time.sleep(60)
     return {}
 """
+
+CLOSED = "its owner has closed it"
 
 VALUES = ["a", "\udc80\n\0", {"deep": [1, None, 2.5]}, "x" * 2**20]
 
@@ -185,6 +189,48 @@ def test_it_ends_with_its_parent(pipe):
     assert done.returncode == -9
     assert select.select([end], [], [], PATIENCE)[0], "it still has the pipe open"
     assert os.read(end, 1) == b""
+
+
+# --- its end
+
+
+def test_nothing_starts_after_its_end(make):
+    child = make()
+    count(child)
+    child.close()
+    assert failure(child, do="count") == CLOSED
+
+
+def test_requests_that_wait_at_its_end_start_nothing(make, pipe):
+    """They wait for one that runs."""
+    path, end = pipe
+    child = make()
+    with ThreadPoolExecutor(5) as asking:
+        running = asking.submit(failure, child, do="hold_and_sleep", what=path)
+        assert select.select([end], [], [], PATIENCE)[0]
+        waiting = [asking.submit(failure, child, do="count") for _ in range(4)]
+        child.close()
+        assert "SIGKILL" in running.result(PATIENCE)
+        assert [asked.result(PATIENCE) for asked in waiting] == [CLOSED] * 4
+
+
+def test_a_process_that_starts_at_its_end_is_ended(make, monkeypatch):
+    child = make()
+    start = child._start
+    started = []
+
+    def start_and_close():
+        started.append(start())
+        closing.start()
+        while not child._closed:
+            pass
+        return started[0]
+
+    monkeypatch.setattr(child, "_start", start_and_close)
+    closing = Thread(target=child.close)
+    assert failure(child, do="count") == CLOSED
+    closing.join(PATIENCE)
+    assert started[0].returncode == -signal.SIGKILL
 
 
 # --- copies of the process, one for each request

@@ -12,7 +12,7 @@ from zmq.utils import z85
 from specmesh import paths
 from specmesh.cli import main
 from specmesh.daemons.link.names import numbers_here
-from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.errors import ConfigError, InsecureKeys, NotThereYet
 from specmesh.security import keys
 from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
@@ -241,6 +241,20 @@ def test_a_named_folder_must_have_a_key(tmp_path):
         find_keys(folder.path)
     folder.new()
     assert find_keys(folder.path) == folder
+
+
+def test_a_named_folder_that_may_come_is_not_there_yet(tmp_path):
+    """It is missing, or empty as the place of a disk; one with other files is wrong."""
+    folder = tmp_path / "disk" / "keys"
+    with pytest.raises(NotThereYet):
+        find_keys(folder)
+    folder.mkdir(parents=True)
+    with pytest.raises(NotThereYet):
+        find_keys(folder)
+    (folder / "drafters").touch()
+    with pytest.raises(ConfigError) as raised:
+        find_keys(folder)
+    assert type(raised.value) is ConfigError
 
 
 @pytest.mark.parametrize(
