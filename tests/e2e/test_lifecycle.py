@@ -79,7 +79,7 @@ verifier --bind tcp://0:7071 --insecure-no-auth | every network
 verifier --bind tcp://192.0.2.1:7071 | not encrypted | specmesh keys new | --insecure-no-auth
 verifier --bind tcp://192.0.2.1:7071 --insecure-no-auth | no interface | 192.0.2.1 | --wait
 verifier --http 0.0.0.0:1 | --api-key-file
-verifier --http [::1]:0 --api-key-file /nonexistent | cannot be read
+verifier --http [::1]:0 --api-key-file /nonexistent | there is no /nonexistent
 verifier --socket /run/{"x" * 120} | 103
 verifier --model nonsense=1 | nonsense=1
 drafter --connect localhost:7071 | --connect | not an address
