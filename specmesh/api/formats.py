@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from specmesh.core.fields import Fields, check_short, is_object
+from specmesh.core.fields import Fields, at, check_short, is_object
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind
 from specmesh.errors import MissingField, RequestError
 
@@ -50,8 +50,9 @@ def response_format(fields: Fields) -> TextFormat:
 
 
 def openai_format(value: object, path: str, schema_path: str) -> TextFormat:
-    """Return the format of a field of OpenAI's. Raises RequestError.
+    """Return the format of a field of OpenAI's.
 
+    Raises RequestError, MissingField for json_schema without a schema, as OpenAI's API refuses it.
     With json_object goes a `schema`, as with llama-server.
     path: of the field. schema_path: of a schema within it.
     """
@@ -64,23 +65,15 @@ def openai_format(value: object, path: str, schema_path: str) -> TextFormat:
                 schema = {"type": "object"}
             return _schema_format(schema, f"{path}.schema")
         case {"type": "json_schema"}:
-            return _schema_format(_schema_within(value, path, schema_path), f"{path}.{schema_path}")
+            schema = at(value, schema_path)
+            place = f"{path}.{schema_path}"
+            if schema is None:
+                remedy = "give the schema there, or type json_object for any object"
+                raise MissingField(f"{place} is missing", place, remedy)
+            return _schema_format(schema, place)
         case _:
             kinds = "text, json_object, or json_schema"
             raise RequestError(f"{path} must have type {kinds}", path)
-
-
-def _schema_within(value: object, path: str, schema_path: str) -> object:
-    """Return what a field has at a path within it. Raises RequestError, MissingField."""
-    for key in schema_path.split("."):
-        if not is_object(value):
-            raise RequestError(f"{path} must be an object", path.partition(".")[0])
-        value = value.get(key)
-        path = f"{path}.{key}"
-        if value is None:
-            remedy = "give the schema there, or type json_object for any object"
-            raise MissingField(f"{path} is missing", path, remedy)
-    return value
 
 
 def _schema_format(schema: object, path: str) -> TextFormat:

@@ -275,7 +275,8 @@ REFUSED = table("""
 ["tools", 5, [5], [{"type": "function"}]]
 ["tool_choice", {"type": "web_search"}, []]
 ["text.format", "x", {"type": "grammar"}]
-["text.format.schema", {"type": "json_schema", "name": "x"}, {"type": "json_schema", "schema": null},
+["text.format.schema", {"type": "json_schema", "name": "x"},
+ {"type": "json_schema", "schema": null},
  {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
 ["instructions", [1]] ["previous_response_id", [1]] ["metadata", [1]] ["store", [1]]
 ["temperature", [1]] ["echo", [1]]
