@@ -20,8 +20,7 @@ from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 
-@dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(NamedTuple):
     """The session's sequence is to keep its first `length` ids."""
 
     length: int
@@ -47,8 +46,7 @@ class Finish:
     error: SpecmeshError | None = None  # if the session's own request broke it
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(NamedTuple):
     """Decode `ids` at `position`; nothing is chosen from their logits.
 
     stepwise: as a step that verifies does. Steps of a constant width generated them, or their
@@ -60,8 +58,7 @@ class Prefill:
     stepwise: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+class Verify(NamedTuple):
     """Decode [last committed id, *drafts] at `position`, with logits on every row.
 
     sources: of the drafts, in order.
@@ -73,15 +70,13 @@ class Verify:
     sources: tuple[SourceDrafts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Do nothing until a time, unless an event comes before."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Consecutive rows of one sequence: `ids` at absolute positions from `position` on.
 
     logits: for each row, or for none.
@@ -98,8 +93,7 @@ class Span:
         return self.position + len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step of the target: carry the orders out, then decode the spans.
 
     threads: CPU threads from this step on; None if unchanged.

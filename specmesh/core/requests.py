@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.sampling.constraint import GrammarKind
@@ -98,8 +98,7 @@ class Scored:
     logprobs: tuple[Logprob | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """New ids, of which the first `accepted` were drafts.
 
     logprobs: of each id, if they are wanted; None for an id from before the text was resumed.
@@ -152,8 +151,7 @@ class Nobody:
 NOBODY = Nobody()
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Give a client an event of its request."""
 
     client: EventSink

@@ -1,13 +1,12 @@
 """A round: one verification step of a session, and what it committed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specmesh.core.requests import Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDrafts:
+class SourceDrafts(NamedTuple):
     """Consecutive drafts of a step that one source proposed."""
 
     source: str
@@ -17,9 +16,10 @@ class SourceDrafts:
     exact: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(NamedTuple):
     """One step's part for one session: statistics, log, client and sources read it as it is.
+
+    It is a tuple because each step makes one; so are other events and effects of each step.
 
     session: its number. base: ids that were committed before it.
     ids: committed by it; the first `accepted` of them were drafts. An end id is the last one.
@@ -37,19 +37,14 @@ class Round:
     ids: tuple[int, ...]
     accepted: int
     text: Tokens
-    drafts: tuple[int, ...] = ()
-    tested: int = 0
-    by_source: tuple[SourceDrafts, ...] = ()
-    generated: int = 0
-    over: bool = False
-    first: bool = False
-    at: float = 0.0
-    sessions: int = 1
-
-    @property
-    def exact_drafts(self) -> int:
-        """Return how many drafts came from sources whose drafts are accepted for certain."""
-        return sum(part.drafted for part in self.by_source if part.exact)
+    drafts: tuple[int, ...]
+    tested: int
+    by_source: tuple[SourceDrafts, ...]
+    generated: int
+    over: bool
+    first: bool
+    at: float
+    sessions: int
 
 
 def split_by_source(

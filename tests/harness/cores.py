@@ -194,7 +194,7 @@ class Verifier:
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
             self._held[span.seq] = span.end
             number = numbers[span.seq]
-            spans.append(replace(span, seq=number))
+            spans.append(span._replace(seq=number))
             session = self._sessions[number]
             if span.logits:
                 session.given_up = session.wait_until is not None and now >= session.wait_until

@@ -55,7 +55,5 @@ class RollingAcceptance:
     def rates(self, most: int = POSITIONS) -> list[float]:
         """Return the conditional rates of the first `most` positions."""
         prior = self.pooled() * PRIOR_ROUNDS
-        rates: list[float] = []
-        for accepted, tested in zip(self._accepted[:most], self._tested, strict=False):
-            rates.append((accepted + prior) / (tested + PRIOR_ROUNDS))
-        return rates
+        counts = zip(self._accepted[:most], self._tested, strict=False)
+        return [(accepted + prior) / (tested + PRIOR_ROUNDS) for accepted, tested in counts]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
+SHORTEST = 1e-9  # seconds; a step too fast to measure took some time
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ def allocate_drafts(
     offered.sort()
     del offered[room:]
     rows = len(bids) + sum(counts)
-    best = LEAST_GAIN * tokens / _positive(seconds(rows))
+    best = LEAST_GAIN * tokens / max(seconds(rows), SHORTEST)
     taken = 0
     for number, (minus_probability, _) in enumerate(offered, 1):
         tokens -= minus_probability
-        rate = tokens / _positive(seconds(rows + number))
+        rate = tokens / max(seconds(rows + number), SHORTEST)
         if rate > best:
             best = rate
             taken = number
@@ -59,8 +60,3 @@ def _chosen_counts(bids: Sequence[DraftBid], room: int) -> list[int]:
             counts[bidder] = min(len(bid.acceptance), room)
             room -= counts[bidder]
     return counts
-
-
-def _positive(seconds: float) -> float:
-    """Return a duration that can be divided by: a step too fast to measure took some time."""
-    return max(seconds, 1e-9)

@@ -35,8 +35,6 @@ from specmesh.core.draft_length.speculation import (
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.counters import SessionTimes
 
-REMOTE = "remote"
-"""The source whose pace this is: drafts of drafter daemons."""
 SESSION_MEMORY = 16.0  # rounds after which a session's round counts half: texts change
 FIRST_DRAFT_N = 4  # drafts asked for before anything is known
 WAIT_SHARE = 0.01
@@ -135,7 +133,7 @@ class DraftLengthController:
         if self._fixed is not None:
             return None
         if self._sessions > 1:
-            return self._shared.of(REMOTE, self._sessions)
+            return self._shared.of(self._sessions)
         return None if drafter is None else drafter.speculation
 
     @property
@@ -361,7 +359,7 @@ class DraftLengthController:
         speculation = self.drafter.speculation
         if self.draft_n:
             self._wanted_at = self._frontier
-            speculation.drafted()
+            speculation.probe_interval = PROBE_INTERVAL
             return
         if self.withheld or self._muted or self._fixed is not None:
             return

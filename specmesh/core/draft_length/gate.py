@@ -7,8 +7,9 @@ takes, show only there.
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import NamedTuple
 
-from specmesh.core.draft_length.bids import LEAST_GAIN
+from specmesh.core.draft_length.bids import LEAST_GAIN, SHORTEST
 
 # In brackets: the change of the mean of bench/gate.py by other values. There fewer steps stand
 # still than on a real host, and no drafts are in hand.
@@ -45,7 +46,6 @@ CLEAR_GAIN = 1.15
 estimate alone two of five starts beside a drafter of this host had 0.74 and 0.84 of the speed
 without drafts.
 """
-SHORTEST = 1e-9  # seconds; a step too fast to measure took some time
 
 
 @dataclass(slots=True)
@@ -68,8 +68,7 @@ class _Rate:
         return self.tokens / max(self.seconds, SHORTEST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """One step, as a gate compares it.
 
     sessions: how many shared it. tokens: committed by it.

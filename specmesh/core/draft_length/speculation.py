@@ -21,7 +21,7 @@ class Speculation:
     gate: whether its drafts pay.
     policy: the newest policy of a session, with which others begin. None before one was solved.
     policy_checked_at: when it was last seen whether the policy is out of date.
-    probe_interval: ids until the next probe.
+    probe_interval: ids until the next probe: the shortest interval as soon as drafts are wanted.
     """
 
     def __init__(self) -> None:
@@ -40,23 +40,19 @@ class Speculation:
         """Note a probe: the next one comes after twice as many ids."""
         self.probe_interval = min(2 * self.probe_interval, LONGEST_PROBE_INTERVAL)
 
-    def drafted(self) -> None:
-        """Note that drafts are wanted: probes begin anew with the shortest interval."""
-        self.probe_interval = PROBE_INTERVAL
-
 
 class SharedSpeculations:
-    """Speculation of steps that several sessions share, by source.
+    """Speculation of steps that several sessions share.
 
     Numbers of sessions are grouped by powers of two: 2 and 3, 4 to 7, and so on.
     """
 
     def __init__(self) -> None:
-        self._by_size: dict[tuple[str, int], Speculation] = {}
+        self._by_size: dict[int, Speculation] = {}
 
-    def of(self, source: str, sessions: int) -> Speculation:
-        """Return the speculation with a source while so many sessions share the steps."""
-        key = (source, sessions.bit_length())
-        if key not in self._by_size:
-            self._by_size[key] = Speculation()
-        return self._by_size[key]
+    def of(self, sessions: int) -> Speculation:
+        """Return the speculation while so many sessions share the steps."""
+        size = sessions.bit_length()
+        if size not in self._by_size:
+            self._by_size[size] = Speculation()
+        return self._by_size[size]

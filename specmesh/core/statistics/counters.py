@@ -7,7 +7,7 @@ They are the same in `generate --json` and `stats`:
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -41,10 +41,6 @@ gauge = partial(MetricSpec, "gauge")
 histogram = partial(MetricSpec, "histogram")
 
 
-def _add_count(counts: dict[str, int], name: str, count: int) -> None:
-    counts[name] = counts.get(name, 0) + count
-
-
 def _add_positions(counts: list[int], more: Sequence[int]) -> None:
     """Add counts by position; the list grows as far as needed."""
     counts += [0] * (len(more) - len(counts))
@@ -76,13 +72,13 @@ class RoundCounts:
         counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position"),
     ] = field(default_factory=list)
     drafted_by_source: Annotated[
-        dict[str, int],
+        Counter[str],
         counter("draft_tokens_by_source", "Drafts verified, of each source.", by="source"),
-    ] = field(default_factory=dict[str, int])
+    ] = field(default_factory=Counter)
     accepted_by_source: Annotated[
-        dict[str, int],
+        Counter[str],
         counter("accepted_tokens_by_source", "Drafts accepted, of each source.", by="source"),
-    ] = field(default_factory=dict[str, int])
+    ] = field(default_factory=Counter)
     prompt_tokens: Annotated[
         int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")
     ] = 0
@@ -101,8 +97,8 @@ class RoundCounts:
         tested = 0
         accepted = 0
         for drafts in done.by_source:
-            _add_count(self.drafted_by_source, drafts.source, drafts.drafted)
-            _add_count(self.accepted_by_source, drafts.source, drafts.accepted)
+            self.drafted_by_source[drafts.source] += drafts.drafted
+            self.accepted_by_source[drafts.source] += drafts.accepted
             if not drafts.exact:
                 drafted += drafts.drafted
                 tested += drafts.tested
@@ -117,13 +113,12 @@ class RoundCounts:
     def add(self, other: "RoundCounts") -> None:
         """Count everything that another has counted."""
         for counted in fields(RoundCounts):
-            own: int | list[int] | dict[str, int] = getattr(self, counted.name)
+            own: int | list[int] | Counter[str] = getattr(self, counted.name)
             more = getattr(other, counted.name)
             if isinstance(own, list):
                 _add_positions(own, more)
-            elif isinstance(own, dict):
-                for name, count in more.items():
-                    _add_count(own, name, count)
+            elif isinstance(own, Counter):
+                own.update(more)
             else:
                 setattr(self, counted.name, own + more)
 
@@ -131,7 +126,7 @@ class RoundCounts:
         """Return the drafts verified and accepted, by source."""
         table: dict[str, dict[str, int]] = {}
         for source, drafted in self.drafted_by_source.items():
-            accepted = self.accepted_by_source.get(source, 0)
+            accepted = self.accepted_by_source[source]
             table[source] = {"drafted": drafted, "accepted": accepted}
         return table
 

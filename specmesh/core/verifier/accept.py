@@ -111,15 +111,6 @@ class VerifiedRows:
 AcceptanceStrategy = Callable[[VerifiedRows], TokenChoice]
 
 
-def argmax(rows: VerifiedRows) -> TokenChoice:
-    """Choose the largest logit of each row as it is.
-
-    The rows after a rejected draft are never looked at.
-    """
-    logits = rows.logits
-    return lambda index: int(logits[index].argmax())
-
-
 def deterministic(rows: VerifiedRows) -> TokenChoice:
     """Choose as the target does by itself, whatever was drafted."""
     return rows.own_choice
@@ -187,8 +178,6 @@ class Probabilistic:
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
     """Return the strategy of a session. Greedy choices are the same by every strategy."""
-    if params.argmax:
-        return argmax
     if params.strategy == Strategy.THRESHOLD:
         return partial(threshold, params.threshold)
     if uses_proposals(params):

@@ -6,6 +6,7 @@ it once, in `ToClient` or `ToDrafter`.
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
@@ -48,8 +49,7 @@ class Opening:
     tenant: Tenant = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FromDrafter:
+class FromDrafter(NamedTuple):
     """A frame of a drafter's session."""
 
     drafter: DrafterId
@@ -197,16 +197,14 @@ ClientNews = Began | Round | Scored | SessionEnded
 DrafterFrame = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ToClient:
+class ToClient(NamedTuple):
     """Something for a client; `client` is None while its session is kept for one."""
 
     client: int | None
     what: ClientNews
 
 
-@dataclass(frozen=True, slots=True)
-class ToDrafter:
+class ToDrafter(NamedTuple):
     """A frame for a drafter."""
 
     drafter: DrafterId
@@ -240,8 +238,7 @@ class Solve:
     old: Policy | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class Ran(NamedTuple):
     """A step of the target is over.
 
     tokens: that clients are shown. rounds: of its sessions.
@@ -252,8 +249,8 @@ class Ran:
     ended: float
     rows: int
     tokens: int
-    rounds: tuple[Round, ...] = ()
-    draft_n: tuple[int, ...] = ()
+    rounds: tuple[Round, ...]
+    draft_n: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

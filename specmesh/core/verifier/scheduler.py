@@ -1,8 +1,8 @@
 """The scheduler: which sessions share the target's next step, and with how many rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.bids import allocate_drafts
@@ -18,8 +18,7 @@ same bits.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """The parts of one step, by session id.
 
     rows: of all parts. context: ids that the sequences hold before the step.
@@ -133,7 +132,7 @@ class Scheduler:
         parts: list[tuple[int, Part]] = []
         for (key, verify), count in zip(joining.items(), counts, strict=True):
             if count < len(verify.drafts):
-                verify = replace(verify, drafts=verify.drafts[:count])  # noqa: PLW2901 - cut
+                verify = verify._replace(drafts=verify.drafts[:count])  # noqa: PLW2901 - cut
             parts.append((key, verify))
         return parts
 
@@ -173,7 +172,7 @@ class Scheduler:
             plan = prompts[key]
             ids = plan.ids[: self._next_cut(plan) if self._constant else budget]
             if 0 < len(ids) <= budget:
-                parts.append((key, replace(plan, ids=ids)))
+                parts.append((key, plan._replace(ids=ids)))
                 budget -= len(ids)
         return parts
 

@@ -36,7 +36,6 @@ from specmesh.core.verifier.accept import (
     TokenChoice,
     VerifiedRows,
     accept,
-    argmax,
     deterministic,
     strategy_of,
     uses_proposals,
@@ -127,8 +126,6 @@ class VerifierSession:
         self._stops = StopScan(params.stop, limits.pieces)
         self._stoppable = bool(params.stop) or constraint is not None
         self._strategy = strategy_of(params.sampling)
-        # All other strategies weigh a draft's proposal.
-        self._compares_only = self._strategy in (argmax, deterministic)
         self.logprobs: LogprobRecorder | None = None
         if params.logprobs is not None:
             begin = 1 if self._scored else len(ids)
@@ -191,16 +188,16 @@ class VerifierSession:
         self.finished = reason
         return ev.Finish(reason, error)
 
-    def take(self, frame: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[m.Nack | m.Sync]:
+    def take(self, frame: m.Draft | m.DraftProbs | m.Nack, now: float) -> Sequence[m.Nack | m.Sync]:
         """Take a frame of the session's drafter; return the frames that answer it."""
         if self.finished is not None:
             return []
         if isinstance(frame, m.Nack):
-            return [*self.truth.nacked(frame, now)]
+            return self.truth.nacked(frame, now)
         if self.draft_length.drafter is None:
             self.counts.stale_drafts += len(frame.ids)
             return []
-        return [*self.remote.take(frame, now)]
+        return self.remote.take(frame, now)
 
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         """End the text here."""
@@ -289,11 +286,13 @@ class VerifierSession:
             return ev.Verify(len(ids) - 1, ids[-1], ())
         limit = self._max_drafts()
         until = self.remote.due(limit, now)
-        verify = self._verify(limit, now)
-        # What other sources propose is not held up by drafts that are on their way.
-        others = any(drafts.source != self.remote.name for drafts in verify.sources)
-        if until is None or others:
-            return verify
+        if until is None:
+            return self._verify(limit, now)
+        if not self._only_remote:
+            # What other sources propose is not held up by drafts that are on their way.
+            verify = self._verify(limit, now)
+            if any(drafts.source != self.remote.name for drafts in verify.sources):
+                return verify
         return ev.Wait(until)
 
     def verify(self, now: float) -> ev.Verify:
@@ -500,11 +499,14 @@ class VerifierSession:
             return lambda i: choose_allowed(
                 constraint, sampler.after(ids, drafts[:i]), logits[i], base + i
             )
+        if sampler.argmax:  # the rows after a rejected draft are never looked at
+            return lambda i: int(logits[i].argmax())
         rows = VerifiedRows(
             base=base,
             crc=self.prefix.crc,
             logits=logits,
-            offers=() if self._compares_only else self.remote.offers(drafts),
+            # All other strategies weigh a draft's proposal.
+            offers=() if self._strategy is deterministic else self.remote.offers(drafts),
             sampler=lambda i: sampler.after(ids, drafts[:i]),
         )
         return self._strategy(rows)

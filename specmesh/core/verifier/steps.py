@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.controller import REMOTE
+from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.kv_slots import KVOffload
 from specmesh.core.rounds import Round
@@ -11,7 +11,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.lifecycle import SessionLifecycle
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
-from specmesh.core.verifier.step_meter import StepDrafts, StepMeter
+from specmesh.core.verifier.step_meter import StepMeter
 from specmesh.core.verifier.step_threads import StepThreads
 from specmesh.core.verifier.target import Target
 from specmesh.errors import LocalProtocolError, SpecmeshError
@@ -146,30 +146,35 @@ class TargetSteps:
             [lone] = contexts.values()
             speculation = self._lifecycle.drafters.speculation(lone)
         else:
-            speculation = self._target.shared.of(REMOTE, len(contexts))
+            speculation = self._target.shared.of(len(contexts))
         if speculation is None:
             return False
         gate = speculation.gate
         refused = gate.refuses
-        seconds_alone = 0.0
-        if lone is not None and not refused:
-            seconds_alone = lone.session.draft_length.alone
+        spent = self._meter.spent
+        if not batch.pure or spent is None or (gate.open and not drafting):
+            return refused
         has_drafts = False
-        has_exact = False
         for done in ran.rounds:
-            exact = done.exact_drafts
-            has_exact = has_exact or exact > 0
-            if len(done.drafts) > exact:
-                adapts = contexts[done.session].session.draft_length.adapts
-                has_drafts = has_drafts or adapts
-        drafts = StepDrafts(
+            for drafts in done.by_source:
+                if not drafts.exact:
+                    adapts = contexts[done.session].session.draft_length.adapts
+                    has_drafts = has_drafts or adapts
+                elif lone is not None:
+                    return refused  # they make its steps faster, whoever drafts
+        alone = 0.0
+        if lone is not None and not refused:
+            alone = lone.session.draft_length.alone
+        outcome = StepOutcome(
+            sessions=len(contexts),
             tokens=ran.tokens,
-            seconds_alone=seconds_alone,
+            seconds=spent,
             drafting=drafting,
             has_drafts=has_drafts,
-            has_exact=has_exact,
+            rate_alone=1 / alone if alone else 0.0,
+            shared_host=self._target.costs.shared,
         )
-        self._meter.compare(batch, drafts, gate)
+        gate.stepped(outcome)
         return refused
 
     def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:

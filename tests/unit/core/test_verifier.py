@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.controller import REMOTE
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
@@ -335,7 +334,7 @@ PAYS_FOR_ONE = {1: 0.01, 2: 0.01, 3: 0.03, 4: 0.04, 8: 0.08}
 
 
 def shared_gate(core):
-    return core._target.shared.of(REMOTE, 2).gate
+    return core._target.shared.of(2).gate
 
 
 def draft_ns(core):

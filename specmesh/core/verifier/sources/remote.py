@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rounds import Round, SourceDrafts
+from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft, unflattened
 from specmesh.core.verifier.sources.base import SourceContext
@@ -117,21 +117,20 @@ class RemoteSource:
         self.pruned = False
         if self.tokens and self._constraint is not None and not done.over:
             self._prune(self._constraint)
-        own = self._own_drafts(done)
+        tested = 0
+        accepted = 0
+        for drafts in done.by_source:
+            if drafts.source == self.name:
+                tested = drafts.tested
+                accepted = drafts.accepted
         self._draft_length.stepped(
             base + len(done.ids),
-            tested=own.tested,
-            accepted=own.accepted,
+            tested=tested,
+            accepted=accepted,
             flushed=not self.tokens,
             now=done.at,
             sessions=done.sessions,
         )
-
-    def _own_drafts(self, done: Round) -> SourceDrafts:
-        for drafts in done.by_source:
-            if drafts.source == self.name:
-                return drafts
-        return SourceDrafts(source=self.name, drafted=0)
 
     def forget(self) -> None:
         """Drop all drafts."""
