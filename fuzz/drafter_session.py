@@ -6,7 +6,6 @@ learns the verifier's text.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
@@ -138,7 +137,7 @@ class _World:
         if len(self.memory.held) == held:  # a cut of the meantime is made after the step
             self.memory.append((*plan.ids, *guesses[:-1]))
         used = sampler if plan.sampler is not None else None
-        row = replace(plan, sampler=used)
+        row = plan._replace(sampler=used)
         self.did(self.session.drafted(row, guesses, began, self.now))
 
     def guesses(self, most: int) -> list[int]:

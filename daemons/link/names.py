@@ -7,8 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from specmesh.core.names import LOCALHOST
 from specmesh.errors import ConfigError, NotThereYet
@@ -17,8 +16,7 @@ from specmesh.security.addresses import means_everywhere
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class LookedUp:
+class LookedUp(NamedTuple):
     """The numbers of a host, the best first.
 
     trouble: why there are none.

@@ -3,9 +3,9 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 import structlog
 
@@ -45,8 +45,7 @@ Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterPeer:
+class DrafterPeer(NamedTuple):
     """A drafter attached to this verifier.
 
     number: it was the so-manieth to attach.

@@ -250,7 +250,7 @@ class Choice:
         report = end.report
         if "generated_tokens" in report:
             report = report | {"generated_tokens": self.generated}
-        return replace(end, reason=reason, report=report)
+        return end._replace(reason=reason, report=report)
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:

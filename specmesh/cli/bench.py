@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -327,7 +326,7 @@ def plan(
     def forecast(count: int, draft_n: int | None) -> Json:
         found = simulated(deployment, Workload(prompt_tokens, tokens, draft_n), count, alpha)
         advance()
-        return {name: value and round(value, 4) for name, value in asdict(found).items()}
+        return {name: value and round(value, 4) for name, value in found._asdict().items()}
 
     levels: list[Json] = []
     most: int | None = None

@@ -38,8 +38,7 @@ class Noted:
 # --- the verifier's session
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """The session is over. error: of its own request, if that ended it."""
 
     reason: m.FinishReason
@@ -117,8 +116,7 @@ Plan = Prefill | Verify | Wait
 # --- the drafter's session
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     """The committed text grew.
 
     ids: what it grew by. accepted: how many of them were drafts. own: drafts of this drafter.
@@ -146,8 +144,7 @@ class SessionKey(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSession:
+class OpenSession(NamedTuple):
     """A verifier has opened a session.
 
     session: the verifier's number of it. n_vocab, end_ids: of that verifier.
@@ -165,31 +162,27 @@ class OpenSession:
     learns: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
+class FrameReceived(NamedTuple):
     """A session's verifier has sent a frame."""
 
     key: SessionKey
     frame: m.Truth | m.Sync | m.Nack
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(NamedTuple):
     """A session is over. Its slot becomes free, and DraftingEnded is the last effect for it."""
 
     key: SessionKey
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
+class CompiledGrammar(NamedTuple):
     """The grammar of a session is compiled."""
 
     key: SessionKey
     constraint: Constraint
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamChanged:
+class UpstreamChanged(NamedTuple):
     """A verifier's round trip in seconds, and whether the draft model can draft in its ids."""
 
     upstream: int
@@ -197,8 +190,7 @@ class UpstreamChanged:
     speaks: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UseThreads:
+class UseThreads(NamedTuple):
     """CPU threads of the draft model from its next step on."""
 
     threads: int
@@ -209,8 +201,7 @@ CoreEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftRow:
+class DraftRow(NamedTuple):
     """Append `ids` at `position` of a sequence.
 
     With a sampler, then draft at most `draft_n` ids, one after the other.
@@ -224,8 +215,7 @@ class DraftRow:
     draft_n: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftStep:
+class DraftStep(NamedTuple):
     """One step of the draft model.
 
     1. Carry the cuts out.
@@ -243,8 +233,7 @@ class DraftStep:
     offloads: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DraftedRows:
+class DraftedRows(NamedTuple):
     """What a step brought.
 
     held: ids left in each sequence that was cut: fewer if its memory cannot go back so far.
@@ -255,8 +244,7 @@ class DraftedRows:
     tokens: Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftingEnded:
+class DraftingEnded(NamedTuple):
     """Nothing follows for a session.
 
     draft_tokens, draft_seconds: drafts made for it, and the seconds that they took.

@@ -7,7 +7,7 @@ digests of them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
@@ -36,8 +36,7 @@ class KVSlot:
     length: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KVContents:
+class KVContents(NamedTuple):
     """The ids that a sequence holds.
 
     prompt: so many were read as a prompt, in its parts; the ids behind them came by steps.
@@ -50,16 +49,14 @@ class KVContents:
 NO_CONTENTS = KVContents((), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class KVCut:
+class KVCut(NamedTuple):
     """An order to keep the first `length` ids of a sequence."""
 
     seq: int
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class KVCopy:
+class KVCopy(NamedTuple):
     """An order to begin an empty sequence with the first `length` ids of the sequence `source`."""
 
     seq: int
@@ -67,8 +64,7 @@ class KVCopy:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class KVOffload:
+class KVOffload(NamedTuple):
     """Leave to move a sequence to memory that costs no step anything, until it is used."""
 
     seq: int
@@ -77,8 +73,7 @@ class KVOffload:
 KVOrder = KVCut | KVCopy | KVOffload
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A sequence that a session could have.
 
     source: the sequence that holds the ids. reused: how many of them. lost: cached ids that go.
@@ -324,7 +319,7 @@ class KVSlots:
         self._began = []
         return tuple(orders)
 
-    def doubt(self, seqs: Iterable[int]) -> None:
+    def doubt(self, seqs: set[int]) -> None:
         """Empty sequences without a session that a failed step has used."""
-        for seq in self._free.keys() & set(seqs):
+        for seq in self._free.keys() & seqs:
             self._forget(seq)

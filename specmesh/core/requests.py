@@ -81,8 +81,7 @@ class Request:
         return self.id[:-20]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A session has begun."""
 
     session: int
@@ -91,8 +90,7 @@ class Started:
     params: SessionParams | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """Log-probabilities of an echoed prompt's ids but for the first one, before any Tokens."""
 
     logprobs: tuple[Logprob | None, ...]
@@ -109,8 +107,7 @@ class Tokens(NamedTuple):
     logprobs: tuple[Logprob | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """The text has ended.
 
     reason: a FinishReason, or another word of the verifier.
@@ -121,8 +118,7 @@ class Finished:
     report: dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The request has failed."""
 
     error: SpecmeshError

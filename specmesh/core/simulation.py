@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -44,8 +44,7 @@ Callback = Callable[[float], None]
 """An event that happens, at the time that it takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class Deployment(NamedTuple):
     """A verifier, its drafters and the network between them; times in seconds.
 
     costs: of steps. draft: of one draft. round_trip: between both sides.
@@ -65,8 +64,7 @@ class Deployment:
     burden: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """The request that every user makes again and again.
 
     prompt, tokens: of the text. draft_n: None adapts.
@@ -77,8 +75,7 @@ class Workload:
     draft_n: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """The outcome while each user, on average, had one whole text after a warm-up.
 
     total: tokens per second of all users. slowest: of the slowest user.

@@ -233,7 +233,7 @@ class World:
         clients = self.clients
         lifecycle = self.core._lifecycle
         parts = [clients.sessions, clients.requests, clients.waiting]
-        parts += [self.core.sessions(), lifecycle._waiting.openings, lifecycle._kept]
+        parts += [self.core.sessions(), lifecycle._waiting.openings, lifecycle.kept]
         return [part for part in parts if part]
 
     def check_places(self):

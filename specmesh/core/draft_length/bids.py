@@ -1,14 +1,13 @@
 """How the sessions of one step share its rows for drafts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 SHORTEST = 1e-9  # seconds; a step too fast to measure took some time
 
 
-@dataclass(frozen=True, slots=True)
-class DraftBid:
+class DraftBid(NamedTuple):
     """The drafts that a session offers to a step, besides its own row."""
 
     acceptance: tuple[float, ...]

@@ -19,6 +19,7 @@ than the target alone.
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,7 @@ MOST_RATES = 12  # iterations of Dinkelbach's
 MOST_SWEEPS = 400  # iterations of values for one rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyInputs:
+class PolicyInputs(NamedTuple):
     """The estimates that a policy is solved from, in seconds.
 
     steps: a step with 0, 1, ... drafts and the pause before it.
@@ -138,8 +138,7 @@ def _times(inputs: PolicyInputs) -> tuple[float, ...]:
     return (*inputs.steps, inputs.interval, inputs.restart, inputs.alone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Solution:
+class _Solution(NamedTuple):
     """The best policy if time costs a given rate of tokens per second.
 
     values: (leads,) tokens that each lead is worth until the next rejection, less the cost of time.

@@ -27,7 +27,7 @@ come to be beyond the text again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ from specmesh.core.sampling.noise import Floats
 from specmesh.core.sampling.proposal import SampledDraft
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Drafts under verification.
 
     distributions: the target's before each draft, float64 (n_vocab,).

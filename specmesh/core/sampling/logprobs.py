@@ -6,8 +6,8 @@ comes with the row that chose it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ LEAST = -9999.0  # stands for anything less: OpenAI's, as JSON knows no infinity
 _HUGE = 1e30  # stands for logits that are no finite numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(NamedTuple):
     """Log-probabilities at one position of a text.
 
     chosen: of the token itself. ids, top: the likeliest tokens and their log-probabilities, the

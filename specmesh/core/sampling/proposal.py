@@ -7,7 +7,7 @@ that a draft was sampled from.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ the whole (bench/acceptance.py).
 HEAVIEST = 2**16 - 1  # the weight of the likeliest token, and the largest there is
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Tokens, the likeliest first, with their weights.
 
     A token's probability is the share of its weight in their sum.
@@ -86,8 +85,7 @@ def unflattened(flat: FlatProposals) -> tuple[Proposal | None, ...]:
     return tuple(proposals)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledDraft:
+class SampledDraft(NamedTuple):
     """A draft with the distribution that it was sampled from.
 
     proposal: None for a draft that was certain, or whose distribution is unknown.

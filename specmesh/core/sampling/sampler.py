@@ -13,6 +13,7 @@ candidates, so it is ordered as a whole only for a filter that needs it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,7 @@ LEAST_TEMPERATURE = 1e-5  # below it a temperature counts as 0: logits divided b
 # --- candidates of a row
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Tokens that may be chosen, with their logits.
 
     The largest logit comes first, and of equal logits the lower id.

@@ -1,7 +1,6 @@
 """The accept rule: which drafts of a step are accepted, and the choice of each row by strategy."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -87,8 +86,7 @@ def accept(
 # --- strategies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedRows:
+class VerifiedRows(NamedTuple):
     """The result of a step for one session.
 
     base: committed ids. crc: theirs.

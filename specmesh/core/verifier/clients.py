@@ -6,7 +6,7 @@ The core knows clients by numbers; here each number has its request and its sink
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import (
@@ -72,8 +72,7 @@ class SessionTraffic:
     over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Encode:
+class Encode(NamedTuple):
     """Make ids of a prompt, and a constraint of its grammar, if its request still waits then.
 
     The result goes to `Clients.encoded`, an error to `Clients.refuse`.
@@ -161,7 +160,9 @@ class Clients:
             self._check(entry)
         except SpecmeshError as error:
             return [Reply(client, Failed(error))]
-        self._add(entry)
+        self.requests[entry.number] = entry
+        if entry.waits:
+            self._room.enter(entry.tenant, entry.size)
         ids: tuple[int, ...] = ()
         if not request.named_only:  # without ids no new session begins
             ids = request.prompt_ids or ()
@@ -189,10 +190,8 @@ class Clients:
         self._check_room(entry.tenant, [entry.request])
         if entry.owner is None:
             return
-        own = self.owners().count(entry.owner)
-        for other in self.waiting:
-            if other.owner == entry.owner:
-                own += 1
+        waiting = [other.owner for other in self.waiting]
+        own = self.owners().count(entry.owner) + waiting.count(entry.owner)
         if own >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{own} requests of this drafter run or wait", _LARGER_QUEUE)
 
@@ -214,11 +213,6 @@ class Clients:
             return False
         return all(entry.request.id != name for entry in self.waiting)
 
-    def _add(self, entry: ClientRequest) -> None:
-        self.requests[entry.number] = entry
-        if entry.waits:
-            self._room.enter(entry.tenant, entry.size)
-
     def _remove(self, number: int | None) -> ClientRequest | None:
         entry = self.requests.pop(number, None)
         if entry is not None and entry.waits:
@@ -239,21 +233,18 @@ class Clients:
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> Sequence[ClientsEffect]:
         """Forget requests; those that have a session still get its end."""
-        left: list[ClientsEffect] = []
-        for entry in list(self.requests.values()):
-            if unwanted(entry):
-                left.append(vev.ClientLeft(entry.number))
-                if not entry.session:
-                    self._remove(entry.number)
-        return left
+        gone = list(filter(unwanted, self.requests.values()))
+        for entry in gone:
+            if not entry.session:
+                self._remove(entry.number)
+        return [vev.ClientLeft(entry.number) for entry in gone]
 
     def pause(self, client: EventSink, *, paused: bool) -> Sequence[ClientsEffect]:
         """Let a client's session wait, or go on."""
-        events: list[ClientsEffect] = []
-        for entry in self.requests.values():
-            if entry.client is client and entry.session:
-                events.append(vev.ClientPaused(entry.number, paused))
-        return events
+        entries = [entry for entry in self.requests.values() if entry.session]
+        return [
+            vev.ClientPaused(entry.number, paused) for entry in entries if entry.client is client
+        ]
 
     def withdraw(self, owner: bytes, ref: int) -> Sequence[ClientsEffect]:
         """Forget the request that a drafter sent with `ref`, unless it has a session."""

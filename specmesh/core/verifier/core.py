@@ -116,7 +116,7 @@ class VerifierCore:
             case vev.DrafterMuted(drafter, muted):
                 drafters.mute(drafter, now, muted=muted)
             case vev.ThreadsShared():
-                self._steps.share_threads(event)
+                self._steps.threads.shared(event)
             case vev.Signal.STOPPING:
                 lifecycle.stop(now)
             case vev.Signal.REPORT_WANTED:
@@ -144,7 +144,7 @@ class VerifierCore:
         return vev.CoreReport(
             sessions=rows,
             drafters=drafters.reports(),
-            kept=self._lifecycle.n_kept,
+            kept=len(self._lifecycle.kept),
             stray_frames=self._stray_frames,
             draft_n=draft_n,
             prefix_cache=self._target.slots.snapshot(),

@@ -29,9 +29,8 @@ LOOK_ROUNDS = 16
 drafters as in bench/pool.py, two of which are killed, a text had 0.96 of the best one's speed (32:
 0.92, 8: 0.95), and one of 300 tokens 0.90 (32: 0.84), in virtual time.
 """
-SWITCH_GAIN = (
-    1.15  # times the present rate that a better drafter must have: a change costs a restart
-)
+SWITCH_GAIN = 1.15
+"""Times the present rate that a better drafter must have: a change costs a restart."""
 MEASURED_SECONDS = 600.0  # for which the measurements of a drafter without sessions count
 NOTE_INTERVAL = 10.0  # seconds between two lines of the log about reasons that come and go
 CERTAIN = 0.999  # no chain of drafts is accepted more surely than this
@@ -144,9 +143,8 @@ class DrafterPool:
 
         The session of a drafter's own client waits for that drafter.
         """
-        if self._drafters:
-            for context in self._sessions.values():
-                self.find(context, now)
+        for context in self._sessions.values():
+            self.find(context, now)
 
     def find(self, context: SessionContext, now: float) -> None:
         """Give a session without a drafter one: first one to measure, then the best one."""
@@ -154,10 +152,9 @@ class DrafterPool:
         if not (unowned and context.session.may_draft):
             return
         fitting = self._fitting(context)
-        if not fitting:
-            return
-        chosen = self._unmeasured(fitting, now) or self._best(context, fitting)
-        self.attach(context, chosen.id, now)
+        if fitting:
+            chosen = self._unmeasured(fitting, now) or self._best(context, fitting)
+            self.attach(context, chosen.id, now)
 
     def attach(self, context: SessionContext, identity: vev.DrafterId, now: float) -> None:
         """Let a drafter draft for a session. The one before must know that it no longer does."""
@@ -220,9 +217,8 @@ class DrafterPool:
         if session.finished is not None:
             return
         inputs = session.draft_length.unsolved(now)
-        if inputs is None:
-            return
-        self._effects.append(vev.Solve(context.id, inputs, session.draft_length.policy))
+        if inputs is not None:
+            self._effects.append(vev.Solve(context.id, inputs, session.draft_length.policy))
 
     def speculation(self, context: SessionContext) -> Speculation | None:
         """Return the speculation with a session's drafter, if the session has steps to itself."""
@@ -278,7 +274,9 @@ class DrafterPool:
         is_early = now < context.noted_at + NOTE_INTERVAL
         if why == context.no_drafts or (is_early and not lasts):
             return
-        self._effects.append(context.log_no_drafts(why, now))
+        context.no_drafts = why
+        context.noted_at = now
+        self._effects.append(vev.Noted("no_drafts", {"session": context.id, "why": why}))
 
     # --- another drafter for a session
 
@@ -296,7 +294,7 @@ class DrafterPool:
             self._announce(context, drafter, now)
         if drafting:
             drafter.measured_at = now
-        context.count_round()
+        context.rounds += 1
         if context.owner is None and len(self._drafters) > 1:
             self._look(context, drafter, now)
 
@@ -346,11 +344,8 @@ class DrafterPool:
     def _fitting(self, context: SessionContext) -> list[RemoteDrafter]:
         """Return the drafters that draft, and whose model has room for a session's text."""
         length = len(context.session.prefix)
-        fitting: list[RemoteDrafter] = []
-        for drafter in self._drafters.values():
-            if drafter.n_ctx > length and not drafter.muted:
-                fitting.append(drafter)
-        return fitting
+        drafting = [drafter for drafter in self._drafters.values() if not drafter.muted]
+        return [drafter for drafter in drafting if drafter.n_ctx > length]
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
         """Return the first drafter that was not measured of late, and is not being measured."""
@@ -407,7 +402,8 @@ class DrafterPool:
         """Set each drafter's load, on which its timing depends."""
         loads: Counter[vev.DrafterId | None] = Counter()
         for context in self._sessions.values():
-            if context.count_in_load():
+            context.in_load = context.session.drafting
+            if context.in_load:
                 loads[context.drafter] += 1
         for drafter in self._drafters.values():
             drafter.estimates.arrivals.load = max(loads[drafter.id], 1)
@@ -415,10 +411,10 @@ class DrafterPool:
     def reports(self) -> dict[vev.DrafterId, Json]:
         """Return the measurements of each drafter for `stats`."""
         sessions = Counter(context.drafter for context in self._sessions.values())
-        reports: dict[vev.DrafterId, Json] = {}
-        for drafter in self._drafters.values():
-            reports[drafter.id] = drafter.report(sessions[drafter.id])
-        return reports
+        return {
+            identity: drafter.report(sessions[identity])
+            for identity, drafter in self._drafters.items()
+        }
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:

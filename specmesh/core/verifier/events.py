@@ -56,23 +56,20 @@ class FromDrafter(NamedTuple):
     frame: m.Draft | m.DraftProbs | m.Nack
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLeft:
+class ClientLeft(NamedTuple):
     """A client has gone: its session is to end."""
 
     client: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPaused:
+class ClientPaused(NamedTuple):
     """A client reads nothing, so its session is to wait. Or it reads again."""
 
     client: int
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPaused:
+class SessionPaused(NamedTuple):
     """The client of a drafter reads nothing, or reads again."""
 
     drafter: DrafterId
@@ -80,16 +77,14 @@ class SessionPaused:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SessionClosed:
+class SessionClosed(NamedTuple):
     """A drafter knows the end of a session, or wants no more of it."""
 
     drafter: DrafterId
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterJoined:
+class DrafterJoined(NamedTuple):
     """A drafter is attached. n_ctx: ids that its model holds. name: for people."""
 
     drafter: DrafterId
@@ -97,40 +92,35 @@ class DrafterJoined:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterLeft:
+class DrafterLeft(NamedTuple):
     """A drafter has gone."""
 
     drafter: DrafterId
     may_return: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterMuted:
+class DrafterMuted(NamedTuple):
     """A drafter reports that it drafts nothing here, or that it does again."""
 
     drafter: DrafterId
     muted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip:
+class RoundTrip(NamedTuple):
     """The seconds from a PING to its PONG."""
 
     drafter: DrafterId
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(NamedTuple):
     """The policy of a session was solved."""
 
     session: int
     policy: Policy
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadsShared:
+class ThreadsShared(NamedTuple):
     """CPU threads of the target: `alone`, and `beside` a drafter of its host that drafts.
 
     drafters: those of its host.
@@ -156,8 +146,7 @@ class Signal(Enum):
 # --- effects for clients and drafters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class Began(NamedTuple):
     """The client has a session.
 
     opened: when the session was. adopted: it was there already.
@@ -176,8 +165,7 @@ class Began:
     logprobs: tuple[Logprob | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionEnded:
+class SessionEnded(NamedTuple):
     """A session is over. Its drafter has DONE, and may add its own part of the report.
 
     error: that ended it. seconds: since it was opened.
@@ -211,8 +199,7 @@ class ToDrafter(NamedTuple):
     what: DrafterFrame
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(NamedTuple):
     """A client gets no session, or no more of its session."""
 
     client: int
@@ -222,15 +209,13 @@ class RequestRefused:
 # --- other effects
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(NamedTuple):
     """A session cannot be resumed any more."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Solve:
+class Solve(NamedTuple):
     """A policy is to be solved, which takes milliseconds. old: the policy until then."""
 
     session: int

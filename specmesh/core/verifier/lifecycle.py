@@ -1,14 +1,13 @@
 """The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents
+from specmesh.core.kv_slots import NO_CONTENTS
 from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round
 from specmesh.core.statistics.counters import SERVED, RoundCounts
@@ -33,7 +32,8 @@ class SessionLifecycle:
     - The end of a named session is kept for its drafter's client until that has it.
     - A session whose client reads nothing has no steps. It is cancelled after READER_PATIENCE.
 
-    running: sessions that have a sequence, by number; others only read them.
+    running: sessions that have a sequence, by number. kept: without a client, or ended. Others only
+        read both.
     drafters: the drafters of these sessions.
     ended_counts: of the sessions that have ended.
     effects: to be carried out; the core takes them.
@@ -49,13 +49,8 @@ class SessionLifecycle:
         self._slots = target.slots
         self._numbers = itertools.count(first)
         self._waiting = WaitingRequests(target.max_sessions, target.guests)
-        self._kept = KeptSessions(grace)
+        self.kept = KeptSessions(grace)
         self._paused: dict[int, float] = {}  # sessions without steps, and until when
-
-    @property
-    def n_kept(self) -> int:
-        """Return how many sessions, or ends of sessions, are kept."""
-        return len(self._kept)
 
     def ready(self) -> dict[int, SessionContext]:
         """Return the sessions that may have steps."""
@@ -67,14 +62,14 @@ class SessionLifecycle:
     def next_due(self) -> float:
         """Return when `advance` has something to do; infinity for never."""
         due = list(self._paused.values())
-        if self._kept:
-            due.append(self._kept.next_end)
+        if self.kept:
+            due.append(self.kept.next_end)
         return min(due, default=inf)
 
     def advance(self, now: float) -> None:
         """Do what is due: forget and end sessions, and begin others."""
-        if self._kept:
-            for context in self._kept.expire(now):
+        if self.kept:
+            for context in self.kept.expire(now):
                 self._drop(context, now)
         if self._paused:
             self._end_paused(now)
@@ -102,8 +97,10 @@ class SessionLifecycle:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
         self._make_room(now, guest=guest)
         params = opening.request.params
+        sessions = [other.session for other in self.running.values()]
+        others = ((other.slot.seq, other.memory) for other in sessions)
         slot = self._slots.acquire(
-            opening.ids, opening.n_prompt - 1, self._memories(), cached=params.cache_prompt
+            opening.ids, opening.n_prompt - 1, others, cached=params.cache_prompt
         )
         session = VerifierSession(
             id=next(self._numbers),
@@ -134,19 +131,12 @@ class SessionLifecycle:
 
     def _make_room(self, now: float, *, guest: bool) -> None:
         """Drop a kept session if all places are taken, those of guests or the others."""
-        taken = 0
-        for context in self.running.values():
-            if context.guest == guest:
-                taken += 1
+        taken = sum(context.guest == guest for context in self.running.values())
         places = self._target.guests if guest else self._target.max_sessions
         if taken >= places:
-            kept = self._kept.running(guest=guest)
+            kept = self.kept.running(guest=guest)
             if kept is not None:
                 self._drop(kept, now)
-
-    def _memories(self) -> Iterator[tuple[int, KVContents]]:
-        for context in self.running.values():
-            yield context.session.slot.seq, context.session.memory
 
     # --- a session changes hands
 
@@ -161,7 +151,7 @@ class SessionLifecycle:
             return True
         if context.end is None:
             self._take_over(context, opening.owner)
-            self._kept.pop(context.id, None)
+            self.kept.pop(context.id, None)
             context.move(ContextState.CONNECTED)
         self._log("session_resumed", context, tokens=context.session.generated)
         self._hand_over(context, opening, now, adopted=True)
@@ -172,7 +162,7 @@ class SessionLifecycle:
     def _named(self, name: str) -> SessionContext | None:
         if not name:
             return None
-        for context in (*self.running.values(), *self._kept.values()):
+        for context in (*self.running.values(), *self.kept.values()):
             if context.name == name:
                 return context
         return None
@@ -214,7 +204,7 @@ class SessionLifecycle:
 
     def _repeat_end(self, context: SessionContext, end: vev.SessionEnded, now: float) -> None:
         """Send the end of a session once more; a drafter's client may lose it again."""
-        self.effects.append(vev.ToClient(context.client, replace(end, again=True)))
+        self.effects.append(vev.ToClient(context.client, end._replace(again=True)))
         if context.owner is None:
             self._forget(context)
             return
@@ -237,18 +227,18 @@ class SessionLifecycle:
         for context in list(self.running.values()):
             if context.owner != drafter:
                 continue
-            if may_return and context.name and self._kept.grace > 0:
+            if may_return and context.name and self.kept.grace > 0:
                 self._keep(context, ContextState.KEPT, now)
                 self._pause(context, now, paused=False)
                 context.disconnect()
-                self._log("session_kept", context, seconds=self._kept.grace)
+                self._log("session_kept", context, seconds=self.kept.grace)
             else:
                 self._cancel(context, now)
         self.drafters.find_all(now)
 
     def close(self, drafter: vev.DrafterId, number: int, now: float) -> None:
         """End a session, or forget its end, for the drafter that owns it."""
-        context = self.running.get(number) or self._kept.get(number)
+        context = self.running.get(number) or self.kept.get(number)
         if context is None or context.owner != drafter:
             return
         if context.state is ContextState.ENDED:
@@ -258,8 +248,8 @@ class SessionLifecycle:
 
     def stop(self, now: float) -> None:
         """Keep no session any more: no client can come back."""
-        self._kept.grace = 0.0
-        while (context := self._kept.running()) is not None:
+        self.kept.grace = 0.0
+        while (context := self.kept.running()) is not None:
             self._drop(context, now)
 
     def solved(self, number: int, policy: Policy) -> None:
@@ -325,12 +315,11 @@ class SessionLifecycle:
 
     # --- a session ends
 
-    def fail(self, seqs: Iterable[int], error: SpecmeshError, now: float) -> None:
+    def fail(self, seqs: set[int], error: SpecmeshError, now: float) -> None:
         """End the sessions that have these sequences, whose contents are in doubt."""
-        failed = set(seqs)
-        self._slots.doubt(failed)
+        self._slots.doubt(seqs)
         for context in list(self.running.values()):
-            if context.session.slot.seq not in failed:
+            if context.session.slot.seq not in seqs:
                 continue
             if context.client is not None:
                 self._refuse(context.client, error)
@@ -403,11 +392,11 @@ class SessionLifecycle:
 
     def _keep(self, context: SessionContext, state: ContextState, now: float) -> None:
         context.move(state)
-        self._kept.add(context, now)
+        self.kept.add(context, now)
 
     def _forget(self, context: SessionContext) -> None:
         context.move(ContextState.FORGOTTEN)
-        self._kept.pop(context.id, None)
+        self.kept.pop(context.id, None)
         self.effects.append(vev.Forgotten(context.id))
 
     # --- effects

@@ -52,13 +52,13 @@ class SessionContext:
     end: the effect that its client got at its end.
     kept_until: when it is forgotten.
     state: changed by `move` only.
-
     announced: its drafter knows of it.
+
+    The drafter pool changes these; all other fields are changed by methods only.
+
     rounds: that its drafter has had it for.
     in_load: drafts were asked for when the drafters' loads were last counted.
     no_drafts: why nothing was drafted when that was last logged, at `noted_at`.
-
-    Methods change it; its fields are to be read.
     """
 
     session: VerifierSession
@@ -120,21 +120,6 @@ class SessionContext:
         self.announced = True
         self.session.draft_length.mute(muted=muted)
         return self.session.attach(estimates)
-
-    def count_round(self) -> None:
-        """Note that its drafter has had it for one more round."""
-        self.rounds += 1
-
-    def count_in_load(self) -> bool:
-        """Note and return whether drafts are asked for, so that it counts in a drafter's load."""
-        self.in_load = self.session.drafting
-        return self.in_load
-
-    def log_no_drafts(self, why: NoDrafts | None, now: float) -> vev.Noted:
-        """Return the log's line about a new reason why nothing is drafted."""
-        self.no_drafts = why
-        self.noted_at = now
-        return vev.Noted("no_drafts", {"session": self.id, "why": why})
 
     # --- frames and events about it
 

@@ -26,6 +26,7 @@ class TargetSteps:
       drafter.
 
     batch: the step that runs; None between two steps.
+    threads: CPU threads of the steps.
     """
 
     def __init__(self, target: Target, lifecycle: SessionLifecycle) -> None:
@@ -38,12 +39,8 @@ class TargetSteps:
             target.n_batch, target.costs, target.prefill_rows, constant=width is not None
         )
         self._meter = StepMeter(target.costs, width)
-        self._threads = StepThreads(target.costs)
+        self.threads = StepThreads(target.costs)
         self.batch: Batch | None = None
-
-    def share_threads(self, share: vev.ThreadsShared) -> None:
-        """Note how the CPU threads of the host are shared from now on."""
-        self._threads.shared(share)
 
     # --- a step begins
 
@@ -70,7 +67,7 @@ class TargetSteps:
                 ids = part.ids
                 logits = part.stepwise
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
-        threads, costs = self._threads.next(self._lifecycle.running)
+        threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
         return ev.Step(self._target.slots.orders(), tuple(spans), threads)
 

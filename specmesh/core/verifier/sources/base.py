@@ -8,8 +8,7 @@ To add a source, write its class in a file of its own and name it in `session_so
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix
@@ -46,8 +45,7 @@ class DraftSource(Protocol):
         """Learn from a round, whoever proposed its drafts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceContext:
+class SourceContext(NamedTuple):
     """The parts of a session that its sources may read."""
 
     session: int
