@@ -257,7 +257,7 @@ class Mailbox(Generic[T]):
             return
         # The item is there already: a loop that stops dozing looks for items afterwards.
         if urgent or not self.dozing:
-            _write(self._writer, b"\0", 1)
+            self.wake()
 
     def wake(self) -> None:
         """Wake the loop. If the pipe is full this fails, and the loop wakes all the same."""

@@ -244,10 +244,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _deliver(self, effects: list[vev.Effect] | BaseException) -> None:
         """Hand over effects of the core, or the error that ended it, on its thread."""
-        urgent = True
-        if isinstance(effects, list):
-            urgent = not all(map(_may_wait, effects))
-        self.mailbox.put(effects, urgent=urgent)
+        may_wait = isinstance(effects, list) and all(map(_may_wait, effects))
+        self.mailbox.put(effects, urgent=not may_wait)
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
@@ -319,19 +317,13 @@ def _may_wait(effect: vev.Effect) -> bool:
 
 
 def _log_step(step: vev.Ran) -> None:
-    sessions: list[int] = []
-    drafts = 0
-    accepted = 0
-    for done in step.rounds:
-        sessions.append(done.session)
-        drafts += len(done.drafts)
-        accepted += done.accepted
+    rounds = step.rounds
     log.debug(
         "step",
-        sessions=sessions,
+        sessions=[done.session for done in rounds],
         rows=step.rows,
-        drafts=drafts,
-        accepted=accepted,
+        drafts=sum(len(done.drafts) for done in rounds),
+        accepted=sum(done.accepted for done in rounds),
         draft_n=list(step.draft_n),
         seconds=round(step.ended - step.started, 6),
     )

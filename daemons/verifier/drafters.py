@@ -133,14 +133,12 @@ class Drafters:
 
     def look(self, now: float) -> None:
         """Do what is due: let drafters go, and send PINGs."""
-        gone: dict[bytes, Departure] = {}
-        for peer in self.peers.values():
+        for identity, reason in self._router.take_gone().items():
+            self._peer_gone(identity, reason, now)
+        for identity, peer in list(self.peers.items()):
             departure = peer.link.departure(now)
             if departure is not None:
-                gone[peer.identity] = departure
-        gone |= self._router.take_gone()
-        for identity, reason in gone.items():
-            self._peer_gone(identity, reason, now)
+                self._peer_gone(identity, departure, now)
         if self._core.stuck:
             return
         due = [peer for peer in self.peers.values() if now >= peer.link.next_ping]
@@ -220,17 +218,15 @@ class Drafters:
                 self._pong_came(peer, message, now)
             case m.Hello() | m.Bye():
                 pass  # `receive` takes them
-            case m.Welcome() | m.Opened() | m.Done() | m.Error():
-                self._misdirected(peer, now)
-            case m.Truth() | m.Sync() | m.Logprobs():
-                self._misdirected(peer, now)
+            case (
+                m.Welcome() | m.Opened() | m.Done() | m.Error()
+                | m.Truth() | m.Sync() | m.Logprobs()
+            ):  # fmt: skip
+                # Only verifiers send these.
+                self._router.traffic.rejected["direction"] += 1
+                self._router.bad(identity, now)
             case _:
                 assert_never(message)
-
-    def _misdirected(self, peer: DrafterPeer, now: float) -> None:
-        """Count a frame that only verifiers send."""
-        self._router.traffic.rejected["direction"] += 1
-        self._router.bad(peer.identity, now)
 
     def _ping_came(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
         peer.link.note_busy(ping.busy)
@@ -302,11 +298,9 @@ class Drafters:
     def _share_cores(self, now: float) -> None:
         cores = self._cores
         note(cores.beside(peer.hello for peer in self.peers.values()))
-        sharing: set[bytes] = set()
-        for identity, peer in self.peers.items():
-            if cores.shared_with(peer.hello):
-                sharing.add(identity)
-        shared = vev.ThreadsShared(cores.alone, cores.threads, frozenset(sharing))
+        peers = self.peers.values()
+        sharing = frozenset(peer.identity for peer in peers if cores.shared_with(peer.hello))
+        shared = vev.ThreadsShared(cores.alone, cores.threads, sharing)
         if shared != self._shared:
             self._shared = shared
             self._core.put(shared, now)

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import exp
 from typing import Annotated, NamedTuple
 
@@ -150,13 +150,8 @@ class RoundCounts:
 
     def acceptance_per_position(self) -> list[float]:
         """Return accepted / compared drafts by position in their rounds."""
-        rates: list[float] = []
-        for position, tested in enumerate(self.tested_at):
-            accepted = 0
-            if position < len(self.accepted_at):
-                accepted = self.accepted_at[position]
-            rates.append(accepted / tested)
-        return rates
+        counts = zip_longest(self.accepted_at, self.tested_at, fillvalue=0)
+        return [accepted / tested for accepted, tested in counts]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -288,12 +283,8 @@ class Throughput:
 
     def per_second(self) -> float:
         """Return the tokens per second; 0 without steps."""
-        tokens = 0
-        seconds = 0.0
-        for step_tokens, step_seconds in self._steps:
-            tokens += step_tokens
-            seconds += step_seconds
-        return ratio(tokens, seconds)
+        tokens = sum(tokens for tokens, _ in self._steps)
+        return ratio(tokens, sum(seconds for _, seconds in self._steps))
 
 
 def ratio(count: int, of: float) -> float:

@@ -196,10 +196,9 @@ def _ended(counts: Counter[str]) -> snapshot.Ended:
 
 
 def _acceptance(totals: RoundCounts) -> Json:
-    per_position = [round(rate, 4) for rate in totals.acceptance_per_position()]
     return {
         "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
-        "per_position": per_position,
+        "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
         "mean_length": round(totals.mean_acceptance_length, 4),
     }
 
@@ -217,10 +216,7 @@ def _peers(
     peers: Mapping[vev.DrafterId, Json], measured: Mapping[vev.DrafterId, Json]
 ) -> list[Json]:
     """Return the rows of drafters: as attached, and as the core has measured them."""
-    rows: list[Json] = []
-    for identity, peer in peers.items():
-        rows.append(peer | measured.get(identity, UNMEASURED))
-    return rows
+    return [peer | measured.get(identity, UNMEASURED) for identity, peer in peers.items()]
 
 
 class DrafterStats(DaemonStats):

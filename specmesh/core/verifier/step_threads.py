@@ -34,12 +34,11 @@ class StepThreads:
         share = self._share
         if share is None:
             return None, self._costs
+        threads = share.alone
+        costs = self._costs.alone
         if any(_is_drafted(context, share) for context in sessions.values()):
             threads = share.beside
             costs = self._costs
-        else:
-            threads = share.alone
-            costs = self._costs.alone
         if threads == self._used:
             return None, costs
         self._used = threads

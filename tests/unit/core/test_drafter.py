@@ -1,7 +1,5 @@
 """The drafter's core: the effects of each event and step."""
 
-from dataclasses import replace
-
 from harness.sessions import crc
 
 from specmesh.core import events as ev
@@ -59,9 +57,9 @@ def drafted(core, step, *drafts, at=0.0):
 def finish(core, step, *drafts, at=0.0):
     """Finish a step of which as many drafts were asked for as each row has."""
     rows = tuple(
-        replace(row, draft_n=len(tokens)) for row, tokens in zip(step.rows, drafts, strict=True)
+        row._replace(draft_n=len(tokens)) for row, tokens in zip(step.rows, drafts, strict=True)
     )
-    return drafted(core, replace(step, rows=rows), *drafts, at=at)
+    return drafted(core, step._replace(rows=rows), *drafts, at=at)
 
 
 def next_row(core):
@@ -76,7 +74,7 @@ def assert_waits(core):
 
 def test_a_step_is_in_the_ids_of_one_verifier():
     core = drafting()
-    core.handle(replace(SPEAKS, upstream=1), 0.0)
+    core.handle(SPEAKS._replace(upstream=1), 0.0)
     opened(core, 2)
     opened(core, 3, upstream=1)
     for upstream in (0, 1):
@@ -95,7 +93,7 @@ def test_nothing_is_done_where_no_drafts_are_asked_for():
         told(core, 1, (token,), after=known, draft_n=0)
         known = (*known, token)
         assert_waits(core)
-    core.handle(replace(SPEAKS, speaks=False), 0.0)
+    core.handle(SPEAKS._replace(speaks=False), 0.0)
     told(core, 1, (99,), after=known)
     assert_waits(core)
     core.handle(SPEAKS, 0.0)
