@@ -50,9 +50,8 @@ def filled(document: str) -> str:
 
     Raise ValueError if it has another number of tables.
     """
-    moves = {state: following for state, (_, following) in STATES.items()}
     drawings = [
-        drawing(moves),
+        drawing(STATES),
         drawing(CONTEXT_STATES),
         drawing_of_moves(DRAFTING_STATES),
         drawing(TRANSITIONS),

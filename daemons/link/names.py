@@ -44,12 +44,9 @@ class NameLookups:
             return
         self._running.add(host)
         try:
-            on_thread(lambda: self._look_up(host))
+            on_thread(lambda: self._found(look_up(host)))
         except RuntimeError as error:  # there are too many threads
             self._found(LookedUp(host, (), str(error)))
-
-    def _look_up(self, host: str) -> None:
-        self._found(look_up(host))
 
     def _found(self, found: LookedUp) -> None:
         self._running.discard(found.host)

@@ -232,7 +232,7 @@ class VerifierLoop(DaemonLoop[Order]):
         return self.stats.snapshot(
             max_sessions=info.max_sessions,
             core=self._report,
-            peers=self._drafters.described(),
+            peers={identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             traffic=self._router.traffic,
             now=now,
             live=self._clients.running,

@@ -127,10 +127,6 @@ class Drafters:
         self._shared = vev.ThreadsShared(cores.alone, cores.alone)
         self._numbers = itertools.count(1)
 
-    def described(self) -> dict[bytes, Json]:
-        """Return the part of each drafter in `stats --json`, by identity."""
-        return {identity: peer.describe() for identity, peer in self.peers.items()}
-
     def look(self, now: float) -> None:
         """Do what is due: let drafters go, and send PINGs."""
         for identity, reason in self._router.take_gone().items():

@@ -81,19 +81,16 @@ class Link:
         """
         if answer is None:
             self.next_ping = now + PING_INTERVAL
-            self._forget_unanswered(now)
+            # All PINGs are forgotten but a client's that may still be answered.
+            for other, sent_at in list(self._sent_at.items()):
+                if other not in self._answers or now - sent_at > self._silence:
+                    del self._sent_at[other]
+                    self._answers.pop(other, None)
         number = next(self._numbers)
         self._sent_at[number] = now
         if answer is not None:
             self._answers[number] = answer
         return number
-
-    def _forget_unanswered(self, now: float) -> None:
-        """Forget all PINGs but a client's that may still be answered."""
-        for number, sent_at in list(self._sent_at.items()):
-            if number not in self._answers or now - sent_at > self._silence:
-                del self._sent_at[number]
-                self._answers.pop(number, None)
 
     def pong(self, number: int, busy: float, now: float) -> float | None:
         """Return the round trip in seconds.

@@ -335,10 +335,8 @@ class Simulation:
         if row.sampler is None:
             return []
         end = row.position + len(row.ids)
-        drafts: list[int] = []
-        for position in range(end, end + row.draft_n):
-            drafts.append(RIGHT if self._right(position) else WRONG)
-        return drafts
+        positions = range(end, end + row.draft_n)
+        return [RIGHT if self._right(position) else WRONG for position in positions]
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:

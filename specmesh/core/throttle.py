@@ -17,13 +17,10 @@ class Throttle:
         """Return True if the action is to be done now; then it counts as done."""
         if now - self._done_at.get(subject, -inf) < self._seconds:
             return False
-        self._forget_old(now)
+        for other, done_at in list(self._done_at.items()):
+            if now - done_at >= self._seconds:
+                del self._done_at[other]
         if len(self._done_at) >= self._most:
             return False
         self._done_at[subject] = now
         return True
-
-    def _forget_old(self, now: float) -> None:
-        for subject, done_at in list(self._done_at.items()):
-            if now - done_at >= self._seconds:
-                del self._done_at[subject]

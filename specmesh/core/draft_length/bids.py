@@ -25,16 +25,17 @@ def allocate_drafts(
     Take the most probable drafts first, up to the number with the most tokens per second.
     `seconds` gives the time of a step of so many rows, the pause before it included.
     """
-    counts = _chosen_counts(bids, room)
-    room -= sum(counts)
+    counts = [0] * len(bids)
     tokens = float(len(bids))
     offered: list[tuple[float, int]] = []
     for bidder, bid in enumerate(bids):
-        if bid.chosen:
-            tokens += sum(bid.acceptance[: counts[bidder]])
-            continue
-        for probability in bid.acceptance:
-            offered.append((-probability, bidder))
+        if bid.chosen:  # those that clients chose come in the order of the bids
+            chosen = bid.acceptance[:room]
+            counts[bidder] = len(chosen)
+            room -= len(chosen)
+            tokens += sum(chosen)
+        else:
+            offered += [(-probability, bidder) for probability in bid.acceptance]
     offered.sort()
     del offered[room:]
     rows = len(bids) + sum(counts)
@@ -48,14 +49,4 @@ def allocate_drafts(
             taken = number
     for _, bidder in offered[:taken]:
         counts[bidder] += 1
-    return counts
-
-
-def _chosen_counts(bids: Sequence[DraftBid], room: int) -> list[int]:
-    """Return the drafts that clients chose, in the order of the bids while there is room."""
-    counts = [0] * len(bids)
-    for bidder, bid in enumerate(bids):
-        if bid.chosen:
-            counts[bidder] = min(len(bid.acceptance), room)
-            room -= counts[bidder]
     return counts

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
 from statistics import median
 
 from specmesh.core.draft_length.arrivals import MAX_SAMPLES
@@ -110,16 +109,13 @@ class StepCosts:
     def _beside(self, rows: int, context: int, alone: "StepCosts") -> float:
         """Return the expected seconds beside a drafter of a width not measured so."""
         if self._slower is None:
-            ratios = list(self._ratios(alone)) or [1.0]
-            self._slower = min(median(ratios), self._most_slower)
+            ratios: list[float] = []  # of each width measured so, to its time alone
+            for bucket, curve in self.curves.items():
+                for width, seconds in curve.medians.items():
+                    expected = alone.seconds(width, _least_context(bucket))
+                    ratios.append(seconds / expected if expected else 1.0)
+            self._slower = min(median(ratios or [1.0]), self._most_slower)
         return alone.seconds(rows, context) * self._slower
-
-    def _ratios(self, alone: "StepCosts") -> Iterator[float]:
-        """Yield, for each width measured beside a drafter, its time relative to that alone."""
-        for bucket, curve in self.curves.items():
-            for rows, seconds in curve.medians.items():
-                expected = alone.seconds(rows, _least_context(bucket))
-                yield seconds / expected if expected else 1.0
 
     def _in_bucket(self, bucket: int, rows: int) -> float:
         """Return the expected seconds in a bucket.

@@ -56,15 +56,16 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
-STATES: Mapping[SessionState, tuple[type[ev.Prefill | ev.Verify] | None, set[SessionState]]] = {
-    SessionState.PREFILLING: (ev.Prefill, {SessionState.GENERATING, SessionState.ENDED}),
-    SessionState.GENERATING: (ev.Verify, {SessionState.ENDED}),
-    SessionState.ENDED: (None, set()),
+STATES: Mapping[SessionState, set[SessionState]] = {
+    SessionState.PREFILLING: {SessionState.GENERATING, SessionState.ENDED},
+    SessionState.GENERATING: {SessionState.ENDED},
+    SessionState.ENDED: set(),
 }
-"""What a step may do for a session in each state, and which states may follow.
+"""The states that may follow each state.
 
-A session generates once the whole prompt is in the KV slot. An end token, a stop string, its
-length, its grammar, its client or an error ends it. Frames and requests may come in any state.
+A session generates once the whole prompt is in the KV slot: from then on its steps verify. An end
+token, a stop string, its length, its grammar, its client or an error ends it. Frames and requests
+may come in any state.
 """
 
 
@@ -148,7 +149,8 @@ class VerifierSession:
             counts=self.counts,
         )
         self.sources = sources_of(context)
-        self.remote = _remote_of(self.sources)
+        # This one takes a drafter's frames.
+        self.remote = next(source for source in self.sources if isinstance(source, RemoteSource))
         self._only_remote = len(self.sources) == 1
         self._begin()
 
@@ -179,7 +181,7 @@ class VerifierSession:
 
     def move(self, to: SessionState) -> None:
         """Change the state; raise InvalidTransition, and change nothing, if STATES lacks it."""
-        if to not in STATES[self.state][1]:
+        if to not in STATES[self.state]:
             raise InvalidTransition("session", self.state, to)
         self.state = to
 
@@ -363,7 +365,7 @@ class VerifierSession:
         logits: those after each id, if the prompt is scored. Raise LocalProtocolError in a state
         that has no prefill.
         """
-        if STATES[self.state][0] is not ev.Prefill:
+        if self.state is not SessionState.PREFILLING:
             raise LocalProtocolError(f"Prefill while {self.state.value}")
         slot = self.slot
         recorder = self.logprobs if self._scored else None
@@ -390,7 +392,7 @@ class VerifierSession:
         logits: float32 (k + 1, n_vocab), a row after each id. seconds: that the step took.
         sessions: how many had rows in it. Raise LocalProtocolError in a state without steps.
         """
-        if STATES[self.state][0] is not ev.Verify:
+        if self.state is not SessionState.GENERATING:
             raise LocalProtocolError(f"Verify while {self.state.value}")
         stops = self._stops_with if self._stoppable else None
         try:
@@ -510,8 +512,3 @@ class VerifierSession:
             sampler=lambda i: sampler.after(ids, drafts[:i]),
         )
         return self._strategy(rows)
-
-
-def _remote_of(sources: tuple[DraftSource, ...]) -> RemoteSource:
-    """Return the source that takes a drafter's frames."""
-    return next(source for source in sources if isinstance(source, RemoteSource))

@@ -36,17 +36,13 @@ class StepThreads:
             return None, self._costs
         threads = share.alone
         costs = self._costs.alone
-        if any(_is_drafted(context, share) for context in sessions.values()):
-            threads = share.beside
-            costs = self._costs
+        for context in sessions.values():
+            session = context.session
+            drafted = session.drafting and context.drafter in share.drafters
+            if drafted and session.state is SessionState.GENERATING:
+                threads = share.beside
+                costs = self._costs
         if threads == self._used:
             return None, costs
         self._used = threads
         return threads, costs
-
-
-def _is_drafted(context: SessionContext, share: ThreadsShared) -> bool:
-    """Return True if a drafter of this host drafts for a session now."""
-    session = context.session
-    generates = session.state is SessionState.GENERATING
-    return generates and session.drafting and context.drafter in share.drafters

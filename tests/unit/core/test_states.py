@@ -47,9 +47,7 @@ MACHINES = {
     VocabularyState: ("vocabulary", VocabularyExchange(None)),
     ConnectionState: ("connection", Dealer.__new__(Dealer)),  # without a socket
 }
-FOLLOWING = {**TRANSITIONS, **VOCABULARY_STATES, **CONTEXT_STATES, **CONNECTION_STATES}
-for state, (_, following) in STATES.items():
-    FOLLOWING[state] = following
+FOLLOWING = {**STATES, **TRANSITIONS, **VOCABULARY_STATES, **CONTEXT_STATES, **CONNECTION_STATES}
 UNLISTED = []
 for state, following in FOLLOWING.items():
     for to in type(state):

@@ -91,9 +91,7 @@ class RemoteSource:
         A draft of another source has no proposal.
         """
         agreed = common_length(drafts, self.tokens)
-        known: list[SampledDraft] = []
-        for token, proposal in zip(self.tokens[: agreed + 1], self._proposals, strict=False):
-            known.append(SampledDraft(token, proposal))
+        known = list(map(SampledDraft, self.tokens[: agreed + 1], self._proposals))
         if agreed == len(drafts):
             return tuple(known)
         others = [SampledDraft(token) for token in drafts[agreed:]]
