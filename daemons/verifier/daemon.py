@@ -116,7 +116,6 @@ class VerifierLoop(DaemonLoop[Order]):
         )
         self._drafters = Drafters(
             engine=engine,
-            limits=limits,
             router=self._router,
             clients=self._clients,
             act=self._act,

@@ -25,7 +25,7 @@ from specmesh.core.requests import (
     refusal_of,
     requested,
 )
-from specmesh.core.session_params import TargetLimits, opened_options
+from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
@@ -95,7 +95,6 @@ class Drafters:
         self,
         *,
         engine: VerifyEngine,
-        limits: TargetLimits,
         router: Router,
         clients: Clients,
         act: Callable[[Sequence[ClientsEffect]], None],
@@ -114,7 +113,6 @@ class Drafters:
         self.peers: dict[bytes, DrafterPeer] = {}
         self.step_s = 0.0
         self._info = engine.info
-        self._limits = limits
         self._router = router
         self._clients = clients
         self._act = act
@@ -275,8 +273,8 @@ class Drafters:
         self._send_welcome(identity, hello)
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        if hello.n_ctx < self._limits.n_ctx:
-            remedy = f"give it --ctx {self._limits.n_ctx}"
+        if hello.n_ctx < self._info.n_ctx:
+            remedy = f"give it --ctx {self._info.n_ctx}"
             meaning = f"texts of more tokens get no drafts from it: {remedy}"
             log.warning("drafter_context_is_smaller", n_ctx=hello.n_ctx, meaning=meaning)
         self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)

@@ -9,17 +9,15 @@ part of the path, so a key has as many with a hundred connections as with one.
 
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Tenant = tuple[Hashable, ...]
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting(Generic[T]):
+class _Waiting(NamedTuple, Generic[T]):
     number: int  # in order of arrival
     tenant: Tenant
     item: T

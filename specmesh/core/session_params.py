@@ -89,15 +89,13 @@ def message_of(value: object, place: str = "messages") -> ChatMessage:
     calls = fields.get("tool_calls", [])
     if not is_list(calls):
         raise RequestError(f"{place}.tool_calls must be a list", place)
-    called = list[ToolCall]()
-    for index, call in enumerate(calls):
-        called.append(_call_of(call, f"{place}.tool_calls[{index}]"))
+    places = [f"{place}.tool_calls[{index}]" for index in range(len(calls))]
     role, content, name, answered, thought = texts
     return ChatMessage(
         role,
         content,
         name=name,
-        tool_calls=tuple(called),
+        tool_calls=tuple(map(_call_of, calls, places)),
         tool_call_id=answered,
         reasoning=thought,
     )
@@ -293,9 +291,6 @@ def wire_params(options: Json) -> SessionParams:
     return replace(params, thinking=thinking, merged=merged)
 
 
-_TOO_MANY_BIASES = f"logit_bias can name {MAX_BIASES} tokens at most"
-
-
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
     """Return biases of OpenAI's {"id": bias}, or llama-server's [[id, bias], ...].
 
@@ -317,7 +312,7 @@ def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
 def check_biases(biases: Sequence[object]) -> None:
     """Raise RequestError for too many biases."""
     if len(biases) > MAX_BIASES:
-        raise RequestError(_TOO_MANY_BIASES, "logit_bias")
+        raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
 
 
 def _bias(pair: object, largest: float) -> tuple[int, float] | None:

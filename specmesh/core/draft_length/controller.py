@@ -210,11 +210,11 @@ class DraftLengthController:
             return min(lead, self.draft_n, limit), None
         may_wait = self.estimate.drafting and self.draft_n > 0 and lead < limit
         if not (may_wait and self._waiting_pays()):
-            return min(policy.drafts[policy.index(lead)], limit), None
+            return min(policy.drafts[policy.index_of(lead)], limit), None
         # The drafter has made more by now than has come. So this may be a point of the policy at
         # which nothing is waited for.
         ahead = self.estimate.lead(frontier, lead, now)
-        at = policy.index(ahead)
+        at = policy.index_of(ahead)
         then = policy.then[at]
         if then == at:
             return min(policy.drafts[at], limit), None

@@ -17,7 +17,6 @@ drafting at all are members of this one family, so by its own estimates the poli
 than the target alone.
 """
 
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
@@ -63,8 +62,7 @@ class PolicyInputs(NamedTuple):
     alone: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     """The best action at each lead, from `lowest` on in quarters of a draft.
 
     drafts: the best number of drafts to step with at once.
@@ -82,7 +80,7 @@ class Policy:
     rate: float
     values: Floats
 
-    def index(self, lead: float) -> int:
+    def index_of(self, lead: float) -> int:
         """Return the index of a lead, or of the nearest one that has a state."""
         at = int((lead - self.lowest) * QUARTERS + 1e-6)
         return min(max(at, 0), len(self.drafts) - 1)

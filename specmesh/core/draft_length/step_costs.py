@@ -133,9 +133,8 @@ class StepCosts:
         if curve is None:
             return self._in_bucket(shorter, rows)
         if bucket not in self._dearer:
-            extra: list[float] = []
-            for width, seconds in curve.medians.items():
-                extra.append(seconds - self._in_bucket(shorter, width))
+            widths = curve.medians.items()
+            extra = [seconds - self._in_bucket(shorter, width) for width, seconds in widths]
             self._dearer[bucket] = median(extra)
         return max(self._in_bucket(shorter, rows) + self._dearer[bucket], 0.0)
 

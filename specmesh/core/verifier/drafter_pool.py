@@ -357,10 +357,8 @@ class DrafterPool:
 
     def _best(self, context: SessionContext, drafters: Sequence[RemoteDrafter]) -> RemoteDrafter:
         """Return the drafter with the best rate, of equal ones that with the fewest sessions."""
-        sessions: Counter[vev.DrafterId | None] = Counter()
-        for other in self._sessions.values():
-            if other is not context:
-                sessions[other.drafter] += 1
+        others = [other for other in self._sessions.values() if other is not context]
+        sessions = Counter(other.drafter for other in others)
 
         def merit(drafter: RemoteDrafter) -> tuple[float, int]:
             return self._rate(context, drafter), -sessions[drafter.id]

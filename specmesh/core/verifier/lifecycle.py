@@ -284,8 +284,7 @@ class SessionLifecycle:
         else:
             del self._paused[context.id]
             context.session.draft_length.interrupted()
-        fields: dict[str, object] = {"session": context.id, "paused": paused}
-        self.effects.append(vev.Noted("session_paused", fields, "debug"))
+        self._log("session_paused", context, "debug", paused=paused)
 
     def _end_paused(self, now: float) -> None:
         for number, until in list(self._paused.items()):
@@ -342,8 +341,7 @@ class SessionLifecycle:
     ) -> None:
         """Free a session's sequence, and send client and drafter the end."""
         if error is not None:
-            fields: dict[str, object] = {"session": context.id, "error": str(error)}
-            self.effects.append(vev.Noted("session_broke", fields, "warning"))
+            self._log("session_broke", context, "warning", error=str(error))
         if self.running.pop(context.id, None) is None:
             return
         self._paused.pop(context.id, None)
@@ -404,5 +402,7 @@ class SessionLifecycle:
     def _refuse(self, client: int, error: SpecmeshError) -> None:
         self.effects.append(vev.RequestRefused(client, error))
 
-    def _log(self, name: str, context: SessionContext, **fields: object) -> None:
-        self.effects.append(vev.Noted(name, {"session": context.id, **fields}))
+    def _log(
+        self, name: str, context: SessionContext, level: str = "info", **fields: object
+    ) -> None:
+        self.effects.append(vev.Noted(name, {"session": context.id, **fields}, level))

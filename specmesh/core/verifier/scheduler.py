@@ -170,14 +170,13 @@ class Scheduler:
         parts: list[tuple[int, ev.Prefill]] = []
         for key in order:
             plan = prompts[key]
-            ids = plan.ids[: self._next_cut(plan) if self._constant else budget]
+            most = budget
+            if self._constant and plan.stepwise:
+                most = len(plan.ids)
+            elif self._constant:
+                most = self._prefill_rows - plan.position % self._prefill_rows
+            ids = plan.ids[:most]
             if 0 < len(ids) <= budget:
                 parts.append((key, plan._replace(ids=ids)))
                 budget -= len(ids)
         return parts
-
-    def _next_cut(self, plan: ev.Prefill) -> int:
-        """Return how many ids the next part of a prompt has with a constant width."""
-        if plan.stepwise:
-            return len(plan.ids)
-        return self._prefill_rows - plan.position % self._prefill_rows

@@ -74,7 +74,7 @@ def reached(alpha, step, row, interval, round_trip):
     policy = solve(made)
 
     def decide(lead):
-        at = policy.index(lead)
+        at = policy.index_of(lead)
         then = policy.then[at]
         return policy.drafts[then], None if then == at else policy.lead_at(then)
 
@@ -194,7 +194,7 @@ def test_a_policy_waits_for_an_arrival(made):
 def test_a_longer_lead_has_no_lower_index(made):
     policy = solve(made)
     for lower, upper in pairwise((-1e9, -3.3, 0.0, 0.99, 1.0, 17.2, 1e9)):
-        assert policy.index(lower) <= policy.index(upper)
+        assert policy.index_of(lower) <= policy.index_of(upper)
 
 
 # --- events in virtual time
