@@ -1,5 +1,6 @@
 """What is known of one source of drafts at one number of sessions: gate, policy and probes."""
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from specmesh.core.draft_length.gate import SpeculationGate
@@ -48,11 +49,8 @@ class SharedSpeculations:
     """
 
     def __init__(self) -> None:
-        self._by_size: dict[int, Speculation] = {}
+        self._by_size = defaultdict[int, Speculation](Speculation)
 
     def of(self, sessions: int) -> Speculation:
         """Return the speculation while so many sessions share the steps."""
-        size = sessions.bit_length()
-        if size not in self._by_size:
-            self._by_size[size] = Speculation()
-        return self._by_size[size]
+        return self._by_size[sessions.bit_length()]
