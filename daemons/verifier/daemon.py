@@ -316,13 +316,19 @@ def _may_wait(effect: vev.Effect) -> bool:
 
 
 def _log_step(step: vev.Ran) -> None:
-    rounds = step.rounds
+    sessions: list[int] = []
+    drafts = 0
+    accepted = 0
+    for done in step.rounds:
+        sessions.append(done.session)
+        drafts += len(done.drafts)
+        accepted += done.accepted
     log.debug(
         "step",
-        sessions=[done.session for done in rounds],
+        sessions=sessions,
         rows=step.rows,
-        drafts=sum(len(done.drafts) for done in rounds),
-        accepted=sum(done.accepted for done in rounds),
+        drafts=drafts,
+        accepted=accepted,
         draft_n=list(step.draft_n),
         seconds=round(step.ended - step.started, 6),
     )

@@ -283,8 +283,12 @@ class Throughput:
 
     def per_second(self) -> float:
         """Return the tokens per second; 0 without steps."""
-        tokens = sum(tokens for tokens, _ in self._steps)
-        return ratio(tokens, sum(seconds for _, seconds in self._steps))
+        tokens = 0
+        seconds = 0.0
+        for step_tokens, step_seconds in self._steps:
+            tokens += step_tokens
+            seconds += step_seconds
+        return ratio(tokens, seconds)
 
 
 def ratio(count: int, of: float) -> float:

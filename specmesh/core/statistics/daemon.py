@@ -216,7 +216,10 @@ def _peers(
     peers: Mapping[vev.DrafterId, Json], measured: Mapping[vev.DrafterId, Json]
 ) -> list[Json]:
     """Return the rows of drafters: as attached, and as the core has measured them."""
-    return [peer | measured.get(identity, UNMEASURED) for identity, peer in peers.items()]
+    rows: list[Json] = []
+    for identity, peer in peers.items():
+        rows.append(peer | measured.get(identity, UNMEASURED))
+    return rows
 
 
 class DrafterStats(DaemonStats):

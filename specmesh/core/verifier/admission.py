@@ -132,9 +132,12 @@ class WaitingRequests:
         taken = Counter[Tenant]()
         for context in running:
             taken.update(parts_of(context.tenant))
-        fit = [each for each in self.openings if taken[each.tenant[:1]] < self._share]
-        if as_guest:
-            fit = [each for each in fit if is_short(each, GUEST_TOKENS[guests])]
+        fit: list[vev.Opening] = []
+        for opening in self.openings:
+            at_share = taken[opening.tenant[:1]] >= self._share
+            if at_share or (as_guest and not is_short(opening, GUEST_TOKENS[guests])):
+                continue
+            fit.append(opening)
         if not fit:
             return None
         opening = self._first(fit, taken)

@@ -241,10 +241,11 @@ class Clients:
 
     def pause(self, client: EventSink, *, paused: bool) -> Sequence[ClientsEffect]:
         """Let a client's session wait, or go on."""
-        entries = [entry for entry in self.requests.values() if entry.session]
-        return [
-            vev.ClientPaused(entry.number, paused) for entry in entries if entry.client is client
-        ]
+        events: list[ClientsEffect] = []
+        for entry in self.requests.values():
+            if entry.client is client and entry.session:
+                events.append(vev.ClientPaused(entry.number, paused))
+        return events
 
     def withdraw(self, owner: bytes, ref: int) -> Sequence[ClientsEffect]:
         """Forget the request that a drafter sent with `ref`, unless it has a session."""

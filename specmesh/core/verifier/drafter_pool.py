@@ -344,8 +344,11 @@ class DrafterPool:
     def _fitting(self, context: SessionContext) -> list[RemoteDrafter]:
         """Return the drafters that draft, and whose model has room for a session's text."""
         length = len(context.session.prefix)
-        drafting = [drafter for drafter in self._drafters.values() if not drafter.muted]
-        return [drafter for drafter in drafting if drafter.n_ctx > length]
+        fitting: list[RemoteDrafter] = []
+        for drafter in self._drafters.values():
+            if drafter.n_ctx > length and not drafter.muted:
+                fitting.append(drafter)
+        return fitting
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
         """Return the first drafter that was not measured of late, and is not being measured."""
@@ -357,8 +360,10 @@ class DrafterPool:
 
     def _best(self, context: SessionContext, drafters: Sequence[RemoteDrafter]) -> RemoteDrafter:
         """Return the drafter with the best rate, of equal ones that with the fewest sessions."""
-        others = [other for other in self._sessions.values() if other is not context]
-        sessions = Counter(other.drafter for other in others)
+        sessions: Counter[vev.DrafterId | None] = Counter()
+        for other in self._sessions.values():
+            if other is not context:
+                sessions[other.drafter] += 1
 
         def merit(drafter: RemoteDrafter) -> tuple[float, int]:
             return self._rate(context, drafter), -sessions[drafter.id]
