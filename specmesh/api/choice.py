@@ -1,7 +1,6 @@
 """One of the answers to a request: the daemon's events as the typed stream."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from specmesh.api.generation import Generation
