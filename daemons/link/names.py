@@ -7,7 +7,8 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from specmesh.core.names import LOCALHOST
 from specmesh.errors import ConfigError, NotThereYet
@@ -16,7 +17,8 @@ from specmesh.security.addresses import means_everywhere
 T = TypeVar("T")
 
 
-class LookedUp(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LookedUp:
     """The numbers of a host, the best first.
 
     trouble: why there are none.

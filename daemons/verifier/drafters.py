@@ -3,9 +3,9 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 import structlog
 
@@ -45,7 +45,8 @@ Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
-class DrafterPeer(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterPeer:
     """A drafter attached to this verifier.
 
     number: it was the so-manieth to attach.

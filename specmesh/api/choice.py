@@ -1,6 +1,7 @@
 """One of the answers to a request: the daemon's events as the typed stream."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from specmesh.api.generation import Generation
@@ -249,7 +250,7 @@ class Choice:
         report = end.report
         if "generated_tokens" in report:
             report = report | {"generated_tokens": self.generated}
-        return end._replace(reason=reason, report=report)
+        return replace(end, reason=reason, report=report)
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:

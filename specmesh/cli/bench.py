@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -326,7 +327,7 @@ def plan(
     def forecast(count: int, draft_n: int | None) -> Json:
         found = simulated(deployment, Workload(prompt_tokens, tokens, draft_n), count, alpha)
         advance()
-        return {name: value and round(value, 4) for name, value in found._asdict().items()}
+        return {name: value and round(value, 4) for name, value in asdict(found).items()}
 
     levels: list[Json] = []
     most: int | None = None

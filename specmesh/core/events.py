@@ -38,7 +38,8 @@ class Noted:
 # --- the verifier's session
 
 
-class Finish(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finish:
     """The session is over. error: of its own request, if that ended it."""
 
     reason: m.FinishReason
@@ -144,7 +145,8 @@ class SessionKey(NamedTuple):
     number: int
 
 
-class OpenSession(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
     """A verifier has opened a session.
 
     session: the verifier's number of it. n_vocab, end_ids: of that verifier.
@@ -169,20 +171,23 @@ class FrameReceived(NamedTuple):
     frame: m.Truth | m.Sync | m.Nack
 
 
-class CloseSession(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CloseSession:
     """A session is over. Its slot becomes free, and DraftingEnded is the last effect for it."""
 
     key: SessionKey
 
 
-class CompiledGrammar(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
     """The grammar of a session is compiled."""
 
     key: SessionKey
     constraint: Constraint
 
 
-class UpstreamChanged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UpstreamChanged:
     """A verifier's round trip in seconds, and whether the draft model can draft in its ids."""
 
     upstream: int
@@ -190,7 +195,8 @@ class UpstreamChanged(NamedTuple):
     speaks: bool
 
 
-class UseThreads(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class UseThreads:
     """CPU threads of the draft model from its next step on."""
 
     threads: int
@@ -244,7 +250,8 @@ class DraftedRows(NamedTuple):
     tokens: Sequence[Sequence[int]]
 
 
-class DraftingEnded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DraftingEnded:
     """Nothing follows for a session.
 
     draft_tokens, draft_seconds: drafts made for it, and the seconds that they took.

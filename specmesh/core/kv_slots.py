@@ -7,7 +7,7 @@ digests of them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
@@ -36,7 +36,8 @@ class KVSlot:
     length: int = 0
 
 
-class KVContents(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KVContents:
     """The ids that a sequence holds.
 
     prompt: so many were read as a prompt, in its parts; the ids behind them came by steps.
@@ -49,14 +50,16 @@ class KVContents(NamedTuple):
 NO_CONTENTS = KVContents((), 0)
 
 
-class KVCut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KVCut:
     """An order to keep the first `length` ids of a sequence."""
 
     seq: int
     length: int
 
 
-class KVCopy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KVCopy:
     """An order to begin an empty sequence with the first `length` ids of the sequence `source`."""
 
     seq: int
@@ -64,7 +67,8 @@ class KVCopy(NamedTuple):
     length: int
 
 
-class KVOffload(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KVOffload:
     """Leave to move a sequence to memory that costs no step anything, until it is used."""
 
     seq: int
@@ -73,7 +77,8 @@ class KVOffload(NamedTuple):
 KVOrder = KVCut | KVCopy | KVOffload
 
 
-class _Candidate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Candidate:
     """A sequence that a session could have.
 
     source: the sequence that holds the ids. reused: how many of them. lost: cached ids that go.

@@ -81,7 +81,8 @@ class Request:
         return self.id[:-20]
 
 
-class Started(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Started:
     """A session has begun."""
 
     session: int
@@ -107,7 +108,8 @@ class Tokens(NamedTuple):
     logprobs: tuple[Logprob | None, ...] = ()
 
 
-class Finished(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finished:
     """The text has ended.
 
     reason: a FinishReason, or another word of the verifier.
@@ -118,7 +120,8 @@ class Finished(NamedTuple):
     report: dict[str, object]
 
 
-class Failed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failed:
     """The request has failed."""
 
     error: SpecmeshError

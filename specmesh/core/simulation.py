@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 
@@ -44,7 +44,8 @@ Callback = Callable[[float], None]
 """An event that happens, at the time that it takes."""
 
 
-class Deployment(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
     """A verifier, its drafters and the network between them; times in seconds.
 
     costs: of steps. draft: of one draft. round_trip: between both sides.
@@ -64,7 +65,8 @@ class Deployment(NamedTuple):
     burden: float = 0.0
 
 
-class Workload(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Workload:
     """The request that every user makes again and again.
 
     prompt, tokens: of the text. draft_n: None adapts.
@@ -75,7 +77,8 @@ class Workload(NamedTuple):
     draft_n: int | None = None
 
 
-class Forecast(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Forecast:
     """The outcome while each user, on average, had one whole text after a warm-up.
 
     total: tokens per second of all users. slowest: of the slowest user.

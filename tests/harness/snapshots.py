@@ -1,5 +1,6 @@
 """Snapshots of the daemons after some work, as `/stats` answers them."""
 
+from dataclasses import replace
 from random import Random
 
 from fuzz.oracle import row
@@ -75,7 +76,7 @@ def verifier(sessions=1, drafters=1, ended=()):
     """Return a verifier's snapshot: sessions with one text, and some that ended for a reason."""
     stats = VerifierStats(0.0)
     for reason in ended:
-        stats.ended(ENDED._replace(reason=reason))
+        stats.ended(replace(ENDED, reason=reason))
     peers = {}
     for number in range(drafters):
         made = peer(f"mac:{number}")

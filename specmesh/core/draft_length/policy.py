@@ -17,6 +17,7 @@ drafting at all are members of this one family, so by its own estimates the poli
 than the target alone.
 """
 
+from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
@@ -62,7 +63,8 @@ class PolicyInputs(NamedTuple):
     alone: float
 
 
-class Policy(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
     """The best action at each lead, from `lowest` on in quarters of a draft.
 
     drafts: the best number of drafts to step with at once.
@@ -136,7 +138,8 @@ def _times(inputs: PolicyInputs) -> tuple[float, ...]:
     return (*inputs.steps, inputs.interval, inputs.restart, inputs.alone)
 
 
-class _Solution(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solution:
     """The best policy if time costs a given rate of tokens per second.
 
     values: (leads,) tokens that each lead is worth until the next rejection, less the cost of time.

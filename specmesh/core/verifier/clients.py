@@ -6,7 +6,7 @@ The core knows clients by numbers; here each number has its request and its sink
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import (
@@ -72,7 +72,8 @@ class SessionTraffic:
     over: bool = False
 
 
-class Encode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Encode:
     """Make ids of a prompt, and a constraint of its grammar, if its request still waits then.
 
     The result goes to `Clients.encoded`, an error to `Clients.refuse`.

@@ -56,20 +56,23 @@ class FromDrafter(NamedTuple):
     frame: m.Draft | m.DraftProbs | m.Nack
 
 
-class ClientLeft(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
     """A client has gone: its session is to end."""
 
     client: int
 
 
-class ClientPaused(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClientPaused:
     """A client reads nothing, so its session is to wait. Or it reads again."""
 
     client: int
     paused: bool
 
 
-class SessionPaused(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionPaused:
     """The client of a drafter reads nothing, or reads again."""
 
     drafter: DrafterId
@@ -77,14 +80,16 @@ class SessionPaused(NamedTuple):
     paused: bool
 
 
-class SessionClosed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
     """A drafter knows the end of a session, or wants no more of it."""
 
     drafter: DrafterId
     session: int
 
 
-class DrafterJoined(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DrafterJoined:
     """A drafter is attached. n_ctx: ids that its model holds. name: for people."""
 
     drafter: DrafterId
@@ -92,35 +97,40 @@ class DrafterJoined(NamedTuple):
     name: str = ""
 
 
-class DrafterLeft(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DrafterLeft:
     """A drafter has gone."""
 
     drafter: DrafterId
     may_return: bool
 
 
-class DrafterMuted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DrafterMuted:
     """A drafter reports that it drafts nothing here, or that it does again."""
 
     drafter: DrafterId
     muted: bool
 
 
-class RoundTrip(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
     """The seconds from a PING to its PONG."""
 
     drafter: DrafterId
     seconds: float
 
 
-class Solved(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Solved:
     """The policy of a session was solved."""
 
     session: int
     policy: Policy
 
 
-class ThreadsShared(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ThreadsShared:
     """CPU threads of the target: `alone`, and `beside` a drafter of its host that drafts.
 
     drafters: those of its host.
@@ -146,7 +156,8 @@ class Signal(Enum):
 # --- effects for clients and drafters
 
 
-class Began(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
     """The client has a session.
 
     opened: when the session was. adopted: it was there already.
@@ -165,7 +176,8 @@ class Began(NamedTuple):
     logprobs: tuple[Logprob | None, ...] = ()
 
 
-class SessionEnded(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
     """A session is over. Its drafter has DONE, and may add its own part of the report.
 
     error: that ended it. seconds: since it was opened.
@@ -199,7 +211,8 @@ class ToDrafter(NamedTuple):
     what: DrafterFrame
 
 
-class RequestRefused(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
     """A client gets no session, or no more of its session."""
 
     client: int
@@ -209,13 +222,15 @@ class RequestRefused(NamedTuple):
 # --- other effects
 
 
-class Forgotten(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Forgotten:
     """A session cannot be resumed any more."""
 
     session: int
 
 
-class Solve(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Solve:
     """A policy is to be solved, which takes milliseconds. old: the policy until then."""
 
     session: int
@@ -223,7 +238,8 @@ class Solve(NamedTuple):
     old: Policy | None
 
 
-class Ran(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
     """A step of the target is over.
 
     tokens: that clients are shown. rounds: of its sessions.

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import assert_never
 
@@ -204,7 +205,7 @@ class SessionLifecycle:
 
     def _repeat_end(self, context: SessionContext, end: vev.SessionEnded, now: float) -> None:
         """Send the end of a session once more; a drafter's client may lose it again."""
-        self.effects.append(vev.ToClient(context.client, end._replace(again=True)))
+        self.effects.append(vev.ToClient(context.client, replace(end, again=True)))
         if context.owner is None:
             self._forget(context)
             return

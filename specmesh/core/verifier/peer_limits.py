@@ -7,9 +7,9 @@ invalid frames again and again, is to be cut off.
 """
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
-from typing import NamedTuple
 
 from specmesh.errors import Busy
 
@@ -46,7 +46,8 @@ class FrameAction(Enum):
     CUT = auto()
 
 
-class Rate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rate:
     """How a bucket fills.
 
     per_second: amount for each second. burst: most that it holds.

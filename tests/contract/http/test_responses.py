@@ -1,6 +1,7 @@
 """/v1/responses: its body, and its answer as items and events."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -405,7 +406,7 @@ def stream(daemon: FakeDaemon, **options: Any) -> list[dict[str, Any]]:
     return events_of(respond(daemon, stream=True, **options).body.decode())
 
 
-STOPPED = (*EVENTS[:-1], DONE._replace(reason="stop"))
+STOPPED = (*EVENTS[:-1], replace(DONE, reason="stop"))
 
 
 def test_streamed_and_whole_are_the_same():

@@ -1,5 +1,7 @@
 """The drafter's core: the effects of each event and step."""
 
+from dataclasses import replace
+
 from harness.sessions import crc
 
 from specmesh.core import events as ev
@@ -74,7 +76,7 @@ def assert_waits(core):
 
 def test_a_step_is_in_the_ids_of_one_verifier():
     core = drafting()
-    core.handle(SPEAKS._replace(upstream=1), 0.0)
+    core.handle(replace(SPEAKS, upstream=1), 0.0)
     opened(core, 2)
     opened(core, 3, upstream=1)
     for upstream in (0, 1):
@@ -93,7 +95,7 @@ def test_nothing_is_done_where_no_drafts_are_asked_for():
         told(core, 1, (token,), after=known, draft_n=0)
         known = (*known, token)
         assert_waits(core)
-    core.handle(SPEAKS._replace(speaks=False), 0.0)
+    core.handle(replace(SPEAKS, speaks=False), 0.0)
     told(core, 1, (99,), after=known)
     assert_waits(core)
     core.handle(SPEAKS, 0.0)

@@ -2,6 +2,7 @@
 
 import functools
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -226,7 +227,7 @@ def simulated(alpha, round_trip, *, known=False):
     chance = random.Random(3)
     luck = [chance.random() < alpha for _ in range(1100)]
     policy = oracle(alpha, round_trip)
-    site = SITE._replace(round_trip=round_trip)
+    site = replace(SITE, round_trip=round_trip)
     texts = Workload(1, 1000, None)
     simulation = Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None)
     return simulation.run().total
