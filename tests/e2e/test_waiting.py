@@ -73,9 +73,9 @@ ABSENT = lines(f"""
 --config disk/verifier.toml | disk/verifier.toml
 --http 127.0.0.1:0 --api-key-file disk/api-keys | disk/api-keys
 --keys disk/keys | disk/keys
---keys empty | empty
+--keys empty | --keys empty
 """)
-"""Options and a word of the error: addresses, names, a disk, a mount point, an RPC server, files."""
+"""Options and words of the error: addresses, names, disks, mount points, an RPC server."""
 
 
 def refused(mesh: Mesh, case: str, *options: str) -> tuple[Done, str]:
@@ -117,7 +117,9 @@ WRONG = lines(f"""
 --http 127.0.0.1:0 --api-key-file keys/x | keys/x
 --keys . | --keys .
 """)
-"""Addresses of no form, a name beside models, a folder, no GGUF, a build without a GPU, files."""
+"""Addresses of no form, a name beside models, a folder, no GGUF, a build without a GPU, and files
+of settings or keys that are there and wrong.
+"""
 
 
 @pytest.mark.models
@@ -153,11 +155,12 @@ def test_a_name_of_the_port(mesh, names, role):
     assert daemon.event("ready")["http"] == where
 
 
-def mount(disk: Path, name: str, content: bytes) -> None:
+def mount(disk: Path, name: str, content: bytes, mode: int = 0o644) -> None:
     """Let a folder with a file come at once, as a disk does that is mounted."""
     away = disk.with_name("away")
     away.mkdir()
     (away / name).write_bytes(content)
+    (away / name).chmod(mode)
     away.rename(disk)
 
 
@@ -185,46 +188,43 @@ def test_a_chat_template_whose_disk_is_mounted_later(mesh):
     serves(daemon)
 
 
-def _keys_of_the_wire(disk):
-    KeyFolder(disk / "keys").new()
-
-
-def _keys_of_the_api(disk):
-    (disk / "api-keys").touch(0o600)
-    (disk / "api-keys").write_text("a key")
-
-
-FILES = [
-    ("--keys disk/keys", "disk/keys", _keys_of_the_wire),
-    ("--http 127.0.0.1:0 --api-key-file disk/api-keys", "disk/api-keys", _keys_of_the_api),
-]
-
-
-@pytest.mark.parametrize(("words", "named", "fill"), FILES)
 @fault("E8.100")
-def test_a_file_whose_disk_is_mounted_later(mesh, role, words, named, fill):
-    options = words.replace("disk", str(mesh.folder / "disk")).split()
-    daemon = getattr(mesh, role)("", *options, "--wait", ready=False)
-    waiting_for(daemon, named)
-    away = mesh.folder / "away"
-    away.mkdir()
-    fill(away)
-    away.rename(mesh.folder / "disk")
-    until(lambda: daemon.events("ready"), "it is ready")
+def test_a_file_of_api_keys_whose_disk_is_mounted_later(mesh, role):
+    file = mesh.folder / "disk" / "api-keys"
+    options = ("--http", "127.0.0.1:0", "--api-key-file", file, "--wait")
+    daemon = getattr(mesh, role)("", *options, ready=False)
+    waiting_for(daemon, "disk/api-keys")
+    mount(file.parent, file.name, b"a key", mode=0o600)
+    assert daemon.event("ready")["keys"] == 1
 
 
 @fault("E8.100")
-def test_settings_whose_disk_is_mounted_later(mesh):
+def test_keys_whose_disk_is_mounted_later(mesh, role):
+    keys = mesh.folder / "keys"
+    daemon = getattr(mesh, role)("", "--keys", keys, "--wait", ready=False)
+    waiting_for(daemon, "no key is there")
+    away = KeyFolder(mesh.folder / "away")
+    away.new()
+    away.path.rename(keys)
+    assert daemon.event("ready")["encrypted"]
+
+
+@pytest.mark.parametrize("managed", [False, True])
+@fault("E8.100")
+def test_settings_whose_disk_is_mounted_later(mesh, tmp_path, monkeypatch, managed):
     """Its API is not there before them: they name its socket."""
-    settings = mesh.folder / "disk" / "verifier.toml"
-    verifier = mesh.verifier("", "--config", settings, "--wait", ready=False)
-    until(lambda: "disk/verifier.toml" in str(verifier.events("waiting")), "it waits")
-    away = mesh.folder / "away"
-    away.mkdir()
-    (away / "verifier.toml").write_text('http = "127.0.0.1:0"\n')
-    away.rename(mesh.folder / "disk")
-    serves(verifier)
-    assert verifier.events("ready")[0]["http"] == "127.0.0.1:0"
+    file = mesh.folder / "disk" / "verifier.toml"
+    options = ["--config", file]
+    with Manager(tmp_path / "notify"):
+        if managed:
+            monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        else:
+            options.append("--wait")
+        verifier = mesh.verifier("", *options, ready=False)
+        assert "disk/verifier.toml" in verifier.event("waiting")["what"]
+        mount(file.parent, file.name, b'http = "127.0.0.1:0"')
+        serves(verifier)
+    assert verifier.event("ready")["http"] == "127.0.0.1:0"
 
 
 @pytest.mark.models
