@@ -261,8 +261,8 @@ def digest(path: Path) -> str:
     if not path.is_dir():
         return ""
     sums = list[str]()
-    for file in sorted(path.rglob("*.*")):
-        sums.append(f"{digest(file)}  {file.relative_to(path)}")
+    for part in sorted(path.rglob("*.*")):
+        sums.append(f"{digest(part)}  {part.relative_to(path)}")
     return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 

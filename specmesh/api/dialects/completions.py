@@ -115,7 +115,7 @@ class CompletionRenderer(OpenAiRenderer):
             "text_offset": [token.begin for token in tokens],
         }
 
-    def _scores(self, scored: Sequence[ScoredToken] | None) -> Json:
+    def _scores(self, scored: Sequence[ScoredToken] | None, /) -> Json:
         if scored is None:
             return {}
         return {"logprobs": list(map(scored_json, scored))}

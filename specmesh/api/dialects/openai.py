@@ -8,7 +8,17 @@ from specmesh.api.dialects.base import AnswerHead, Renderer
 from specmesh.api.error_body import error_body
 from specmesh.api.generation import Generation
 from specmesh.api.json_text import to_json
-from specmesh.api.stream import Event, NewTokens, ScoredToken, Text, Turn, Usage, whole_turn
+from specmesh.api.stream import (
+    Call,
+    Event,
+    NewTokens,
+    ScoredToken,
+    Text,
+    Thought,
+    Turn,
+    Usage,
+    whole_turn,
+)
 from specmesh.core.fields import Json
 from specmesh.core.requests import Finished, Started
 from specmesh.errors import SpecmeshError
@@ -85,7 +95,7 @@ class OpenAiRenderer(Renderer):
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> Json:
         """Return the log-probabilities of a choice's tokens."""
 
-    def _scores(self, _: Sequence[ScoredToken] | None) -> Json:
+    def _scores(self, _: Sequence[ScoredToken] | None, /) -> Json:
         """Return our fields with log-probabilities, if there are any."""
         return {}
 
@@ -148,8 +158,9 @@ class OpenAiRenderer(Renderer):
                     extra |= self._started_json(event)
                 case Finished():
                     extra |= finished_json(event)
-                case _ if event.tokens is not None:
-                    extra |= _tokens_json(event.tokens)
+                case Text() | Thought() | Call():
+                    if event.tokens is not None:
+                        extra |= _tokens_json(event.tokens)
         return extra
 
     def _started_json(self, event: Started) -> Json:

@@ -503,12 +503,16 @@ class VerifierSession:
             )
         if sampler.argmax:  # the rows after a rejected draft are never looked at
             return lambda i: int(logits[i].argmax())
+
+        def sampler_at(i: int) -> Sampler:
+            return sampler.after(ids, drafts[:i])
+
         rows = VerifiedRows(
             base=base,
             crc=self.prefix.crc,
             logits=logits,
             # All other strategies weigh a draft's proposal.
             offers=() if self._strategy is deterministic else self.remote.offers(drafts),
-            sampler=lambda i: sampler.after(ids, drafts[:i]),
+            sampler=sampler_at,
         )
         return self._strategy(rows)

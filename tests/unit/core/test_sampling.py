@@ -25,9 +25,8 @@ M64 = 2**64 - 1
 # Chi-square quantiles at 0.9999 by degrees of freedom: a right sampler fails once in 10,000 seeds.
 CHI_SQUARE = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 7: 29.88}
 
-small_rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(
-    lambda values: np.array(values, np.float32) / 4
-)
+quarters = st.lists(st.integers(-40, 40), min_size=1, max_size=24)
+small_rows = quarters.map(lambda values: np.array(values, np.float32) / 4)
 
 
 def wide(seed, size, kind):
@@ -48,7 +47,8 @@ def wide(seed, size, kind):
 
 
 kinds = st.sampled_from(["spread", "ties", "peaked", "impossible", "flat"])
-wide_rows = st.builds(wide, st.integers(0, 2**32), st.sampled_from([1000, 10_509, 20_001]), kinds)
+sizes = st.sampled_from([1000, 10_509, 20_001])
+wide_rows = st.builds(wide, st.integers(0, 2**32), sizes, kinds)
 seeds = st.integers(0, M64)
 positions = st.integers(0, 2**31)
 texts = st.lists(st.integers(0, 30), max_size=30)
@@ -170,7 +170,8 @@ def mix(value):
 
 @given(seeds, positions, st.integers(0, 2**31 - 1))
 def test_noise_is_the_documented_function(seed, position, token):
-    bits = mix(mix((seed + GOLDEN * (position + 1)) & M64) ^ (GOLDEN * (token + 1)) & M64)
+    place = mix((seed + GOLDEN * (position + 1)) & M64)
+    bits = mix(place ^ (GOLDEN * (token + 1)) & M64)
     expected = -math.log(-math.log(((bits >> 12) + 0.5) * 2.0**-52))
     [found] = gumbel(np.uint64(seed), position, np.array([token]))
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
