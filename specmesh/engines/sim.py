@@ -219,7 +219,7 @@ class SimDrafter(_SimEngine):
         if ask.sampler.argmax:  # as a device would choose it: this host computes no row
             return draft
         [logits] = _one_hot([draft], self.settings.n_vocab)
-        return ask.sampler.choose(logits, length)
+        return ask.sampler.choose(logits, length + ask.shift)
 
     def draft(self, crc: int, length: int, right: int) -> int:
         """Return the draft after `length` ids with this CRC; `right` is the target's token."""

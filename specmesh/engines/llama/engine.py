@@ -307,5 +307,6 @@ class LlamaDrafter(LlamaEngine):
             if ask.sampler is None:
                 tokens.append(None)
             else:
-                tokens.append(ask.sampler.choose(next(logits), lengths[ask.seq]))
+                position = lengths[ask.seq] + ask.shift
+                tokens.append(ask.sampler.choose(next(logits), position))
         return tokens

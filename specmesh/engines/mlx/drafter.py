@@ -42,7 +42,7 @@ class MlxDrafter(Unthreaded):
         self._sequences.check_append(ask.seq, ask.ids)
         memory = self._memories[ask.seq]
         try:
-            return memory.feed(ask.ids, ask.sampler)
+            return memory.feed(ask.ids, ask.sampler, ask.shift)
         finally:
             self._sequences.lengths[ask.seq] = memory.length
 

@@ -245,7 +245,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     learned = ev.Learned(TEXT, sync=True)
     assert receive(core, m.Sync(1, 0, 0, TEXT, 2)) == [(ONE, learned)]
 
-    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1)
+    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1, read=3)
     report.prefix_cache = PrefixCacheSection(0, 0, 0, 0)
     draft = m.Draft(1, 3, crc(*TEXT), (8,))
     rows = ev.DraftedRows({}, [[8]])
@@ -259,7 +259,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     rows = ev.DraftedRows({}, [[4]])
     assert core.finish(core.next_step(0.5), rows, 0.5, 0.75) == [(ONE, draft)]
 
-    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1)
+    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1, read=2)
     report.rounds = 1
     report.accepted = 1
     report.committed = 2
