@@ -15,7 +15,7 @@ from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.statistics.snapshot import PrefixCacheSection
+from specmesh.core.statistics.snapshot import PrefixCacheSection, WindowSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -284,7 +284,7 @@ class WorkReport:
     drafted: drafts made. rounds: of the verifiers. accepted: of this drafter's drafts.
     committed: ids by these rounds. prefix_cache: None if it has not changed.
     read: ids that the draft model read, its own drafts among them.
-    takeovers: windows that took over. held_up: rounds without drafts because one was read.
+    windows: counts since the start; None if the draft model reads none.
     """
 
     ended: float = 0.0
@@ -295,8 +295,7 @@ class WorkReport:
     accepted: int = 0
     committed: int = 0
     read: int = 0
-    takeovers: int = 0
-    held_up: int = 0
+    windows: WindowSection | None = None
     prefix_cache: PrefixCacheSection | None = None
 
 

@@ -19,6 +19,7 @@ KVReuse = Literal["copied", "cut", "whole"]
 - cut: any beginning, if the rest is cut off;
 - whole: nothing less than all of it.
 """
+ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
 MIN_REUSED_IDS = 16
 """Any two prompts may begin alike, and to compute fewer ids again takes one small step."""
 GUEST_IDS = 512

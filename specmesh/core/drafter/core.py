@@ -144,7 +144,8 @@ class DrafterCore:
 
     def _report(self, now: float) -> ev.WorkReport:
         report = self._work
-        report.takeovers, report.held_up = self.reader.take_counts()
+        if self.reader.windows.size:
+            report.windows = self.reader.snapshot()
         self._work = ev.WorkReport()
         if self._slots_changed:
             report.prefix_cache = self.slots.snapshot()

@@ -16,11 +16,10 @@ A drafter needs the last ids of a text, not all of them. With five texts of 5,50
 from dataclasses import dataclass
 from math import ceil
 
-from specmesh.core.kv_slots import KVSlot
+from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
+from specmesh.core.statistics.snapshot import WindowSection
 
-ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
-
-WINDOW = 2048
+WINDOW_IDS = 2048
 """Ids of a window by default; see above."""
 SPARES = 2
 """Sequences that windows are read again in, for all sessions.
@@ -133,12 +132,15 @@ class WindowReader:
         """Have an empty slot begin where a text of `length` ids is to be read from."""
         self.windows.begin(slot, length, whole=self._prefers_whole())
 
-    def take_counts(self) -> tuple[int, int]:
-        """Return `takeovers` and `held_up`, and begin to count anew."""
-        counts = self.takeovers, self.held_up
-        self.takeovers = 0
-        self.held_up = 0
-        return counts
+    def snapshot(self) -> WindowSection:
+        """Return the counts for `stats`."""
+        return WindowSection(
+            size=self.windows.size,
+            takeovers=self.takeovers,
+            held_up=self.held_up,
+            acceptance_whole=_rounded(self.acceptance(whole=True)),
+            acceptance_windows=_rounded(self.acceptance(whole=False)),
+        )
 
     # --- the size of a piece
 
@@ -193,3 +195,7 @@ class WindowReader:
         if of_whole is None or of_windows is None:
             return self._judged[True] <= self._judged[False]
         return of_whole > of_windows + WORTH
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 4)

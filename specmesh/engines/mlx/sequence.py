@@ -62,6 +62,13 @@ class MlxSequence:
         """Return True if every layer can be cut anywhere, however long the sequence is."""
         return not self._watched
 
+    @property
+    def is_endless(self) -> bool:
+        """Return True if no layer's memory grows with the sequence."""
+        return not any(
+            hasattr(cache, "offset") or hasattr(cache, "caches") for cache in self._caches
+        )
+
     def feed(self, ids: Sequence[int], sampler: Sampler | None, shift: int = 0) -> int | None:
         """Append ids; with a `sampler` return its choice after the last of them.
 
