@@ -10,7 +10,7 @@ import structlog
 
 from specmesh import paths
 from specmesh.config import ModelSettings
-from specmesh.core.drafter.window import SLACK, SPARES
+from specmesh.core.drafter.window import SPARES, slack
 from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
 from specmesh.models.files import located
 
@@ -100,7 +100,7 @@ def _draft_ctx(settings: ModelSettings) -> int | None:
     A window that grows needs some more, until the next one has been read.
     """
     if settings.ctx is None and settings.window:
-        return settings.window + settings.window // SLACK
+        return settings.window + slack(settings.window)
     return settings.ctx
 
 

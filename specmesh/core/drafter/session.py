@@ -236,7 +236,7 @@ class DrafterSession:
             return WindowNeed.TAKEOVER if read else None
         if self.n_truth >= windows.limit(slot):
             return WindowNeed.ANEW
-        return WindowNeed.SPARE if windows.is_due(slot) else None
+        return WindowNeed.SPARE if windows.is_due(slot, self.n_truth) else None
 
     def begin_anew(self) -> KVCut:
         """Empty the slot, for a new window."""
@@ -249,7 +249,7 @@ class DrafterSession:
     def begin_spare(self, spare: KVSlot) -> None:
         """Begin to read the next window in a spare sequence."""
         self.spare = spare
-        self._windows.begin(spare, self.n_truth, whole=False)
+        self._windows.begin_next(spare, self.n_truth)
 
     def take_over(self) -> None:
         """Go on in the spare sequence. The one before is the spare one then."""
@@ -417,12 +417,13 @@ class DrafterSession:
             if slot is not None and slot.end > length:
                 effects.append(_cut_to(slot, length))
         if self.spare is not None and not self.spare.length:
-            self._windows.begin(self.spare, length, whole=False)
+            self._windows.begin_next(self.spare, length)
         return effects
 
     def _count_round(self) -> None:
         """Note a round that had no drafts because a window was read."""
-        if self.draft_n and self._pieces and not self._made:
+        in_hand = len(self._ids) - self.n_truth
+        if self.draft_n and self._pieces and not self._made and not in_hand:
             self._reader.held_up += 1
         self._pieces = 0
         self._made = 0

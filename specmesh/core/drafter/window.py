@@ -16,6 +16,7 @@ A drafter needs the last ids of a text, not all of them. With five texts of 5,50
 from dataclasses import dataclass
 from math import ceil
 
+from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
 from specmesh.core.statistics.snapshot import WindowSection
 
@@ -26,7 +27,8 @@ SPARES = 2
 
 One is read while another one waits for the drafts of its session.
 """
-SLACK = 4  # a window that grows has this part of it in cells to spare, while the next one is read
+LEAST_SLACK = 2 * MAX_LEAD
+"""Cells that a window has to spare, at least, while the next one is read."""
 FIRST_PIECE = 16  # ids of a piece, while no piece was measured
 JUDGED = 200  # drafts after which the acceptance rate of a way to read counts
 WORTH = 0.02  # acceptance rate that reading a whole text must bring, for what it costs
@@ -59,12 +61,17 @@ class Windows:
         """Return the ids of the longest text that is read whole from its beginning."""
         if self.endless:
             return self.size
-        return self.n_ctx - self.size // SLACK
+        return self.n_ctx - min(slack(self.size), self.n_ctx // 2)
+
+    @property
+    def full(self) -> int:
+        """Return the ids after which the next window is read."""
+        return min(self.size, self.most)
 
     @property
     def back(self) -> int:
         """Return the ids that a new window begins with."""
-        return self.size if self.endless else self.size // 2
+        return self.size if self.endless else self.full // 2
 
     def leaves_choice(self, length: int) -> bool:
         """Return True if a text of `length` ids may be read whole or by a window."""
@@ -75,12 +82,17 @@ class Windows:
 
         whole: from its beginning, if it fits.
         """
-        slot.start = 0
-        slot.bos = 0
-        fits = length <= self.most
-        if self.size and not (fits and (whole or length <= self.size)):
-            slot.start = length - self.back
-            slot.bos = self.bos
+        fits = length <= self.most if whole else length <= self.full
+        if fits or not self.size:
+            slot.start = 0
+            slot.bos = 0
+        else:
+            self.begin_next(slot, length)
+
+    def begin_next(self, slot: KVSlot, length: int) -> None:
+        """Have an empty slot begin half a window before the end of a text of `length` ids."""
+        slot.start = max(length - self.back, 0)
+        slot.bos = self.bos if slot.start else 0
 
     def limit(self, slot: KVSlot) -> int:
         """Return the position in the text up to which a slot can be filled."""
@@ -95,7 +107,7 @@ class Windows:
         """
         if not self.size or self.endless:
             return not self.is_behind(slot, length)
-        fits = length <= self.limit(slot) - self.size // SLACK
+        fits = length <= slot.start + self.most
         return fits and not self.is_behind(slot, length)
 
     def is_behind(self, slot: KVSlot, length: int) -> bool:
@@ -103,12 +115,20 @@ class Windows:
         has_choice = slot.start > 0 or length > self.most
         return self.size > 0 and has_choice and length - slot.end > self.back
 
-    def is_due(self, slot: KVSlot) -> bool:
-        """Return True if the next window is to be read, ahead of need."""
+    def is_due(self, slot: KVSlot, length: int) -> bool:
+        """Return True if the next window is to be read, ahead of need.
+
+        length: ids of the text that are committed.
+        """
         if not self.size or self.endless:
             return False
-        most = self.most if slot.start == 0 else min(self.size, self.most)
-        return slot.length > most
+        most = self.full if slot.start else self.most
+        return length - slot.start > most
+
+
+def slack(size: int) -> int:
+    """Return the cells that a window of `size` ids has to spare, while the next one is read."""
+    return max(size // 4, LEAST_SLACK)
 
 
 class WindowReader:
