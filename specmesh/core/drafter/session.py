@@ -165,7 +165,7 @@ class DrafterSession:
         self._windows = self._reader.windows
         self._piece_is_next = False  # of the next window, else drafts
         self._pieces = 0  # of windows, since the last round
-        self._made = 0  # drafts, since the last round
+        self._draft_rows = 0  # since the last round
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)
         # One sampler does for every position.
@@ -423,10 +423,10 @@ class DrafterSession:
     def _count_round(self) -> None:
         """Note a round that had no drafts because a window was read."""
         in_hand = len(self._ids) - self.n_truth
-        if self.draft_n and self._pieces and not self._made and not in_hand:
+        if self.draft_n and self._pieces and not self._draft_rows and not in_hand:
             self._reader.held_up += 1
         self._pieces = 0
-        self._made = 0
+        self._draft_rows = 0
         self._piece_is_next = False
 
     def _forget_proposals(self, begin: int, end: int) -> None:
@@ -508,12 +508,13 @@ class DrafterSession:
             slot.length += appended
             return [_cut_to(slot, begin + agreed)] if agreed < appended else []
         slot.length += appended
+        if row.sampler is not None:
+            self._draft_rows += 1
+            self._piece_is_next = True
         if not tokens:
-            if row.sampler is not None and slot.length == len(self._ids):
-                self._limit = slot.length  # the model has no draft
+            if row.sampler is not None and slot.end == len(self._ids):
+                self._limit = slot.end  # the model has no draft
             return self._send(ended)
-        self._made += len(tokens)
-        self._piece_is_next = True
         self.draft_tokens += len(tokens)
         self.draft_seconds += ended - started
         interval = (ended - started) / len(tokens)
