@@ -12,7 +12,7 @@ from math import ceil, log
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.drafter.window import WindowReader, Windows
+from specmesh.core.drafter.window import Piece, WindowReader, Windows
 from specmesh.core.kv_slots import KVBegin, KVCut, KVSlot
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import DraftConstraint
@@ -232,7 +232,7 @@ class DrafterSession:
         if windows.is_behind(slot, self.n_truth):
             return WindowNeed.ANEW
         if self.spare is not None:
-            read = len(self._ids) - self.spare.end <= self._piece(self.spare)
+            read = len(self._ids) - self.spare.end <= self._piece(self.spare).ids
             return WindowNeed.TAKEOVER if read else None
         if self.n_truth >= windows.limit(slot):
             return WindowNeed.ANEW
@@ -259,8 +259,8 @@ class DrafterSession:
         self._reader.takeovers += 1
         self._set_limit()
 
-    def _piece(self, spare: KVSlot) -> int:
-        """Return the ids of the next piece of a window that is read in a spare sequence."""
+    def _piece(self, spare: KVSlot) -> Piece:
+        """Return the next piece of a window that is read in a spare sequence."""
         slot = self.slot
         assert slot is not None, "only a session with a slot has a spare one"
         length = len(self._ids)
@@ -291,7 +291,7 @@ class DrafterSession:
             return None
         drafts = len(self._ids) < self._limit
         spare = self.spare
-        if spare is not None and (self._piece_is_next or not drafts):
+        if spare is not None and (not drafts or self._prefers_piece(spare)):
             return self._plan_piece(spare) if room is None else None
         ids = self._ids
         begin = slot.end
@@ -312,9 +312,20 @@ class DrafterSession:
             sampler = self._sampler_at(end)
         return self._row(slot, end, sampler, draft_n)
 
+    def _prefers_piece(self, spare: KVSlot) -> bool:
+        """Return True if the next window is read on before more is drafted.
+
+        Drafts and pieces take turns, once the drafts are made that the next step wants, or where
+        the window would not be read in time.
+        """
+        if not self._piece_is_next:
+            return False
+        has_wanted = len(self._ids) >= self.n_truth + self.draft_n
+        return has_wanted or self._piece(spare).urgent
+
     def _plan_piece(self, spare: KVSlot) -> ev.DraftRow | None:
         """Return a row that reads on in the next window; None if all is read."""
-        end = min(spare.end + self._piece(spare), len(self._ids))
+        end = min(spare.end + self._piece(spare).ids, len(self._ids))
         if end <= spare.end:
             return None
         return self._row(spare, end)

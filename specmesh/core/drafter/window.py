@@ -15,6 +15,7 @@ A drafter needs the last ids of a text, not all of them. With five texts of 5,50
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
@@ -131,6 +132,16 @@ def slack(size: int) -> int:
     return max(size // 4, LEAST_SLACK)
 
 
+class Piece(NamedTuple):
+    """A piece of a window that is read between drafts.
+
+    ids: how many. urgent: it comes between drafts that the next step wants; else after them.
+    """
+
+    ids: int
+    urgent: bool
+
+
 class WindowReader:
     """The reading of windows, for all sessions of a draft model.
 
@@ -164,8 +175,8 @@ class WindowReader:
 
     # --- the size of a piece
 
-    def piece(self, rest: int, room: int, drafts: int, seconds: float) -> int:
-        """Return the ids of the next piece of a window.
+    def piece(self, rest: int, room: int, drafts: int, seconds: float) -> Piece:
+        """Return the next piece of a window.
 
         It takes no longer than `seconds`. But it is as large as it must be for the window to be
         read before the other one is full.
@@ -178,7 +189,8 @@ class WindowReader:
             in_time = int(seconds / self._id_seconds)
         pieces_left = max(room // max(drafts, 1), 1)
         needed = ceil(rest / pieces_left)
-        return min(max(in_time, needed, 1), self._chunk)
+        ids = min(max(in_time, needed, 1), self._chunk)
+        return Piece(ids, urgent=needed >= in_time)
 
     def read(self, ids: int, seconds: float) -> None:
         """Note a piece of so many ids, and its seconds."""

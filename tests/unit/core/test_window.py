@@ -104,25 +104,33 @@ def test_a_slot_of_an_earlier_text_is_read_on_in_if_that_is_less_work(slot, leng
 def test_a_piece_takes_no_longer_than_it_may():
     reader = WindowReader(WINDOWS, 128)
     reader.read(16, 0.016)
-    assert reader.piece(rest=1024, room=2000, drafts=1, seconds=0.005) == 5
+    assert reader.piece(rest=1024, room=2000, drafts=1, seconds=0.005).ids == 5
 
 
 def test_a_piece_is_as_large_as_the_room_demands():
     reader = WindowReader(WINDOWS, 128)
     reader.read(16, 1.6)
-    assert reader.piece(rest=1000, room=100, drafts=5, seconds=0.005) == 50
+    assert reader.piece(rest=1000, room=100, drafts=5, seconds=0.005).ids == 50
 
 
 @pytest.mark.parametrize("room", [0, -3, 1])
 def test_a_piece_is_a_whole_chunk_if_there_is_no_room(room):
     reader = WindowReader(WINDOWS, 128)
-    assert reader.piece(rest=1000, room=room, drafts=5, seconds=0.005) == 128
+    assert reader.piece(rest=1000, room=room, drafts=5, seconds=0.005).ids == 128
+
+
+@pytest.mark.parametrize(("room", "urgent"), [(2000, False), (1300, False), (1000, True)])
+def test_a_piece_is_urgent_if_later_would_be_too_late(room, urgent):
+    """With pieces of 5 ids 1,000 take 200; the text grows by 5 between two of them."""
+    reader = WindowReader(WINDOWS, 128)
+    reader.read(10, 0.01)
+    assert reader.piece(rest=1000, room=room, drafts=5, seconds=0.005).urgent is urgent
 
 
 def test_a_piece_is_never_empty():
     reader = WindowReader(WINDOWS, 128)
     reader.read(1, 1.0)
-    assert reader.piece(rest=100, room=5000, drafts=1, seconds=0.005) == 1
+    assert reader.piece(rest=100, room=5000, drafts=1, seconds=0.005).ids == 1
 
 
 @pytest.mark.parametrize("seconds_of_id", [1e-5, 1e-3, 1.0])
@@ -135,7 +143,7 @@ def test_a_window_is_read_before_the_other_is_full(seconds_of_id, drafts):
     room = 512 - 48
     while rest > 0:
         assert room > 0
-        rest -= reader.piece(rest=rest, room=room, drafts=drafts, seconds=1e-3)
+        rest -= reader.piece(rest=rest, room=room, drafts=drafts, seconds=1e-3).ids
         rest += drafts
         room -= drafts
         if rest <= drafts:
