@@ -220,12 +220,12 @@ class WindowReader:
     def _prefers_whole(self) -> bool:
         """Return True if a text that can be read either way is to be read whole.
 
-        Both ways are tried first.
+        Both ways are tried, windows first: they are read sooner.
         """
         of_whole = self.acceptance(whole=True)
         of_windows = self.acceptance(whole=False)
         if of_whole is None or of_windows is None:
-            return self._judged[True] <= self._judged[False]
+            return self._judged[True] < self._judged[False]
         return of_whole > of_windows + WORTH
 
 

@@ -178,9 +178,9 @@ def test_whole_texts_are_read_if_that_pays(whole, windows, start):
 
 def test_both_ways_are_tried():
     reader = WindowReader(WINDOWS, 128)
-    assert start_of(reader) == 0
-    reader.judge(KVSlot(0, 1), 3000, accepted=3, rejected=1)
     assert start_of(reader) == 1976
+    reader.judge(KVSlot(0, 1, 1976), 3000, accepted=3, rejected=1)
+    assert start_of(reader) == 0
 
 
 @pytest.mark.parametrize("length", [2048, MOST + 1])
