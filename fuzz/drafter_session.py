@@ -12,7 +12,7 @@ from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.session import DrafterSession, DraftLimits
-from specmesh.core.kv_slots import KVSlot
+from specmesh.core.kv_slots import KVCut, KVSlot
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -203,7 +203,7 @@ class _World:
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
-                case ev.Trim(length):
+                case KVCut(_, length):
                     self.memory.trim(length if self.can_trim else 0)
                     self.slot.length = len(self.memory.held)
                 case m.Nack(_, base, crc):

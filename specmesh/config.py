@@ -10,6 +10,7 @@ from specmesh.paths import check_there, read_text
 from specmesh.security.addresses import check_rpc, endpoint, is_loopback, may_be_host
 
 MAX_API_KEYS_BYTES = 64 * 1024
+MIN_WINDOW = 64  # tokens of the shortest window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,18 @@ def read_keys(path: Path) -> tuple[str, ...]:
     return tuple(keys)
 
 
+def parse_window(text: str) -> int | None:
+    """Return the size of `--window`: None for auto, 0 for full. Raises ConfigError."""
+    if text == "auto":
+        return None
+    if text == "full":
+        return 0
+    if re.fullmatch(r"[0-9]{1,9}", text) and int(text) >= MIN_WINDOW:
+        return int(text)
+    reason = f"--window {text!r} is no size of a window"
+    raise ConfigError(reason, f"write auto, full or a number from {MIN_WINDOW} on")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The engine, its model and their options.
@@ -89,6 +102,8 @@ class ModelSettings:
     engine: auto (drafters only), llama, mlx, ngram or sim.
     model: a GGUF file, a Hugging Face directory or hub id, or `bundled` for a drafter.
     ctx: ids per sequence. None: the default for the model.
+    window: ids of a longer text that a draft model reads. None: as many as are worth it. 0: it
+        drafts for no longer text.
     threads: CPU threads. None: one per core.
     gpu_layers: layers on GPUs. -1: all. None: all if there is a GPU.
     require_gpu: without a GPU nothing is loaded.
@@ -104,6 +119,7 @@ class ModelSettings:
     engine: str
     model: str | None
     ctx: int | None = None
+    window: int | None = None
     max_sessions: int = 8
     threads: int | None = None
     gpu_layers: int | None = 0
@@ -116,6 +132,9 @@ class ModelSettings:
     stretch: str | None = None
 
     def __post_init__(self) -> None:
+        if self.window and self.ctx is not None and self.ctx < self.window:
+            reason = f"--window {self.window} does not fit into --ctx {self.ctx}"
+            raise ConfigError(reason, "leave --ctx out")
         if self.stretch and self.engine != "llama":
             raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:

@@ -133,6 +133,7 @@ class Hello(Frame):
     """The first message of a drafter.
 
     host, cpu_threads: its machine, and the CPU threads that it uses; empty and 0 if unknown.
+    any_length: it drafts for texts of more ids than `n_ctx` too.
     """
 
     kind = Kind.HELLO
@@ -145,6 +146,7 @@ class Hello(Frame):
     n_ctx: int
     host: str = ""
     cpu_threads: int = 0
+    any_length: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

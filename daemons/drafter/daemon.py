@@ -20,7 +20,8 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.request_router import RequestRouter
 from specmesh.core.drafter.session import DraftLimits
-from specmesh.core.kv_slots import KVReuse, KVSlots
+from specmesh.core.drafter.window import WINDOW_IDS, Windows
+from specmesh.core.kv_slots import ANY_LENGTH, KVReuse, KVSlots
 from specmesh.core.requests import Failed, RequestState, target_of
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection
@@ -60,7 +61,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
-        limits = DraftLimits(info.n_ctx, info.n_batch, info.capabilities.batches)
+        windows = _windows(engine, settings.model.window)
+        limits = DraftLimits(info.n_ctx, info.n_batch, info.capabilities.batches, windows)
         core = DrafterCore(limits, _slots(engine, upstreams=len(routes)))
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
@@ -74,6 +76,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             speaking=speaking,
             core=self._core,
             lookups=NameLookups(self.mailbox.put),
+            windows=windows,
         )
         self._links = [UpstreamLink(route, number, shared) for number, route in enumerate(routes)]
         upstreams = [link.upstream for link in self._links]
@@ -224,7 +227,36 @@ def _slots(engine: DraftEngine, *, upstreams: int) -> KVSlots:
     info = engine.info
     capabilities = info.capabilities
     room = 0
-    if upstreams == 1:
+    if upstreams == 1 and capabilities.endless:
+        room = ANY_LENGTH
+    elif upstreams == 1:
         room = info.n_ctx * (info.max_sessions if capabilities.reuse == "copied" else 1)
     reuse: KVReuse = "whole" if capabilities.reuse == "whole" else "cut"
-    return KVSlots(info.max_sessions, reuse, room, offloads=capabilities.offloads)
+    return KVSlots(
+        info.max_sessions,
+        reuse,
+        room,
+        offloads=capabilities.offloads,
+        guests=info.guests,
+        n_ctx=info.n_ctx,
+    )
+
+
+def _windows(engine: DraftEngine, size: int | None) -> Windows:
+    """Return the windows that a draft model reads.
+
+    size: of the settings. A model that reads texts at no cost has none.
+    """
+    info = engine.info
+    capabilities = info.capabilities
+    if size is None:
+        size = WINDOW_IDS
+    if capabilities.endless and capabilities.trimming == "removal":
+        size = 0
+    return Windows(
+        n_ctx=info.n_ctx,
+        size=min(size, info.n_ctx),
+        bos=0 if info.bos is None else 1,
+        endless=capabilities.endless,
+        spares=info.guests,
+    )

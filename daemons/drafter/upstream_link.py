@@ -14,7 +14,9 @@ from specmesh.api.backend import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.drafter.upstream import Upstream
+from specmesh.core.drafter.window import Windows
 from specmesh.core.fields import Json
+from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.liveness import Greeting, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import Reply, error_of
@@ -48,7 +50,7 @@ class SharedParts:
 
     name: of the drafter. cores: its share of the host's. core: the way into its core.
     speaking: the draft engine in the ids of each verifier, by place, once there is one.
-    lookups: of the names of verifiers' hosts.
+    lookups: of the names of verifiers' hosts. windows: of texts, that the draft model reads.
     """
 
     name: str
@@ -59,6 +61,7 @@ class SharedParts:
     speaking: dict[int, DraftEngine]
     core: CoreLoop
     lookups: NameLookups
+    windows: Windows
 
 
 class UpstreamLink:
@@ -77,8 +80,10 @@ class UpstreamLink:
             cores=shared.cores,
             ask=self.dealer.send,
             prepare=self._grammars.prepare,
+            any_length=shared.windows.any_length,
         )
-        self.upstream = Upstream(route.address, number, shared.stats, engine.info.n_ctx)
+        n_ctx = ANY_LENGTH if shared.windows.any_length else engine.info.n_ctx
+        self.upstream = Upstream(route.address, number, shared.stats, n_ctx)
         self._lookups = shared.lookups
         self._name = shared.name
         self._number = number

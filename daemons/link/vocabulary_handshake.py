@@ -39,12 +39,15 @@ class VocabularyHandshake:
         cores: ThreadShare,
         ask: Callable[[Vocab], object],
         prepare: Callable[[Vocabulary], object],
+        any_length: bool = False,
     ) -> None:
         """Begin without a verifier.
 
         address: of the verifier. cores: the drafter's. ask: sends a VOCAB.
         prepare: makes what takes long in a vocabulary, on the thread, before it is known.
+        any_length: no text is too long for drafts.
         """
+        self._any_length = any_length
         self._own = engine
         self._address = address
         self._cores = cores
@@ -89,6 +92,7 @@ class VocabularyHandshake:
             n_ctx=info.n_ctx,
             host=self._cores.host,
             cpu_threads=self._cores.share(1),
+            any_length=self._any_length,
         )
 
     def welcomed(self, welcome: Welcome, now: float) -> None:

@@ -13,6 +13,7 @@ from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.events import Rows, Step
 from specmesh.core.fields import Json
+from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
@@ -274,11 +275,12 @@ class Drafters:
         self._send_welcome(identity, hello)
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        if hello.n_ctx < self._info.n_ctx:
-            remedy = f"give it --ctx {self._info.n_ctx}"
+        n_ctx = ANY_LENGTH if hello.any_length else hello.n_ctx
+        if n_ctx < self._info.n_ctx:
+            remedy = f"give it --window auto, or --ctx {self._info.n_ctx}"
             meaning = f"texts of more tokens get no drafts from it: {remedy}"
-            log.warning("drafter_context_is_smaller", n_ctx=hello.n_ctx, meaning=meaning)
-        self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)
+            log.warning("drafter_context_is_smaller", n_ctx=n_ctx, meaning=meaning)
+        self._core.put(vev.DrafterJoined(identity, n_ctx, hello.drafter), now)
 
     def _send_welcome(self, identity: bytes, hello: m.Hello) -> None:
         """Send WELCOME.

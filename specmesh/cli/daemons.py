@@ -27,6 +27,7 @@ from specmesh.config import (
     Port,
     VerifierSettings,
     parse_port,
+    parse_window,
     with_keys,
 )
 from specmesh.core.fields import Json
@@ -57,6 +58,7 @@ class DaemonOptions(TypedDict):
     engine: str
     wait: bool
     bind: NotRequired[str]
+    window: NotRequired[str]
 
 
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).")
@@ -234,6 +236,13 @@ def verifier(**values: Unpack[DaemonOptions]) -> None:
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, "
     "or `bundled`.",
 )
+@option(
+    "--window",
+    str,
+    "auto|N|full",
+    "Number of tokens to read of a text that is longer than --ctx; full: draft for no longer text.",
+    "auto",
+)
 @_daemon_options
 def drafter(**values: Unpack[DaemonOptions]) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
@@ -248,6 +257,7 @@ def _run(role: str, values: DaemonOptions) -> None:
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
     if port is not None and not wait:
         port = with_keys(port)
+    window = parse_window(values.get("window", "auto"))
     path = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(path):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
@@ -261,6 +271,7 @@ def _run(role: str, values: DaemonOptions) -> None:
             "socket": path,
             "port": port,
             "wait": wait,
+            "window": window,
         }
         given["model"] = _settings(ModelSettings, given)
         # Not imported earlier: errors of the settings shall be shown at once.

@@ -52,7 +52,8 @@ _DRAFTER_ROWS = {
     "{sessions.interrupted} interrupted, {sessions.opened} opened so far",
     "drafting": "{draft_interval_ms} ms per draft",
     "totals": "{totals.draft_tokens:token} drafted, {totals.accepted} accepted, "
-    "{totals.committed} committed",
+    "{totals.committed} committed, {totals.read} read",
+    "window": "{window.size:token}, {window.takeovers} read ahead, {window.held_up:round} held up",
 }
 _PEER = (
     "{drafter} ({engine} {model}), drafts for {sessions:session}, round trip {round_trip_ms.p50} ms"

@@ -15,7 +15,7 @@ from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.statistics.snapshot import PrefixCacheSection
+from specmesh.core.statistics.snapshot import PrefixCacheSection, WindowSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -130,7 +130,7 @@ class Learned(NamedTuple):
     sync: bool = False
 
 
-DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned | Trim
+DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned | KVCut
 
 # --- the drafter
 
@@ -208,17 +208,28 @@ CoreEvent = (
 
 
 class DraftRow(NamedTuple):
-    """Append `ids` at `position` of a sequence.
+    """Append `ids` of a text to a sequence.
 
     With a sampler, then draft at most `draft_n` ids, one after the other.
+
+    position: cells that the sequence fills before.
+    text_position: position of the first of the ids in the text.
+    bos: 1 if the model's BOS is appended before them, else 0.
     """
 
     key: SessionKey
     seq: int
     position: int
+    text_position: int
     ids: tuple[int, ...]
     sampler: Sampler | None
     draft_n: int = 1
+    bos: int = 0
+
+    @property
+    def shift(self) -> int:
+        """Return the position in the text of the sequence's first cell, as far as that goes."""
+        return self.text_position - self.position - self.bos
 
 
 class DraftStep(NamedTuple):
@@ -242,7 +253,7 @@ class DraftStep(NamedTuple):
 class DraftedRows(NamedTuple):
     """What a step brought.
 
-    held: ids left in each sequence that was cut: fewer if its memory cannot go back so far.
+    held: cells left in each sequence that was cut: fewer if its memory cannot go back so far.
     tokens: the drafts of each row: fewer than asked for if the model has no more.
     """
 
@@ -272,6 +283,8 @@ class WorkReport:
     ended: when the last step did. seconds: of all steps; draft_seconds: of those that drafted.
     drafted: drafts made. rounds: of the verifiers. accepted: of this drafter's drafts.
     committed: ids by these rounds. prefix_cache: None if it has not changed.
+    read: ids that the draft model read, its own drafts among them.
+    windows: counts since the start; None if the draft model reads none.
     """
 
     ended: float = 0.0
@@ -281,6 +294,8 @@ class WorkReport:
     rounds: int = 0
     accepted: int = 0
     committed: int = 0
+    read: int = 0
+    windows: WindowSection | None = None
     prefix_cache: PrefixCacheSection | None = None
 
 

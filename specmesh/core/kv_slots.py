@@ -5,8 +5,8 @@ turn of a chat, or the same system prompt, then costs its new ids only. Ids are 
 digests of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specmesh.core.prefix import common_length
@@ -19,6 +19,7 @@ KVReuse = Literal["copied", "cut", "whole"]
 - cut: any beginning, if the rest is cut off;
 - whole: nothing less than all of it.
 """
+ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
 MIN_REUSED_IDS = 16
 """Any two prompts may begin alike, and to compute fewer ids again takes one small step."""
 GUEST_IDS = 512
@@ -29,22 +30,55 @@ GUEST_IDS = 512
 class KVSlot:
     """A sequence that a session has.
 
-    length: ids that it holds, once the orders given so far are carried out.
+    It holds its text from the beginning, or a window of it (`core.drafter.window`).
+
+    length: cells that it fills, once the orders given so far are carried out.
+    start: position in the text of the window's first id; 0 if it holds the text's beginning.
+    bos: cells before that id, which hold the BOS of the model; 0 or 1.
     """
 
     seq: int
     length: int = 0
+    start: int = 0
+    bos: int = 0
+
+    @property
+    def end(self) -> int:
+        """Return the position in the text after the last id that it holds."""
+        return self.start + max(self.length - self.bos, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class KVBegin:
+    """The place in its text at which a sequence begins.
+
+    start, bos: as in KVSlot. crc: CRC of the ids before `start`.
+    """
+
+    start: int = 0
+    bos: int = 0
+    crc: int = 0
+
+
+TEXT_BEGIN = KVBegin()
 
 
 @dataclass(frozen=True, slots=True)
 class KVContents:
     """The ids that a sequence holds.
 
+    ids: from the beginning of the text, or of a window of it, on.
     prompt: so many were read as a prompt, in its parts; the ids behind them came by steps.
     """
 
     ids: Sequence[int]
     prompt: int
+    begin: KVBegin = TEXT_BEGIN
+
+    @property
+    def cells(self) -> int:
+        """Return the cells that they fill."""
+        return len(self.ids) + self.begin.bos if self.ids else 0
 
 
 NO_CONTENTS = KVContents((), 0)
@@ -52,7 +86,7 @@ NO_CONTENTS = KVContents((), 0)
 
 @dataclass(frozen=True, slots=True)
 class KVCut:
-    """An order to keep the first `length` ids of a sequence."""
+    """An order to keep the first `length` cells of a sequence."""
 
     seq: int
     length: int
@@ -77,22 +111,51 @@ class KVOffload:
 KVOrder = KVCut | KVCopy | KVOffload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
     """A sequence that a session could have.
 
     source: the sequence that holds the ids. reused: how many of them. lost: cached ids that go.
+    begin: the place in the text of the first of them.
     """
 
     seq: int
     source: int
     reused: int
     lost: int
+    begin: KVBegin = TEXT_BEGIN
+
+    @property
+    def cells(self) -> int:
+        """Return the cells that the reused ids fill."""
+        return self.reused + self.begin.bos if self.reused else 0
 
     @property
     def gain(self) -> int:
         """Return the ids that are cached more with this choice than without a cache."""
         return self.reused - self.lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """The text that a session begins with, without its last id.
+
+    prompt, crc_at: as in `KVSlots.acquire`.
+    """
+
+    ids: Sequence[int]
+    prompt: int
+    crc_at: Callable[[int], int] | None
+
+    def after(self, begin: KVBegin) -> Sequence[int]:
+        """Return the ids from a place on; none if the text is another one before it."""
+        if not begin.start:
+            return self.ids
+        if self.crc_at is None or begin.start >= len(self.ids):
+            return ()
+        if self.crc_at(begin.start) != begin.crc:
+            return ()
+        return self.ids[begin.start :]
 
 
 class KVSlots:
@@ -155,6 +218,11 @@ class KVSlots:
         """Return True if a sequence is free."""
         return bool(self._free)
 
+    @property
+    def free(self) -> int:
+        """Return the number of sequences that no session has."""
+        return len(self._free)
+
     def snapshot(self) -> PrefixCacheSection:
         """Return the prefix cache's counts."""
         kept = [len(contents.ids) for contents in self._free.values() if contents.ids]
@@ -169,6 +237,7 @@ class KVSlots:
         others: Iterable[tuple[int, KVContents]] = (),
         *,
         cached: bool = True,
+        crc_at: Callable[[int], int] | None = None,
     ) -> KVSlot:
         """Return the slot of a session that begins with these ids; a sequence must be free.
 
@@ -177,13 +246,15 @@ class KVSlots:
         prompt: so many ids are to be read as a prompt.
         others: the sequences of other sessions, with the ids that they hold for certain.
         cached: cached ids may be reused.
+        crc_at: returns the CRC of the first ids, by their number; needed to reuse windows.
         """
         if self._began or not self._taken:
             self._began.append(ids)
         victim = self._victim()
-        best = _Candidate(victim, victim, reused=0, lost=len(self._free[victim].ids))
+        best = _Candidate(seq=victim, source=victim, reused=0, lost=len(self._free[victim].ids))
         if cached:
-            for candidate in self._candidates(ids[:-1], prompt, others, victim):
+            before = _Text(ids[:-1], prompt, crc_at)
+            for candidate in self._candidates(before, others, victim):
                 if candidate.gain > best.gain:
                     best = candidate
         if best.reused:
@@ -200,24 +271,29 @@ class KVSlots:
 
     def _candidates(
         self,
-        before: Sequence[int],
-        prompt: int,
+        text: _Text,
         others: Iterable[tuple[int, KVContents]],
         victim: int,
     ) -> Iterator[_Candidate]:
-        """Yield the sequences that a session on the ids `before` could begin with."""
+        """Yield the sequences that a session on this text could begin with."""
         usable: dict[int, int] = {}
         for seq, contents in self._free.items():
-            count = self._usable(contents, before, prompt)
+            count = self._usable(contents, text)
             usable[seq] = count
             if count:
-                yield _Candidate(seq, seq, reused=count, lost=len(contents.ids) - count)
+                yield _Candidate(
+                    seq=seq,
+                    source=seq,
+                    reused=count,
+                    lost=len(contents.ids) - count,
+                    begin=contents.begin,
+                )
         if self._reuse != "copied":
             return
         source = victim
         most = 0
         for seq, contents in others:
-            count = self._usable(contents, before, prompt)
+            count = self._usable(contents, text)
             if count > most:
                 source = seq
                 most = count
@@ -227,11 +303,15 @@ class KVSlots:
                 source = seq
                 most = count
         if most:
-            yield _Candidate(victim, source, reused=most, lost=len(self._free[victim].ids))
+            lost = len(self._free[victim].ids)
+            yield _Candidate(seq=victim, source=source, reused=most, lost=lost)
 
-    def _usable(self, contents: KVContents, before: Sequence[int], prompt: int) -> int:
+    def _usable(self, contents: KVContents, text: _Text) -> int:
         """Return how many ids of a sequence a session can begin with, if that pays."""
-        count = common_length(contents.ids, before)
+        count = common_length(contents.ids, text.after(contents.begin))
+        if contents.begin.start and 2 * count < len(contents.ids):
+            return 0  # the window would be short
+        prompt = text.prompt
         same_parts = contents.prompt == prompt <= count
         if self._part is not None and not same_parts:
             # Only whole parts of a prompt are read in the same way.
@@ -251,10 +331,11 @@ class KVSlots:
             self._free[source] = self._free.pop(source)  # used just now
         del self._free[chosen.seq]
         if chosen.lost:
-            self._orders.append(KVCut(chosen.seq, chosen.reused if in_place else 0))
+            self._orders.append(KVCut(chosen.seq, chosen.cells if in_place else 0))
         if not in_place:
             self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
-        slot = KVSlot(chosen.seq, chosen.reused)
+        begin = chosen.begin
+        slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
         self._taken[slot.seq] = slot
         return slot
 
@@ -297,19 +378,22 @@ class KVSlots:
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
-        """Order that a sequence keeps its first `length` ids."""
+        """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
 
     def relocated(self, seq: int, length: int) -> bool:
-        """Note that a sequence holds at most `length` ids; return True if no session has it."""
+        """Note that a sequence holds at most `length` cells; return True if no session has it."""
         slot = self._taken.get(seq)
         if slot is not None:
             slot.length = min(slot.length, length)
             return False
         contents = self._free[seq]
-        if length < len(contents.ids):
-            prompt = min(contents.prompt, length)
-            self._free[seq] = KVContents(contents.ids[:length], prompt)
+        if length < contents.cells:
+            kept = contents.ids[: max(length - contents.begin.bos, 0)]
+            self._free[seq] = NO_CONTENTS
+            if kept:
+                prompt = min(contents.prompt, len(kept))
+                self._free[seq] = replace(contents, ids=kept, prompt=prompt)
         return True
 
     def orders(self) -> tuple[KVOrder, ...]:

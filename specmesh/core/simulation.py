@@ -337,7 +337,7 @@ class Simulation:
         """Return the drafts of a row."""
         if row.sampler is None:
             return []
-        end = row.position + len(row.ids)
+        end = row.text_position + len(row.ids)
         positions = range(end, end + row.draft_n)
         return [RIGHT if self._right(position) else WRONG for position in positions]
 

@@ -69,6 +69,7 @@ class Capabilities:
         spans.
     batches: drafts for several sequences take less time in one call than one after the other.
     offloads: steps pay for the ids that all sequences hold, and `offload` moves idle ones away.
+    endless: a sequence may have any number of ids, as the memory of each is the same for all.
     """
 
     trimming: Trimming = "removal"
@@ -76,6 +77,7 @@ class Capabilities:
     width: int | None = None
     batches: bool = False
     offloads: bool = False
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,9 @@ class EngineInfo:
     n_batch: most rows of one step, over all spans.
     n_outputs: most rows with logits of one step. None: `n_batch`.
     max_sessions: sequences of full length.
-    guests: further sequences, for texts of GUEST_IDS cells.
+    guests: further sequences, for texts of GUEST_IDS cells; those of a draft model are its spare
+        ones, for windows.
+    bos: id that the model's texts begin with; None if they begin with none.
     threads: CPU threads of a step; 0 on a GPU or without a model. `use_threads` changes them.
     backend: the device in words ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
     """
@@ -100,6 +104,7 @@ class EngineInfo:
     n_outputs: int | None = None
     threads: int = 0
     guests: int = 0
+    bos: int | None = None
 
     def named(self) -> dict[str, object]:
         """Return the part that stats and the log show."""
@@ -189,11 +194,13 @@ class Ask:
     seq: the sequence.
     ids: new ids of the sequence, to be decoded first.
     sampler: chooses the draft of the id that follows. None: nothing is drafted.
+    shift: position in the text of the sequence's first id. A sampler wants positions in the text.
     """
 
     seq: int
     ids: tuple[int, ...]
     sampler: Sampler | None
+    shift: int = 0
 
 
 class DraftEngine(Engine, Protocol):

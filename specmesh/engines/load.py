@@ -10,7 +10,8 @@ import structlog
 
 from specmesh import paths
 from specmesh.config import ModelSettings
-from specmesh.engines.base import DEFAULT_CTX, DraftEngine, Progress, VerifyEngine
+from specmesh.core.drafter.window import SPARES, slack
+from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
 from specmesh.models.files import located
 
 log = structlog.get_logger("specmesh")
@@ -68,28 +69,39 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         log.info("engine_chosen", engine=engine)
     if model == BUNDLED:
         model = paths.bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
-    settings = replace(settings, engine=engine, model=model)
+    settings = replace(settings, engine=engine, model=model, ctx=_draft_ctx(settings))
+    spares = SPARES if settings.window != 0 else 0
     match engine:
         case "mlx":
             from specmesh.engines.mlx.drafter import MlxDrafter
 
-            return MlxDrafter(settings)
+            return MlxDrafter(settings, spares=spares)
         case "llama" if settings.stretch:
             from specmesh.engines.stretched import StretchedDrafter
 
-            return StretchedDrafter(settings, progress)
+            return StretchedDrafter(settings, progress, guests=spares)
         case "llama":
             from specmesh.engines.llama.engine import LlamaDrafter
 
-            return LlamaDrafter(settings, progress)
+            return LlamaDrafter(settings, progress, guests=spares)
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
-            return NgramDrafter(settings.ctx or DEFAULT_CTX, settings.max_sessions)
+            return NgramDrafter(settings.max_sessions)
         case _:  # sim
             from specmesh.engines.sim import SimDrafter, SimSettings
 
-            return SimDrafter(SimSettings.parse(settings.model or ""))
+            return SimDrafter(SimSettings.parse(settings.model or ""), guests=spares)
+
+
+def _draft_ctx(settings: ModelSettings) -> int | None:
+    """Return the cells of a draft model's sequence, by the settings.
+
+    A window that grows needs some more, until the next one has been read.
+    """
+    if settings.ctx is None and settings.window:
+        return settings.window + slack(settings.window)
+    return settings.ctx
 
 
 def choose_engine(model: str | None) -> str:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from specmesh.engines.base import ANY_ID, Ask, Capabilities, EngineInfo, Sequences, Unthreaded
 
+CALL_IDS = 4096  # most ids of a call
+FIRST_IDS = 4096  # ids of a sequence that there is room for from the start
 _SIZES = (4, 3, 2)  # lengths of the suffixes that are tried
 
 
@@ -20,17 +22,17 @@ class NgramDrafter(Unthreaded):
 
     vocabulary = None
 
-    def __init__(self, n_ctx: int, max_sessions: int) -> None:
+    def __init__(self, max_sessions: int) -> None:
         self.info = EngineInfo(
             model=f"ngram-{_SIZES[0]}",
-            n_ctx=n_ctx,
-            n_batch=n_ctx,
+            n_ctx=ANY_ID - 1,
+            n_batch=CALL_IDS,
             max_sessions=max_sessions,
             backend="prompt lookup",
-            capabilities=Capabilities(reuse="cut"),
+            capabilities=Capabilities(reuse="cut", endless=True),
         )
-        self._sequences = Sequences(max_sessions, n_ctx, ANY_ID, n_ctx)
-        self._ids = np.zeros((max_sessions, n_ctx), np.int32)
+        self._sequences = Sequences(max_sessions, self.info.n_ctx, ANY_ID, CALL_IDS)
+        self._ids = [np.zeros(FIRST_IDS, np.int32) for _ in range(max_sessions)]
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         return [self._draft(ask) for ask in asks]
@@ -39,10 +41,11 @@ class NgramDrafter(Unthreaded):
         held = self._sequences.check_append(ask.seq, ask.ids)
         end = held + len(ask.ids)
         self._sequences.lengths[ask.seq] = end
-        self._ids[ask.seq, held:end] = ask.ids
+        self._grow(ask.seq, end)
+        self._ids[ask.seq][held:end] = ask.ids
         if ask.sampler is None:
             return None
-        ids = self._ids[ask.seq, :end]
+        ids = self._ids[ask.seq][:end]
         for size in _SIZES:
             if size < end:
                 begins = _earlier_begins(ids, size)
@@ -50,8 +53,19 @@ class NgramDrafter(Unthreaded):
                     return int(ids[begins[-1] + size])
         return None
 
+    def _grow(self, seq: int, end: int) -> None:
+        """Make room for so many ids of a sequence: twice as many as it had, at least."""
+        room = len(self._ids[seq])
+        if end > room:
+            grown = np.zeros(max(end, 2 * room), np.int32)
+            grown[:room] = self._ids[seq]
+            self._ids[seq] = grown
+
     def trim(self, seq: int, length: int) -> int:
-        return self._sequences.trim(seq, length)
+        kept = self._sequences.trim(seq, length)
+        if not kept:
+            self._ids[seq] = np.zeros(FIRST_IDS, np.int32)
+        return kept
 
 
 def _earlier_begins(ids: NDArray[np.int32], size: int) -> NDArray[np.intp]:

@@ -38,7 +38,7 @@ class RemappedDrafter:
         sampler = None
         if ask.sampler is not None:
             sampler = _Translating(ask.sampler, self._remap)
-        return Ask(ask.seq, self._remap.to_draft(ids), sampler)
+        return Ask(ask.seq, self._remap.to_draft(ids), sampler, ask.shift)
 
     def trim(self, seq: int, length: int) -> int:
         return self._engine.trim(seq, length)

@@ -51,6 +51,7 @@ class SimSettings:
     alpha: probability that a draft is right, decided by a hash of the prefix.
     alphas: if given, each of them holds for PERIOD ids in turn.
     load_s: seconds that loading takes; it cannot be cancelled.
+    reach: a token depends on so many ids before it; 0: on all of them.
     """
 
     step_ms: float = 0.0
@@ -64,6 +65,7 @@ class SimSettings:
     n_batch: int = 512
     max_sessions: int = 8
     load_s: float = 0.0
+    reach: int = 0
 
     def alpha_at(self, length: int) -> float:
         """Return the probability that a draft after `length` ids is right."""
@@ -144,7 +146,12 @@ class _SimEngine(Unthreaded):
         prefix = self.prefixes[seq]
         prefix.extend((token,))
         self.sequences.lengths[seq] = len(prefix)
-        return _PRINTABLE[_hash(_NEXT, prefix.crc) % len(_PRINTABLE)]
+        return _PRINTABLE[_hash(_NEXT, self.crc_of(prefix)) % len(_PRINTABLE)]
+
+    def crc_of(self, prefix: Prefix) -> int:
+        """Return the CRC of the ids that a prefix's next token depends on."""
+        reach = self.settings.reach
+        return Prefix(prefix[-reach:]).crc if reach else prefix.crc
 
     def trim(self, seq: int, length: int) -> int:
         kept = self.sequences.trim(seq, length)
@@ -215,11 +222,12 @@ class SimDrafter(_SimEngine):
         if ask.sampler is None:
             return None
         length = held + len(ask.ids)
-        draft = self.draft(self.prefixes[ask.seq].crc, length, tokens[-1])
+        crc = self.crc_of(self.prefixes[ask.seq])
+        draft = self.draft(crc, length + ask.shift, tokens[-1])
         if ask.sampler.argmax:  # as a device would choose it: this host computes no row
             return draft
         [logits] = _one_hot([draft], self.settings.n_vocab)
-        return ask.sampler.choose(logits, length)
+        return ask.sampler.choose(logits, length + ask.shift)
 
     def draft(self, crc: int, length: int, right: int) -> int:
         """Return the draft after `length` ids with this CRC; `right` is the target's token."""

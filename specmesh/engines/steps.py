@@ -78,8 +78,11 @@ def run_draft_step(
     for row in step.rows:
         rows[row.seq] = row
         tokens[row.seq] = []
-        if held.get(row.seq, row.position) == row.position:
-            asks.append(Ask(row.seq, row.ids, row.sampler))
+        if held.get(row.seq, row.position) != row.position:
+            continue
+        if row.bos:
+            _append_bos(engine, row.seq)
+        asks.append(Ask(row.seq, row.ids, row.sampler, row.shift))
     while asks:
         drafts = speaking[step.upstream].predict(asks)
         following = list[Ask]()
@@ -89,9 +92,16 @@ def run_draft_step(
             drafted = tokens[ask.seq]
             drafted.append(draft)
             if len(drafted) < rows[ask.seq].draft_n:
-                following.append(Ask(ask.seq, (draft,), ask.sampler))
+                following.append(Ask(ask.seq, (draft,), ask.sampler, ask.shift))
         asks = following
     return DraftedRows(held, list(tokens.values()))
+
+
+def _append_bos(engine: DraftEngine, seq: int) -> None:
+    """Append the model's own BOS, which no other vocabulary need have."""
+    bos = engine.info.bos
+    assert bos is not None, "windows begin with a BOS only where the model has one"
+    engine.predict([Ask(seq, (bos,), None)])
 
 
 def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:

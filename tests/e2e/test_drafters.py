@@ -120,7 +120,7 @@ def test_wholly_different(verifier, make_gguf, beside):
 def test_a_text_beyond_the_drafters_context(mesh):
     """Whole, and by its own words without drafts: in its report, in stats and in both logs."""
     verifier = mesh.verifier("step_ms=2,n_ctx=4096")
-    drafter = mesh.drafter("draft_ms=0.5,n_ctx=256")
+    drafter = mesh.drafter("draft_ms=0.5,n_ctx=256", "--window", "full")
     for daemon in (verifier, drafter):
         report = writes(daemon, "z" * 300, 30, draft_n=4).result["report"]
         assert (report["drafted"], report["no_drafts"]) == (0, "context")
@@ -134,6 +134,19 @@ def test_a_text_beyond_the_drafters_context(mesh):
     assert logged["why"] == "context"
     assert "--ctx 4096" in verifier.event("drafter_context_is_smaller")["meaning"]
     assert "--ctx 4096" in drafter.event("context_is_smaller")["meaning"]
+
+
+def test_a_text_of_any_length_is_drafted(mesh):
+    """By a window of it; the next ones take over while it grows, and no round waits for them."""
+    mesh.verifier("step_ms=4,n_ctx=8192,reach=8")
+    drafter = mesh.drafter("draft_ms=0.5,n_ctx=320,reach=8,alpha=0.9")
+    told = generate(drafter, "z" * 3000, max_tokens=600, draft_n=4, json=True).json
+    assert told["no_drafts"] is None
+    assert told["accepted"] > 0.6 * told["drafted"] > 200
+    window = drafter.stats()["window"]
+    assert window["takeovers"] > 2
+    assert window["held_up"] == 0
+    assert drafter.stats()["totals"]["read"] < 3000
 
 
 PROMPT = "the mesh goes on"

@@ -14,6 +14,7 @@ from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.prefix import Prefix
@@ -28,6 +29,7 @@ from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
 
+BOS = -1  # of a draft model, in its memory here
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
 N_SEQ = 64  # most sessions
@@ -46,12 +48,16 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A step of the draft model: cut its memory to `position`, take in `ids`, and perhaps guess."""
+    """A step of the draft model: take in `ids`, and perhaps guess.
 
-    position: int
+    text: the ids that a guess follows. window: of a text, without its beginning.
+    """
+
     ids: tuple[int, ...]
     guess: bool
     began: float
+    text: Prefix
+    window: bool
 
 
 Effect = Send | vev.ToClient | ev.Learned
@@ -271,6 +277,7 @@ class Drafter:
 
     n_ctx, n_batch: of its draft model. can_trim: False if a cut makes the model begin anew.
     round_trip: to the verifier, in seconds.
+    windows: of texts, if it reads them.
     """
 
     def __init__(
@@ -282,19 +289,28 @@ class Drafter:
         params: SamplingParams,
         *,
         can_trim: bool,
+        windows: Windows | None = None,
     ) -> None:
         self._can_trim = can_trim
         self._key = ev.SessionKey(0, session)
         opened = ev.OpenSession(
             key=self._key, session=session, n_vocab=N_VOCAB, n_prompt=0, params=params
         )
-        self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
+        spares = windows.spares if windows is not None else 0
+        slots = KVSlots(1, "cut", 0, guests=spares, n_ctx=n_ctx)
+        self._n_ctx = n_ctx
+        self._core = DrafterCore(DraftLimits(n_ctx, n_batch, windows=windows), slots)
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(opened, 0.0)
         self._session = self._core.sessions[self._key]
-        self._held = 0  # ids in the draft model's memory
+        # Ids in each sequence of the draft model.
+        self._memories: list[list[int]] = [[] for _ in range(1 + spares)]
         self._step: ev.DraftStep | None = None
         self._cut = dict[int, int]()  # what its cuts have left
+
+    @property
+    def reader(self) -> WindowReader:
+        return self._core.reader
 
     def receive(self, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
@@ -307,23 +323,42 @@ class Drafter:
         while isinstance(step := self._core.next_step(now), ev.DraftStep):
             held = dict[int, int]()
             for cut in step.cuts:
-                assert cut.length <= self._held, "a cut cannot add ids"
-                if cut.length < self._held:
-                    self._held = cut.length if self._can_trim else 0
-                held[cut.seq] = self._held
-            if step.rows and step.rows[0].position == self._held:
+                memory = self._memories[cut.seq]
+                assert cut.length <= len(memory), "a cut cannot add ids"
+                if cut.length < len(memory):
+                    del memory[cut.length if self._can_trim else 0 :]
+                held[cut.seq] = len(memory)
+            if step.rows and step.rows[0].position == len(self._memories[step.rows[0].seq]):
                 [row] = step.rows
-                known = self._session.known[self._held : self._held + len(row.ids)]
-                assert list(row.ids) == known, "the plan is not where the memory ends"
-                self._held += len(row.ids)
                 self._step = step
                 self._cut = held
-                return Draft(row.position, row.ids, row.sampler is not None, now), effects
+                text = self._append(row)
+                window = row.shift != 0
+                return Draft(row.ids, row.sampler is not None, now, text, window), effects
             nothing = ev.DraftedRows(held, ((),) * len(step.rows))
             finished = self._core.finish(step, nothing, now, now)
             effects += self._effects(finished)
         assert step.until > now
         return None, effects
+
+    def _append(self, row: ev.DraftRow) -> Prefix:
+        """Append a row's ids; return the text up to them.
+
+        The sequence then holds consecutive ids of the text, from its beginning or behind a BOS.
+        """
+        memory = self._memories[row.seq]
+        assert row.bos in (0, 1)
+        assert not (row.bos and memory), "a BOS in the middle"
+        memory += (BOS,) * row.bos
+        memory += row.ids
+        assert len(memory) <= self._n_ctx, "the model's memory is full"
+        end = row.text_position + len(row.ids)
+        window = memory[1:] if memory[0] == BOS else memory
+        start = end - len(window)
+        assert (start > 0) == (memory[0] == BOS), "only a window begins with a BOS"
+        known = self._session.known
+        assert window == known[start:end], "not what the text has there"
+        return Prefix(known[:end])
 
     def finish(
         self, step: Draft, guess: int | None, proposal: Proposal | None, now: float

@@ -7,8 +7,9 @@ from hashlib import blake2b
 from harness import cores as core
 
 from fuzz.frames import WILD_IDS, Tape, frame_of
-from fuzz.oracle import N_VOCAB, Memory, row
+from fuzz.oracle import N_VOCAB, row
 from specmesh.core import events as ev
+from specmesh.core.drafter.window import Windows
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
@@ -25,6 +26,8 @@ class Drafter:
     hostile, silent: it sends anything, or nothing.
     seconds: that a draft takes.
     life: seconds until it dies.
+    window: ids that it reads of a text that does not fit; 0: it reads whole texts only. A window
+        is read in 1/16 of a draft's time for each id.
     """
 
     accuracy: float = 0.8
@@ -35,6 +38,14 @@ class Drafter:
     n_ctx: int = 4096
     n_batch: int = 6
     can_trim: bool = True
+    window: int = 0
+
+    @property
+    def windows(self):
+        """Return the windows that it reads, with BOS and spare sequences, or None."""
+        if not self.window:
+            return None
+        return Windows(n_ctx=self.n_ctx, size=self.window, bos=1, spares=2)
 
 
 class HonestDrafter:
@@ -51,9 +62,10 @@ class HonestDrafter:
             world.round_trip,
             params.sampling,
             can_trim=setup.can_trim,
+            windows=setup.windows,
         )
         self.proposes = uses_proposals(params.sampling)
-        self.memory = Memory(setup.n_ctx, world.end_bias)
+        self.end_bias = world.end_bias
         self.sampler = Sampler(params.sampling)
         self.busy = False
         self.alive = True
@@ -74,13 +86,12 @@ class HonestDrafter:
         if step is None:
             return
         assert 0 < len(step.ids) <= self.setup.n_batch
-        self.memory.trim(step.position)
-        self.memory.append(step.ids)
         guess = proposal = None
         if step.guess:
-            guess, proposal = self.guess()
+            guess, proposal = self.guess(step.text)
         self.busy = True
-        end = clock.now + self.setup.seconds * step.guess
+        drafts = step.guess + len(step.ids) / 16 * step.window
+        end = clock.now + self.setup.seconds * drafts
         clock.at(end, lambda: self.finish(step, guess, proposal))
 
     def finish(self, step, guess, proposal):
@@ -89,18 +100,20 @@ class HonestDrafter:
             self.perform(self.core.finish(step, guess, proposal, self.world.clock.now))
             self.turn()
 
-    def guess(self):
+    def guess(self, held):
         """Return a draft, or now and then none, and the proposal that it is a sample of."""
-        held = self.memory.held
         if self.proposes:
             return self.proposed(held)
-        right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
+        right = self.sampler.after(held[0 : len(held)]).choose(self.logits(held), len(held))
         luck, other = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
         if luck < 256 * self.setup.accuracy:
             return right, None
         if other < 16:
             return None, None
         return (right + 1 + other % (N_VOCAB - 1)) % N_VOCAB, None
+
+    def logits(self, prefix):
+        return row(prefix.crc, end_bias=self.end_bias)
 
     def proposed(self, prefix):
         """Return a draft after a prefix, always the same there, and its proposal.
@@ -110,7 +123,7 @@ class HonestDrafter:
         """
         blur = (1 - self.setup.accuracy) * 2
         noise = row(prefix.crc ^ 1, end_bias=0.0)
-        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * noise
+        logits = self.logits(prefix) + blur * noise
         sampler = self.sampler.after(prefix[0 : len(prefix)])
         luck = random.Random(prefix.crc ^ self.world.seed)
         form = luck.randrange(8)

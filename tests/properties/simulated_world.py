@@ -423,7 +423,8 @@ OF_DRAFTERS = {
     "silent": [False, False, False, True],
     "seconds": [0.001, 0.008, 0.05, 0.3],
     "life": [float("inf"), 0.1, 0.7],
-    "n_ctx": [4096, 30],
+    "n_ctx": [4096, 30, 120],
+    "window": [0, 0, 16, 24],
     "n_batch": [1, 6, 64],
     "can_trim": [True, False],
 }

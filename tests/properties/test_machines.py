@@ -28,6 +28,7 @@ from simulated_world import (
     worlds_of,
 )
 
+from specmesh.core.drafter.window import slack
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
@@ -260,6 +261,41 @@ def test_nack_flood_is_answered_within_limits():
     check(world.run())
     assert served.reason == "length"
     assert 10 < world.seen["syncs"] <= 102
+
+
+# --- windows
+
+LONG = PROMPT * 200
+
+
+def windowed(window, round_trip, draft_n, max_tokens=1500):
+    """Return a world with a drafter that reads windows of a text of thousands, and its session."""
+    world = endless(round_trip=round_trip)
+    drafter = Drafter(window=window, n_ctx=window + slack(window))
+    served = world.open(params_of(max_tokens, draft_n), [drafter], LONG)
+    check(world.run())
+    return world, served
+
+
+@pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.parametrize("window", [16, 64])
+def test_no_round_waits_for_a_window(window, round_trip, draft_n):
+    _, served = windowed(window, round_trip, draft_n)
+    reader = served.drafter.core.reader
+    assert reader.takeovers > 1500 / window
+    assert reader.held_up == 0
+
+
+@pytest.mark.parametrize("round_trip", ROUND_TRIPS)
+@pytest.mark.parametrize("window", [16, 64])
+def test_windows_cost_little_time(window, round_trip):
+    """The drafts are as good as of the whole text here: only the reading costs."""
+    world, _ = windowed(window, round_trip, 4, max_tokens=600)
+    whole = endless(round_trip=round_trip)
+    whole.open(params_of(600, 4), [Drafter()], LONG)
+    whole.run()
+    assert world.clock.now < 1.06 * whole.clock.now
 
 
 # --- many events

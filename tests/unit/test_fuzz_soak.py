@@ -23,7 +23,7 @@ from specmesh.wire import messages as m
 REASONS = {"length", "magic", "checksum", "version", "kind", "count", "body"}
 MESSAGES = {message.__name__ for message in get_args(m.Message)}
 VERIFIER = "Truth Sync Nack Round Trim Finish accepted rejected stale waits solved resumed"
-DRAFTER = "Draft DraftProbs Nack Trim Learned accepted sampled"
+DRAFTER = "Draft DraftProbs Nack KVCut Learned accepted sampled"
 REACHED = {
     "codec": REASONS | MESSAGES,
     "verifier_session": {"no event", *VERIFIER.split()},

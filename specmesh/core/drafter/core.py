@@ -17,6 +17,7 @@ from specmesh.core.drafter.session import (
     DraftingEvent,
     DraftingState,
     DraftLimits,
+    WindowNeed,
 )
 from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
 from specmesh.core.sampling.constraint import DraftConstraint
@@ -30,13 +31,16 @@ class DrafterCore:
     """The core.
 
     slots: the draft model's sequences.
+    reader: of windows, for all sessions.
     sessions: by key, those with a row in the last step last.
     """
 
     def __init__(self, limits: DraftLimits, slots: KVSlots) -> None:
         self.slots = slots
         self.sessions: dict[ev.SessionKey, DrafterSession] = {}
+        self.reader = limits.reader()
         self._limits = limits
+        self._spares_taken = 0
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams in whose ids the draft model can draft
         self._threads: int | None = None  # of the next step, if they change
@@ -59,7 +63,9 @@ class DrafterCore:
                 return effects
             case ev.OpenSession(key=key):
                 round_trip = self._round_trips.get(key.upstream, 0.0)
-                self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
+                self.sessions[key] = DrafterSession(
+                    event, self._limits, round_trip=round_trip, reader=self.reader
+                )
             case ev.CloseSession(key):
                 return self._close(key, now)
             case ev.CompiledGrammar(key, constraint):
@@ -103,9 +109,8 @@ class DrafterCore:
                         self._work.committed += len(effect.ids)
                     if session.opened.learns:
                         effects.append((key, effect))
-                case ev.Trim():
-                    assert session.slot is not None
-                    self.slots.cut(session.slot.seq, effect.length)
+                case KVCut(seq, length):
+                    self.slots.cut(seq, length)
                 case _:
                     assert_never(effect)
         return effects
@@ -139,6 +144,8 @@ class DrafterCore:
 
     def _report(self, now: float) -> ev.WorkReport:
         report = self._work
+        if self.reader.windows.size:
+            report.windows = self.reader.snapshot()
         self._work = ev.WorkReport()
         if self._slots_changed:
             report.prefix_cache = self.slots.snapshot()
@@ -183,6 +190,7 @@ class DrafterCore:
                 continue
             if session.slot is None and not self._give_slot(session):
                 continue
+            self._attend_window(session)
             on_trial = session.state is DraftingState.ON_TRIAL
             if rows and on_trial:
                 continue
@@ -238,6 +246,8 @@ class DrafterCore:
         work = self._work
         work.ended = ended
         work.seconds += ended - started
+        for row in step.rows:
+            work.read += len(row.ids)
         if drafted:
             work.drafted += drafted
             work.draft_seconds += ended - started
@@ -280,12 +290,58 @@ class DrafterCore:
             return False
         if session.n_truth < max(opened.n_prompt, 1):
             return False
-        if not self.slots and not self._take_slot():
+        spares_left = self.reader.windows.spares - self._spares_taken
+        if self.slots.free <= spares_left and not self._take_slot():
             return False
-        session.slot = self.slots.acquire(session.truth, opened.n_prompt, cached=opened.cached)
+        slot = self.slots.acquire(
+            session.truth,
+            opened.n_prompt,
+            cached=opened.cached,
+            crc_at=session.known.crc_at,
+        )
+        for cut in session.take(slot):
+            self.slots.cut(cut.seq, cut.length)
         session.advance(DraftingEvent.SLOT_GIVEN)
         self._slots_changed = True
         return True
+
+    def _attend_window(self, session: DrafterSession) -> None:
+        """Make the change that is due to the sequences of a session."""
+        match session.window_need():
+            case None:
+                pass
+            case WindowNeed.ANEW:
+                self._release_spare(session)
+                cut = session.begin_anew()
+                self.slots.cut(cut.seq, cut.length)
+            case WindowNeed.SPARE:
+                if self._spares_taken < self.reader.windows.spares or self._take_spare():
+                    self._spares_taken += 1
+                    session.begin_spare(self.slots.acquire((), 0, cached=False))
+                    self._slots_changed = True
+            case WindowNeed.TAKEOVER:
+                session.take_over()
+                self._release_spare(session)
+            case _ as never:
+                assert_never(never)
+
+    def _take_spare(self) -> bool:
+        """Take the spare sequence of a session without drafts to make; False if none has one."""
+        for session in self.sessions.values():
+            if session.spare is not None and not session.draft_n:
+                self._release_spare(session)
+                return True
+        return False
+
+    def _release_spare(self, session: DrafterSession) -> None:
+        """Give a session's spare sequence back."""
+        spare = session.spare
+        if spare is None:
+            return
+        session.spare = None
+        self._spares_taken -= 1
+        self.slots.release(spare.seq, NO_CONTENTS)
+        self._slots_changed = True
 
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
@@ -298,15 +354,17 @@ class DrafterCore:
 
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
         """Give a session's slot back, with the committed ids that it holds."""
+        self._release_spare(session)
         slot = session.slot
         if slot is None:
             return
         opened = session.opened
         contents = NO_CONTENTS
         if opened.cached and not broken:
-            ids = session.truth[: slot.length]
-            contents = KVContents(ids, opened.n_prompt) if ids else NO_CONTENTS
-        self.slots.cut(slot.seq, len(contents.ids))
+            ids = session.truth[slot.start : slot.end]
+            if ids:
+                contents = KVContents(ids, opened.n_prompt, session.begin_of(slot))
+        self.slots.cut(slot.seq, contents.cells)
         self.slots.release(slot.seq, contents)
         session.slot = None
         self._slots_changed = True

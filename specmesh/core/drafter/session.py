@@ -12,7 +12,8 @@ from math import ceil, log
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.kv_slots import KVSlot
+from specmesh.core.drafter.window import Piece, WindowReader, Windows
+from specmesh.core.kv_slots import KVBegin, KVCut, KVSlot
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, flattened
@@ -86,24 +87,50 @@ DRAFTING_STATES: Mapping[DraftingState, Mapping[DraftingEvent, DraftingState]] =
 """The state that follows each event, in each state."""
 
 
+class WindowNeed(Enum):
+    """A change of the sequence that a session reads its text in.
+
+    - ANEW: its own is to be emptied, and to begin with a new window.
+    - SPARE: a spare one is to be given to it, for the next window.
+    - TAKEOVER: the spare one takes over.
+    """
+
+    ANEW = "anew"
+    SPARE = "spare"
+    TAKEOVER = "takeover"
+
+
 @dataclass(frozen=True, slots=True)
 class DraftLimits:
     """Limits of the draft model's steps.
 
-    n_ctx: ids of a text. n_batch: ids in a step.
+    n_ctx: cells of a sequence. n_batch: ids in a step.
     batches: a step may have rows of several sequences.
+    windows: of texts; by default they are read whole, up to `n_ctx` ids.
     """
 
     n_ctx: int
     n_batch: int
     batches: bool = False
+    windows: Windows | None = None
+
+    def reader(self) -> WindowReader:
+        """Return a reader of these windows."""
+        windows = self.windows or Windows(n_ctx=self.n_ctx)
+        return WindowReader(windows, self.chunk)
+
+    @property
+    def chunk(self) -> int:
+        """Return the most ids of a step that drafts nothing, so that sessions take turns."""
+        return min(CHUNK, self.n_batch)
 
 
 class DrafterSession:
     """One session.
 
     opened: as its verifier has opened it.
-    slot: its KV slot, if it has one. The slot holds the first ids of `known`.
+    slot: its KV slot, if it has one. The slot holds ids of `known`: the first, or a window.
+    spare: the slot of the next window, while that is read.
     grammar: its grammar, until somebody compiles it. constraint: drafts keep to it from then on.
     known: the committed ids, then the chain. n_truth: how many are committed.
     draft_n: drafts wanted for the verifier's next step.
@@ -112,11 +139,18 @@ class DrafterSession:
     """
 
     def __init__(
-        self, opened: ev.OpenSession, limits: DraftLimits, *, round_trip: float = 0.0
+        self,
+        opened: ev.OpenSession,
+        limits: DraftLimits,
+        *,
+        round_trip: float = 0.0,
+        reader: WindowReader | None = None,
     ) -> None:
+        """Begin without text and slot; reader: of all sessions, unless it is the only one."""
         self.opened = opened
         self.state = DraftingState.WAITING
         self.slot: KVSlot | None = None
+        self.spare: KVSlot | None = None
         self.grammar = opened.grammar
         self.constraint: DraftConstraint | None = None
         self.known = Prefix()
@@ -126,8 +160,12 @@ class DrafterSession:
         self.draft_seconds = 0.0
         self.round_trip = round_trip
         self._ids = self.known.ids
-        self._limits = limits
-        self._chunk = min(CHUNK, limits.n_batch)
+        self._chunk = limits.chunk
+        self._reader = reader or limits.reader()
+        self._windows = self._reader.windows
+        self._piece_is_next = False  # of the next window, else drafts
+        self._pieces = 0  # of windows, since the last round
+        self._draft_rows = 0  # since the last round
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)
         # One sampler does for every position.
@@ -164,6 +202,75 @@ class DrafterSession:
             return self._send_again(frame, now)
         return self._grow(frame, now)
 
+    # --- the sequences that it reads its text in
+
+    def take(self, slot: KVSlot) -> list[KVCut]:
+        """Take a slot, perhaps with ids of the text; empty it if it is no good beginning."""
+        self.slot = slot
+        cuts: list[KVCut] = []
+        if slot.length and not self._windows.suits(slot, self.n_truth):
+            cuts.append(_emptied(slot))
+        self._set_limit()
+        return cuts
+
+    def begin_of(self, slot: KVSlot) -> KVBegin:
+        """Return the place in the text at which a slot begins."""
+        return KVBegin(slot.start, slot.bos, self.known.crc_at(slot.start))
+
+    def window_need(self) -> WindowNeed | None:
+        """Return the change that is due before the next row; None for none.
+
+        A window is read anew if its session has heard nothing for long, or if it is full and no
+        sequence was there for the next one.
+        """
+        slot = self.slot
+        if slot is None or not self._windows.size:
+            return None
+        if not slot.length:
+            return WindowNeed.TAKEOVER if self.spare is not None else None
+        windows = self._windows
+        if windows.is_behind(slot, self.n_truth):
+            return WindowNeed.ANEW
+        if self.spare is not None:
+            read = len(self._ids) - self.spare.end <= self._piece(self.spare).ids
+            return WindowNeed.TAKEOVER if read else None
+        if self.n_truth >= windows.limit(slot):
+            return WindowNeed.ANEW
+        return WindowNeed.SPARE if windows.is_due(slot, self.n_truth) else None
+
+    def begin_anew(self) -> KVCut:
+        """Empty the slot, for a new window."""
+        slot = self.slot
+        assert slot is not None, "only a session with a slot has windows"
+        if not self._windows.is_behind(slot, self.n_truth):
+            self._pieces += 1  # drafts wait for it
+        return _emptied(slot)
+
+    def begin_spare(self, spare: KVSlot) -> None:
+        """Begin to read the next window in a spare sequence."""
+        self.spare = spare
+        self._windows.begin_next(spare, self.n_truth)
+
+    def take_over(self) -> None:
+        """Go on in the spare sequence. The one before is the spare one then."""
+        before = self.slot
+        self.slot = self.spare
+        self.spare = before
+        self._reader.takeovers += 1
+        self._set_limit()
+
+    def _piece(self, spare: KVSlot) -> Piece:
+        """Return the next piece of a window that is read in a spare sequence."""
+        slot = self.slot
+        assert slot is not None, "only a session with a slot has a spare one"
+        length = len(self._ids)
+        return self._reader.piece(
+            rest=length - spare.end,
+            room=self._windows.limit(slot) - length,
+            drafts=self._burst() + 1,
+            seconds=max(BURST, self._interval),
+        )
+
     # --- the next row
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
@@ -173,14 +280,23 @@ class DrafterSession:
 
         room: ids that the others of the step leave, which only a row that drafts may join.
         """
+        slot = self.slot
         if not self.draft_n:
             return None
-        assert self.slot is not None, "only a session with a slot has rows"
+        assert slot is not None, "only a session with a slot has rows"
+        if not slot.length:
+            self._reader.begin(slot, self.n_truth)
+            self._set_limit()
+        if self.n_truth > self._windows.limit(slot):
+            return None
+        drafts = len(self._ids) < self._limit
+        spare = self.spare
+        if spare is not None and (not drafts or self._prefers_piece(spare)):
+            return self._plan_piece(spare) if room is None else None
         ids = self._ids
-        begin = self.slot.length
-        drafts = len(ids) < self._limit
+        begin = slot.end
         end = len(ids) if drafts else self.n_truth - 1
-        if end <= begin or self.n_truth > self._limits.n_ctx:
+        if end <= begin:
             return None
         if end - begin > self._chunk:
             drafts = False
@@ -194,13 +310,40 @@ class DrafterSession:
             draft_n = self._burst()
         elif drafts:
             sampler = self._sampler_at(end)
+        return self._row(slot, end, sampler, draft_n)
+
+    def _prefers_piece(self, spare: KVSlot) -> bool:
+        """Return True if the next window is read on before more is drafted.
+
+        Drafts and pieces take turns, once the drafts are made that the next step wants, or where
+        the window would not be read in time.
+        """
+        if not self._piece_is_next:
+            return False
+        has_wanted = len(self._ids) >= self.n_truth + self.draft_n
+        return has_wanted or self._piece(spare).urgent
+
+    def _plan_piece(self, spare: KVSlot) -> ev.DraftRow | None:
+        """Return a row that reads on in the next window; None if all is read."""
+        end = min(spare.end + self._piece(spare).ids, len(self._ids))
+        if end <= spare.end:
+            return None
+        return self._row(spare, end)
+
+    def _row(
+        self, slot: KVSlot, end: int, sampler: Sampler | None = None, draft_n: int = 1
+    ) -> ev.DraftRow:
+        """Return the row that brings the ids up to a position of the text."""
+        begin = slot.end
         return ev.DraftRow(
             key=self.opened.key,
-            seq=self.slot.seq,
-            position=begin,
-            ids=tuple(ids[begin:end]),
+            seq=slot.seq,
+            position=slot.length,
+            text_position=begin,
+            ids=tuple(self._ids[begin:end]),
             sampler=sampler,
             draft_n=draft_n,
+            bos=0 if slot.length else slot.bos,
         )
 
     def _burst(self) -> int:
@@ -254,11 +397,12 @@ class DrafterSession:
             return self._nack(now)  # of two texts for one position, one was damaged on its way
         if agreed == end < self.n_truth:
             return []  # the frame is late
-        self.draft_n = min(truth.draft_n, MAX_LEAD)
         accepted = max(min(agreed, end - 1) - self.n_truth, 0)
         if not sync:
             corrected = self.n_truth <= agreed < min(end, len(self._ids))
             self._judge(accepted, corrected=corrected)
+            self._count_round()
+        self.draft_n = min(truth.draft_n, MAX_LEAD)
         effects: list[ev.DrafterEffect] = []
         if agreed < end:
             effects += self._cut(agreed)
@@ -279,10 +423,22 @@ class DrafterSession:
             self._forget_proposals(0, length)
         self._sent = min(self._sent, length)
         self.n_truth = min(self.n_truth, length)
-        if self.slot is None or self.slot.length <= length:
-            return []
-        self.slot.length = length
-        return [ev.Trim(length)]
+        effects: list[ev.DrafterEffect] = []
+        for slot in (self.slot, self.spare):
+            if slot is not None and slot.end > length:
+                effects.append(_cut_to(slot, length))
+        if self.spare is not None and not self.spare.length:
+            self._windows.begin_next(self.spare, length)
+        return effects
+
+    def _count_round(self) -> None:
+        """Note a round that had no drafts because a window was read."""
+        in_hand = len(self._ids) - self.n_truth
+        if self.draft_n and self._pieces and not self._draft_rows and not in_hand:
+            self._reader.held_up += 1
+        self._pieces = 0
+        self._draft_rows = 0
+        self._piece_is_next = False
 
     def _forget_proposals(self, begin: int, end: int) -> None:
         """Keep the proposals of the positions begin .. end - 1."""
@@ -318,7 +474,9 @@ class DrafterSession:
     def _set_limit(self) -> None:
         self._limit = 0
         if self.draft_n > 0 and self.n_truth > 0:
-            self._limit = min(self.n_truth + self._wanted_lead(), self._limits.n_ctx)
+            self._limit = self.n_truth + self._wanted_lead()
+            if self.slot is not None:
+                self._limit = min(self._limit, self._windows.limit(self.slot))
 
     def _wanted_lead(self) -> int:
         """Return how many drafts are worth having: the next two steps', and a round trip's."""
@@ -331,6 +489,8 @@ class DrafterSession:
         """Note a round, and how long a chain may be before its last draft has no chance."""
         if accepted or corrected:
             rejected = 1 if corrected else 0
+            if self.slot is not None:
+                self._reader.judge(self.slot, self.n_truth, accepted=accepted, rejected=rejected)
             self._accepted = self._accepted * KEEP + accepted
             self._judged = self._judged * KEEP + accepted + rejected
         rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
@@ -342,22 +502,29 @@ class DrafterSession:
         """Take the drafts of a row, as far as the chain was not cut meanwhile."""
         slot = self.slot
         assert slot is not None, "a slot stays while its step runs"
+        if row.seq != slot.seq:
+            return self._read_piece(row, ended - started)
         if row.position != slot.length:
             return []  # the ids before the row were cut meanwhile, or the slot could not go back
+        begin = row.text_position
         ids = (*row.ids, *tokens)
         # The last draft is appended by the next row, unless the model had no more after it.
         appended = len(ids)
         if len(tokens) == row.draft_n:
             appended -= 1
-        known = self._ids[slot.length : slot.length + len(ids)]
+        known = self._ids[begin : begin + len(ids)]
         agreed = common_length(ids, known)
+        slot.length += row.bos
         if agreed < max(len(known), len(row.ids)):  # the chain was corrected meanwhile
-            slot.length += min(agreed, appended)
-            return [ev.Trim(slot.length)] if agreed < appended else []
+            slot.length += appended
+            return [_cut_to(slot, begin + agreed)] if agreed < appended else []
         slot.length += appended
+        if row.sampler is not None:
+            self._draft_rows += 1
+            self._piece_is_next = True
         if not tokens:
-            if row.sampler is not None and slot.length == len(self._ids):
-                self._limit = slot.length  # the model has no draft
+            if row.sampler is not None and slot.end == len(self._ids):
+                self._limit = slot.end  # the model has no draft
             return self._send(ended)
         self.draft_tokens += len(tokens)
         self.draft_seconds += ended - started
@@ -370,6 +537,19 @@ class DrafterSession:
         if len(tokens) < row.draft_n:
             self._limit = len(self._ids)  # the model has no more
         return self._send(ended)
+
+    def _read_piece(self, row: ev.DraftRow, seconds: float) -> list[ev.DrafterEffect]:
+        """Take a row that read on in the next window."""
+        self._piece_is_next = False
+        self._pieces += 1
+        self._reader.read(len(row.ids), seconds)
+        spare = self.spare
+        if spare is None or (row.seq, row.position) != (spare.seq, spare.length):
+            return []
+        begin = row.text_position
+        spare.length += row.bos + len(row.ids)
+        agreed = common_length(row.ids, self._ids[begin : begin + len(row.ids)])
+        return [_cut_to(spare, begin + agreed)] if agreed < len(row.ids) else []
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
         """Send the drafts that were not sent.
@@ -407,3 +587,16 @@ class DrafterSession:
                 weights=weights,
             )
         ]
+
+
+def _cut_to(slot: KVSlot, end: int) -> KVCut:
+    """Have a slot end at a position of the text; it is empty if it begins there."""
+    if end <= slot.start:
+        return _emptied(slot)
+    slot.length = end - slot.start + slot.bos
+    return KVCut(slot.seq, slot.length)
+
+
+def _emptied(slot: KVSlot) -> KVCut:
+    slot.length = 0
+    return KVCut(slot.seq, 0)

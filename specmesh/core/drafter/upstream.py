@@ -8,6 +8,7 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.client_session import ClientSession
+from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import DrafterRequest, Reply, RequestState, open_of
 from specmesh.core.session_params import SessionParams
@@ -23,7 +24,6 @@ from specmesh.errors import (
 )
 from specmesh.wire import messages as m
 
-ANY_LENGTH = 2**32  # ids that a draft model without limit holds of a text
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step if the verifier has sent no load
 
@@ -155,7 +155,8 @@ class Upstream:
         self._note("verifier_found", verifier=info.verifier, model=info.model)
         if info.n_ctx > self._n_ctx:
             meaning = (
-                f"texts of more tokens than {self._n_ctx} get no drafts: give --ctx {info.n_ctx}"
+                f"texts of more tokens than {self._n_ctx} get no drafts: give --window auto, or "
+                f"--ctx {info.n_ctx}"
             )
             self._note("context_is_smaller", "warning", verifier=info.n_ctx, meaning=meaning)
         return True

@@ -225,11 +225,12 @@ def _peers(
 class DrafterStats(DaemonStats):
     """Counters of a drafter.
 
-    prefix_cache: of its draft model, as last reported.
+    prefix_cache, window: of its draft model, as last reported.
     """
 
     def __init__(self, now: float) -> None:
         self.prefix_cache = snapshot.PrefixCacheSection()
+        self.window = snapshot.WindowSection()
         self._drafts = Histogram(SHORT)
         self._draft_seconds = RecentSamples()
         self._totals = snapshot.DraftTotals()
@@ -243,12 +244,15 @@ class DrafterStats(DaemonStats):
         self._totals.rounds += work.rounds
         self._totals.accepted += work.accepted
         self._totals.committed += work.committed
+        self._totals.read += work.read
         if work.drafted:
             seconds = work.draft_seconds / work.drafted
             self._draft_seconds.record(seconds)
             self._drafts.record(seconds, work.drafted)
         if work.prefix_cache is not None:
             self.prefix_cache = work.prefix_cache
+        if work.windows is not None:
+            self.window = work.windows
 
     def snapshot(
         self,
@@ -286,6 +290,7 @@ class DrafterStats(DaemonStats):
             sessions=sessions,
             draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
+            window=self.window,
             draft_interval_ms=milliseconds(self._draft_seconds.percentile(50)),
             wire=deepcopy(traffic),
             prefix_cache=self.prefix_cache,

@@ -144,6 +144,26 @@ class WireSection:
     ] = None
 
 
+@dataclass(slots=True, kw_only=True)
+class WindowSection:
+    """The windows of texts that a draft model reads.
+
+    size: tokens of a window; 0 if texts are read whole or not at all.
+    acceptance_whole, acceptance_windows: acceptance rates of texts that could be read either way.
+        None while too few drafts were verified.
+    """
+
+    size: int = 0
+    takeovers: Annotated[
+        int, counter("window_takeovers", "Windows that were read ahead of need, and took over.")
+    ] = 0
+    held_up: Annotated[
+        int, counter("window_held_up_rounds", "Rounds without drafts because a window was read.")
+    ] = 0
+    acceptance_whole: float | None = None
+    acceptance_windows: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixCacheSection:
     """The cached ids of sequences without a session."""
@@ -217,6 +237,9 @@ class DraftTotals:
     committed: Annotated[
         int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")
     ] = 0
+    read: Annotated[
+        int, counter("drafter_read_tokens", "Tokens the draft model read, its drafts among them.")
+    ] = 0
     rounds: int = 0
 
 
@@ -229,4 +252,5 @@ class DrafterSnapshot(RunningSnapshot):
 
     verifiers: list[Json]
     totals: DraftTotals
+    window: WindowSection
     draft_interval_ms: float | None

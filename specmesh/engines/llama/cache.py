@@ -31,7 +31,7 @@ class CacheSizes:
     width: rows that steps are filled up to, in cells of each sequence's own, so that a token's
         cell does not depend on other sequences. None: steps are not filled up, and all sequences
         share the cells.
-    guests: further sequences, of GUEST_IDS tokens.
+    guests: further sequences, of `guest_ids` tokens.
     """
 
     n_ctx: int
@@ -41,6 +41,12 @@ class CacheSizes:
     threads: int
     width: int | None = None
     guests: int = 0
+    guest_ids: int = GUEST_IDS
+
+    @property
+    def sequences(self) -> int:
+        """Return the number of all sequences."""
+        return self.max_sessions + self.guests
 
 
 class LlamaCache:
@@ -192,9 +198,9 @@ class LlamaCache:
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
     ids = sizes.n_ctx + (sizes.width or 0)  # rows that fill a step up take cells too
-    params.n_ctx = ids * sizes.max_sessions + GUEST_IDS * sizes.guests
+    params.n_ctx = ids * sizes.max_sessions + sizes.guest_ids * sizes.guests
     params.n_batch = params.n_ubatch = sizes.rows
-    params.n_seq_max = sizes.max_sessions + sizes.guests
+    params.n_seq_max = sizes.sequences
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO

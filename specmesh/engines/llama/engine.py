@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.drafter.window import WINDOW_IDS
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVReuse
+from specmesh.core.kv_slots import GUEST_IDS, KVReuse
 from specmesh.engines.base import (
+    ANY_ID,
     Ask,
     Capabilities,
     EngineInfo,
@@ -68,7 +70,8 @@ class LlamaEngine:
         n_batch: most rows of one step, unless there are more sequences.
         rollback: most rows of a step that are taken back, one less than have logits; 0 for a
             drafter.
-        guests: sequences for short texts, if they take little memory.
+        guests: sequences for a target's short texts, if they take little memory; a drafter's spare
+            ones, for windows, unless it reads texts without end.
         """
         self._model = LlamaModel(settings, progress)
         try:
@@ -82,7 +85,10 @@ class LlamaEngine:
         max_sessions = settings.max_sessions
         most: int = model.lib.llama_max_parallel_sequences()
         guests = min(guests, max(most - max_sessions, 0))
-        if settings.reproducible or model.has_states:  # these have no shared cells
+        endless = model.recurrent and not rollback
+        if (
+            rollback and (settings.reproducible or model.has_states)
+        ) or endless:  # these have no shared cells
             guests = 0
         sequences = max_sessions + guests
         width = None
@@ -107,9 +113,11 @@ class LlamaEngine:
             threads=threads,
             width=width,
             guests=guests,
+            guest_ids=GUEST_IDS if rollback else _spare_ids(settings, n_ctx),
         )
         self._cache = open_cache(model, sizes, drafter=not rollback)
-        self._sequences = Sequences(sequences, n_ctx, model.n_vocab, n_batch, n_outputs)
+        longest = ANY_ID if endless else n_ctx
+        self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
         self._offloaded: dict[int, SavedState] = {}
         # By sequence to be offloaded, the number of steps at the first request for that.
@@ -129,10 +137,12 @@ class LlamaEngine:
                 width=width,
                 batches=not rollback and trimming == "removal",
                 offloads=reuse == "copied" and not settings.rpc,  # a network is too slow
+                endless=endless,
             ),
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
             guests=guests,
+            bos=model.bos,
         )
 
     def _reuse(self, width: int | None) -> KVReuse:
@@ -224,6 +234,11 @@ def _on_cpu(threads: int) -> str:
     return "CPU, 1 thread" if threads == 1 else f"CPU, {threads} threads"
 
 
+def _spare_ids(settings: ModelSettings, n_ctx: int) -> int:
+    """Return the cells of a spare sequence: those of a window, or of what is kept there between."""
+    return max(min(settings.window or WINDOW_IDS, n_ctx) + 1, GUEST_IDS)
+
+
 def _context_size(settings: ModelSettings, trained: int) -> int:
     n_ctx = context_of(settings.ctx, trained)
     if n_ctx * settings.max_sessions > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
@@ -307,5 +322,6 @@ class LlamaDrafter(LlamaEngine):
             if ask.sampler is None:
                 tokens.append(None)
             else:
-                tokens.append(ask.sampler.choose(next(logits), lengths[ask.seq]))
+                position = lengths[ask.seq] + ask.shift
+                tokens.append(ask.sampler.choose(next(logits), position))
         return tokens

@@ -39,6 +39,7 @@ class LlamaModel:
     handle: llama.cpp's pointer, valid until `close`.
     backend: the GPUs and their layers in words, if `on_gpu`.
     has_states: some layers have a state for each sequence.
+    recurrent: all layers have, and no memory grows with a text.
     """
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
@@ -68,8 +69,8 @@ class LlamaModel:
         taken = layers if wanted < 0 else min(wanted, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"
         self.on_gpu = bool(gpus)
-        recurrent: bool = lib.llama_model_is_recurrent(self.handle)
-        self.has_states = recurrent or bool(lib.llama_model_is_hybrid(self.handle))
+        self.recurrent: bool = lib.llama_model_is_recurrent(self.handle)
+        self.has_states = self.recurrent or bool(lib.llama_model_is_hybrid(self.handle))
 
     def tokenizer(self, chosen: str | None, tool_format: str | None = None) -> ChatTokenizer:
         """Return the tokenizer with the `chosen` template, or with the model's own if it works.
@@ -84,6 +85,14 @@ class LlamaModel:
             template=(template or b"").decode("utf-8", "replace"),
         )
         return ChatTokenizer(self.name, self.encoder, own, chosen, tool_format)
+
+    @property
+    def bos(self) -> int | None:
+        """Return the id that the model's texts begin with; None if they begin with none."""
+        if not self.lib.llama_vocab_get_add_bos(self._vocab):
+            return None
+        bos: int = self.lib.llama_vocab_bos(self._vocab)
+        return bos if bos >= 0 else None
 
     def close(self) -> None:
         """Free the model once no thread uses its encoder."""

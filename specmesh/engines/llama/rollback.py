@@ -117,7 +117,7 @@ class Restore(LlamaCache):
         self._state_flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._ahead = ahead
         self._most_states = 2 if ahead else 1
-        self._tracks = [_Track() for _ in range(sizes.max_sessions)]
+        self._tracks = [_Track() for _ in range(sizes.sequences)]
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         logits = super().run(self._prepared(spans), outputs)
@@ -210,7 +210,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
 
 def _cache_of(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
     if sizes.width is None and model.has_states:
-        rows = sizes.rows + CARRY * sizes.max_sessions
+        rows = sizes.rows + CARRY * sizes.sequences
         return Restore(model, replace(sizes, rows=rows), ahead=drafter)
     if sizes.width is None:
         return LlamaCache(model, sizes)

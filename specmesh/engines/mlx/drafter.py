@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import (
+    ANY_ID,
     Ask,
     Capabilities,
     EngineInfo,
@@ -26,11 +27,14 @@ class MlxDrafter(Unthreaded):
     thread. A thread of its own would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
-    def __init__(self, settings: ModelSettings, n_batch: int = 512) -> None:
-        """Load the model; n_batch: most ids of one call. Raises ConfigError or EngineError."""
+    def __init__(self, settings: ModelSettings, n_batch: int = 512, *, spares: int = 0) -> None:
+        """Load the model.
+
+        n_batch: most ids of one call. spares: further sequences. Raises ConfigError or EngineError.
+        """
         self._memories: list[MlxSequence] = []
         try:
-            self._load(settings, n_batch)
+            self._load(settings, n_batch, spares)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self.close()
             raise
@@ -42,7 +46,7 @@ class MlxDrafter(Unthreaded):
         self._sequences.check_append(ask.seq, ask.ids)
         memory = self._memories[ask.seq]
         try:
-            return memory.feed(ask.ids, ask.sampler)
+            return memory.feed(ask.ids, ask.sampler, ask.shift)
         finally:
             self._sequences.lengths[ask.seq] = memory.length
 
@@ -60,13 +64,14 @@ class MlxDrafter(Unthreaded):
         self._sequences = Sequences(0, 0, 0, 0)  # further calls name no sequence that exists
         free()
 
-    def _load(self, settings: ModelSettings, n_batch: int) -> None:
+    def _load(self, settings: ModelSettings, n_batch: int, spares: int) -> None:
         model = MlxModel(settings)
         # MLX itself is known to be there by now.
         from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415
 
         max_sessions = settings.max_sessions
-        self._memories = [MlxSequence(model.module) for _ in range(max_sessions)]
+        sequences = max_sessions + spares
+        self._memories = [MlxSequence(model.module) for _ in range(sequences)]
         first = self._memories[0]
         first.feed([0, 0], None)  # once each way: kernels are compiled before a session waits
         first.feed([0], Sampler(SamplingParams()))
@@ -77,7 +82,7 @@ class MlxDrafter(Unthreaded):
         if first.can_trim:
             capabilities = Capabilities(trimming="removal", reuse="cut")
         else:
-            capabilities = Capabilities(trimming="restore", reuse="whole")
+            capabilities = Capabilities(trimming="restore", reuse="whole", endless=first.is_endless)
         self.info = EngineInfo(
             model=model.name,
             n_ctx=n_ctx,
@@ -85,5 +90,8 @@ class MlxDrafter(Unthreaded):
             max_sessions=max_sessions,
             backend=model.backend,
             capabilities=capabilities,
+            guests=spares,
+            bos=model.bos,
         )
-        self._sequences = Sequences(max_sessions, n_ctx, n_vocab, n_batch)
+        most = ANY_ID if capabilities.endless else n_ctx
+        self._sequences = Sequences(sequences, most, n_vocab, n_batch)

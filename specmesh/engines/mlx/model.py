@@ -86,6 +86,15 @@ class MlxModel:
                 return length
         return 0
 
+    @property
+    def bos(self) -> int | None:
+        """Return the id that the tokenizer begins texts with; None if it begins with none."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        ids: list[int] = backend.encode("").ids
+        return ids[0] if ids else None
+
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary of `n_vocab` ids. Raises ConfigError if it cannot be read."""
         backend = getattr(self._tokenizer, "backend_tokenizer", None)

@@ -62,16 +62,25 @@ class MlxSequence:
         """Return True if every layer can be cut anywhere, however long the sequence is."""
         return not self._watched
 
-    def feed(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+    @property
+    def is_endless(self) -> bool:
+        """Return True if no layer's memory grows with the sequence."""
+        return not any(
+            hasattr(cache, "offset") or hasattr(cache, "caches") for cache in self._caches
+        )
+
+    def feed(self, ids: Sequence[int], sampler: Sampler | None, shift: int = 0) -> int | None:
         """Append ids; with a `sampler` return its choice after the last of them.
+
+        shift: position in the text of the sequence's first id.
 
         After an EngineError the sequence is empty.
         """
         with mapped(self._failed):
             if sampler is not None and len(ids) > _TOGETHER:
-                self._run(ids[:-1], None)
+                self._run(ids[:-1], None, shift)
                 ids = ids[-1:]
-            return self._run(ids, sampler)
+            return self._run(ids, sampler, shift)
 
     def trim(self, length: int) -> int:
         """Keep at most the first `length` ids; return how many are kept.
@@ -99,7 +108,7 @@ class MlxSequence:
         self.clear()
         return EngineError(f"MLX cannot run this model: {reason}")
 
-    def _run(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+    def _run(self, ids: Sequence[int], sampler: Sampler | None, shift: int) -> int | None:
         rows = self._model(mx.array([ids]), cache=self._caches)
         self.length += len(ids)
         self.n_vocab = int(rows.shape[-1])
@@ -115,7 +124,7 @@ class MlxSequence:
         self._remember()
         if sampler.argmax:
             return int(best.item())  # type: ignore[arg-type] # an index
-        return sampler.choose(np.array(row.astype(mx.float32)), self.length)
+        return sampler.choose(np.array(row.astype(mx.float32)), self.length + shift)
 
     def _cut(self, surplus: int) -> bool:
         """Cut every layer; return True if each really lost `surplus` ids."""

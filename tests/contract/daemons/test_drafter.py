@@ -88,7 +88,7 @@ def test_a_lying_vocabulary(bench, token):
     verifier's is taken.
     """
     router = bench.router()
-    drafter = bench.drafter(NgramDrafter(4096, 2))
+    drafter = bench.drafter(NgramDrafter(2))
     router.welcomes(n_vocab=1)
     router.expect(m.Vocab)
     router.say(m.Vocab(0, [token]))

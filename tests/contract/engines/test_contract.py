@@ -215,7 +215,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     if request.param == "sim":
         engine = SimDrafter(contract.sim_settings())
     elif request.param == "ngram":
-        engine = NgramDrafter(N_CTX, N_SEQ)
+        engine = NgramDrafter(N_SEQ)
     elif request.param == "remapped":
         inner = SimDrafter(contract.sim_settings())
         vocabulary, _ = contract.shuffled(inner.vocabulary)
@@ -305,12 +305,33 @@ class TestDrafter:
         predict(drafter, 0, [40], sampler)
         assert positions == [7, 8]
 
+    def test_sampler_sees_the_position_in_the_text(self, drafter):
+        """A sequence that holds a window of a text begins later in it."""
+        if drafter.vocabulary is None:
+            pytest.skip("it knows ids only: there is nothing to sample from")
+        positions = list[int]()
+
+        class Recording(Sampler):
+            def choose(self, logits: NDArray[np.float32], position: int) -> int:
+                positions.append(position)
+                return super().choose(logits, position)
+
+        sampler = Recording(SamplingParams(temperature=1.0))
+        drafter.predict([Ask(0, tuple(text_ids(7)), sampler, shift=100)])
+        assert positions == [107]
+
     def test_guess_with_a_full_context(self, drafter):
-        """The id after the last one that fits can be guessed but not taken in."""
+        """The id after the last one that fits can be guessed but not taken in.
+
+        An engine without end takes it.
+        """
         ids = text_ids(N_CTX)
         for start in range(0, N_CTX - N_BATCH, N_BATCH):
             predict(drafter, 0, ids[start : start + N_BATCH], None)
         assert predict(drafter, 0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+        if drafter.info.capabilities.endless:
+            predict(drafter, 0, [40], GREEDY)
+            return
         with pytest.raises(LocalProtocolError, match="at most 96"):
             predict(drafter, 0, [40], GREEDY)
 
@@ -319,7 +340,7 @@ class TestDrafter:
         "[0, []] [0, [-1]] [0, [$BEYOND]] [$SEQS, [40]] [-1, [40]] [0, $LONG]",
         BEYOND=2**31,
         SEQS=N_SEQ,
-        LONG=[40] * (N_CTX + 1),
+        LONG=[40] * 5000,
     )
     def test_bad_ids(self, drafter, seq, ids):
         text = text_ids(20)

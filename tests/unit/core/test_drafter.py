@@ -7,6 +7,7 @@ from harness.sessions import crc
 from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.drafter.window import Windows, slack
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.statistics.snapshot import PrefixCacheSection
@@ -245,7 +246,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     learned = ev.Learned(TEXT, sync=True)
     assert receive(core, m.Sync(1, 0, 0, TEXT, 2)) == [(ONE, learned)]
 
-    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1)
+    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1, read=3)
     report.prefix_cache = PrefixCacheSection(0, 0, 0, 0)
     draft = m.Draft(1, 3, crc(*TEXT), (8,))
     rows = ev.DraftedRows({}, [[8]])
@@ -259,10 +260,161 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     rows = ev.DraftedRows({}, [[4]])
     assert core.finish(core.next_step(0.5), rows, 0.5, 0.75) == [(ONE, draft)]
 
-    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1)
+    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1, read=2)
     report.rounds = 1
     report.accepted = 1
     report.committed = 2
     report.prefix_cache = PrefixCacheSection(0, 0, 1, 5)
     ended = ev.DraftingEnded(2, 0.75)
     assert core.handle(ev.CloseSession(ONE), 0.8) == [(ONE, ended), report]
+
+
+# --- windows
+
+SIZE = 64
+LONG = tuple(index % 250 for index in range(1000))
+
+
+def windowed(max_sessions=1, *, spares=2, endless=False):
+    """Return a core whose draft model reads windows of SIZE ids, behind a BOS."""
+    n_ctx = SIZE + slack(SIZE)
+    windows = Windows(n_ctx=n_ctx, size=SIZE, bos=1, spares=spares, endless=endless)
+    slots = KVSlots(max_sessions, "cut", n_ctx, guests=spares, n_ctx=n_ctx)
+    core = DrafterCore(DraftLimits(n_ctx, 16, windows=windows), slots)
+    core.handle(SPEAKS, 0.0)
+    return core
+
+
+def work(core, until=lambda row: row.sampler is not None):
+    """Run steps, each draft being a 7, until a row; return that row and the ids read before it."""
+    read = 0
+    while True:
+        step = core.next_step(0.0)
+        if isinstance(step, ev.Wait):
+            return None, read
+        row = step.rows[0] if step.rows else None
+        if row is not None:
+            read += len(row.ids)
+        drafts = [(7,) * row.draft_n if row.sampler is not None else () for row in step.rows]
+        drafted(core, step, *drafts)
+        if row is not None and until(row):
+            return row, read
+
+
+def generated(core, number, text, count):
+    """Have the verifier commit so many ids, one a round, which are the drafts; return the text."""
+    for _ in range(count):
+        work(core, until=lambda _: False)
+        told(core, number, (7,), after=text)
+        text = (*text, 7)
+    work(core, until=lambda _: False)
+    return text
+
+
+def test_a_late_drafter_reads_one_window():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    row, read = work(core)
+    assert read == SIZE // 2
+    assert row.text_position + len(row.ids) == 1000
+    assert row.shift == 1000 - SIZE // 2 - 1
+
+
+def test_a_window_begins_with_bos():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    row = next_row(core)
+    assert (row.position, row.bos, row.text_position) == (0, 1, 1000 - SIZE // 2)
+
+
+def test_the_next_window_takes_over():
+    """The text goes on in another sequence, and none of its rounds waits."""
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    first = next_row(core).seq
+    text = generated(core, 1, LONG, 40)
+    session = core.sessions[ONE]
+    assert session.slot.seq != first
+    assert session.slot.end >= len(text)
+    assert session.slot.start > 1000 - SIZE // 2
+    assert core.reader.takeovers == 1
+    assert core.reader.held_up == 0
+
+
+def test_a_text_of_thousands_never_waits():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    generated(core, 1, LONG, 400)
+    assert core.reader.takeovers > 8
+    assert core.reader.held_up == 0
+
+
+def test_the_next_turn_goes_on_in_the_window():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    text = generated(core, 1, LONG, 5)
+    core.handle(ev.CloseSession(ONE), 0.0)
+    opened(core, 2, prompt=(*text, 8, 8, 8))
+    _, read = work(core)
+    assert read == 3
+    assert core.slots.snapshot().hits == 1
+
+
+def test_a_window_of_another_text_is_not_gone_on_in():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    generated(core, 1, LONG, 5)
+    core.handle(ev.CloseSession(ONE), 0.0)
+    opened(core, 2, prompt=(9, *LONG[1:], 7, 7, 7, 7, 7, 8))
+    _, read = work(core)
+    assert read == SIZE // 2
+
+
+def test_sessions_share_the_spare_sequences():
+    """Where there is one, a session waits for that of another, and begins anew in its own."""
+    core = windowed(2, spares=1)
+    opened(core, 1, 2, prompt=LONG)
+    texts = {1: LONG, 2: LONG}
+    for _ in range(60):
+        for number in (1, 2):
+            texts[number] = generated(core, number, texts[number], 1)
+    assert core.reader.takeovers >= 2
+    assert core.slots.free == 1
+
+
+def test_a_model_without_end_reads_a_window_and_goes_on():
+    core = windowed(endless=True, spares=0)
+    opened(core, 1, prompt=LONG)
+    _, read = work(core)
+    assert read == SIZE
+    generated(core, 1, LONG, 300)
+    assert core.reader.takeovers == 0
+    assert core.sessions[ONE].slot.start == 1000 - SIZE
+
+
+def test_a_window_without_a_spare_sequence_begins_anew():
+    core = windowed(spares=0)
+    opened(core, 1, prompt=LONG)
+    text = generated(core, 1, LONG, 200)
+    assert core.sessions[ONE].slot.end >= len(text)
+
+
+def test_a_session_that_heard_nothing_for_long_begins_a_new_window():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    work(core)
+    more = LONG[::-1]
+    receive(core, m.Sync(1, 1000, crc(*LONG), more, 4))
+    _, read = work(core)
+    assert read == SIZE // 2
+
+
+def test_a_text_that_is_corrected_before_its_window_is_read_anew():
+    core = windowed()
+    opened(core, 1, prompt=LONG)
+    work(core)
+    other = LONG[500:400:-1]
+    receive(core, m.Sync(1, 500, crc(*LONG[:500]), (*other, *LONG), 4))
+    row, read = work(core)
+    assert read == SIZE // 2
+    assert row.text_position + len(row.ids) == 1600

@@ -1,0 +1,127 @@
+"""Compute the acceptance rate of a draft model that has read a window of a text, or all of it.
+
+    python bench/windows.py --target FILE --drafter FILE [--lengths N,...] [--texts N]
+                            [--tokens N] [--sizes N,...] [--json]
+
+The texts are Python modules of the standard library; the target continues each greedily after its
+first ids, as many as a length. A draft is the draft model's likeliest token after the true ids. It
+has read the whole text, or a window of the given sizes from half a window back, with and without
+the model's BOS in front.
+"""
+
+import argparse
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from specmesh import logs
+from specmesh.config import ModelSettings
+from specmesh.core.events import Span
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.engines.base import Ask
+from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
+
+GREEDY = Sampler(SamplingParams())
+PART = 256  # ids of a prompt that are read at once
+MODULES = ("argparse", "inspect", "pathlib", "tarfile", "typing", "doctest", "difflib", "pdb")
+
+
+def texts(count: int) -> Iterator[str]:
+    """Yield texts of a hundred thousand letters and more."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    for name in MODULES[:count]:
+        path = folder / f"{name}.py"
+        if not path.exists():
+            path = folder / name / "__init__.py"
+        yield path.read_text(encoding="utf-8")
+
+
+def continued(target: LlamaVerifier, ids: Sequence[int], tokens: int) -> list[int]:
+    """Return the ids by which the target goes on greedily."""
+    target.trim(0, 0)
+    for start in range(0, len(ids) - 1, PART):
+        part = tuple(ids[start : min(start + PART, len(ids) - 1)])
+        target.decode([Span(0, start, part, logits=False)])
+    last = ids[-1]
+    generated: list[int] = []
+    for position in range(len(ids) - 1, len(ids) - 1 + tokens):
+        [logits] = target.decode([Span(0, position, (last,), logits=True)])
+        assert logits is not None
+        last = int(logits[-1].argmax())
+        generated.append(last)
+    return generated
+
+
+def accepted(drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int]) -> int:
+    """Return how many of the generated ids are the draft model's likeliest ones.
+
+    read: ids that it has read before them.
+    """
+    drafter.trim(0, 0)
+    for start in range(0, len(read) - 1, PART):
+        part = tuple(read[start : min(start + PART, len(read) - 1)])
+        drafter.predict([Ask(0, part, None)])
+    count = 0
+    last = read[-1]
+    for token in generated:
+        [draft] = drafter.predict([Ask(0, (last,), GREEDY)])
+        count += draft == token
+        last = token
+    return count
+
+
+def windows(
+    ids: Sequence[int], sizes: Sequence[int], bos: int | None
+) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield each way to read a text: its name, and the ids that are read."""
+    yield "whole", ids
+    for size in sizes:
+        back = size // 2
+        if back >= len(ids):
+            continue
+        yield f"window {size}", ids[-back:]
+        if bos is not None:
+            yield f"window {size} with BOS", (bos, *ids[-back:])
+
+
+def main() -> None:
+    """Print the rates of each length."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--drafter", required=True)
+    parser.add_argument("--lengths", default="1000,3000,6000,7500")
+    parser.add_argument("--sizes", default="512,1024,2048")
+    parser.add_argument("--texts", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    logs.configure("error")
+    lengths = [int(length) for length in given.lengths.split(",")]
+    sizes = [int(size) for size in given.sizes.split(",")]
+    ctx = max(lengths) + given.tokens + 1
+    options = {"engine": "llama", "ctx": ctx, "max_sessions": 1, "threads": given.threads}
+    target = LlamaVerifier(ModelSettings(model=given.target, **options))
+    drafter = LlamaDrafter(ModelSettings(model=given.drafter, **options))
+    rates: dict[str, dict[str, float]] = {}
+    for length in lengths:
+        counts: dict[str, int] = {}
+        drafts = 0
+        for text in texts(given.texts):
+            ids = target.tokenizer.encode(text)[:length]
+            generated = continued(target, ids, given.tokens)
+            drafts += len(generated)
+            for name, read in windows(ids, sizes, drafter.info.bos):
+                counts[name] = counts.get(name, 0) + accepted(drafter, read, generated)
+        rates[str(length)] = {name: round(count / drafts, 4) for name, count in counts.items()}
+        if not given.json:
+            sys.stdout.write(f"{length} ids, {drafts} drafts: {rates[str(length)]}\n")
+            sys.stdout.flush()
+    if given.json:
+        sys.stdout.write(json.dumps(rates) + "\n")
+
+
+if __name__ == "__main__":
+    main()
