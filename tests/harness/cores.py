@@ -46,7 +46,7 @@ class Send:
     peer: Hashable = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """A step of the draft model: take in `ids`, and perhaps guess.
 
@@ -334,7 +334,9 @@ class Drafter:
                 self._cut = held
                 text = self._append(row)
                 window = row.shift != 0
-                return Draft(row.ids, row.sampler is not None, now, text, window), effects
+                guess = row.sampler is not None
+                draft = Draft(ids=row.ids, guess=guess, began=now, text=text, window=window)
+                return draft, effects
             nothing = ev.DraftedRows(held, ((),) * len(step.rows))
             finished = self._core.finish(step, nothing, now, now)
             effects += self._effects(finished)

@@ -307,7 +307,8 @@ class DrafterCore:
 
     def _attend_window(self, session: DrafterSession) -> None:
         """Make the change that is due to the sequences of a session."""
-        match session.window_need():
+        need = session.window_need()
+        match need:
             case None:
                 pass
             case WindowNeed.ANEW:
@@ -322,8 +323,8 @@ class DrafterCore:
             case WindowNeed.TAKEOVER:
                 session.take_over()
                 self._release_spare(session)
-            case _ as never:
-                assert_never(never)
+            case _:
+                assert_never(need)
 
     def _take_spare(self) -> bool:
         """Take the spare sequence of a session without drafts to make; False if none has one."""

@@ -224,7 +224,7 @@ class VerifierSnapshot(RunningSnapshot):
     peers: list[Json]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DraftTotals:
     """Counts of a drafter since its start."""
 

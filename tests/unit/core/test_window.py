@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from harness.tables import cases
 
 from specmesh.core.drafter.window import JUDGED, WindowReader, Windows
 from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
@@ -46,9 +47,9 @@ def test_the_next_window_begins_half_a_window_back(length):
     assert slot.start == max(length - 1024, 0)
 
 
-@pytest.mark.parametrize(
-    ("start", "length", "due"),
-    [(0, MOST, False), (0, MOST + 1, True), (5000, 7048, False), (5000, 7049, True)],
+@cases(
+    "start, length, due",
+    "[0, 3584, false] [0, 3585, true] [5000, 7048, false] [5000, 7049, true]",
 )
 def test_the_next_window_is_due_when_one_is_full(start, length, due):
     assert WINDOWS.is_due(KVSlot(0, 1, start, 1), length) is due
@@ -82,20 +83,21 @@ def test_a_slot_has_room_up_to_a_position(windows, limit):
     assert windows.limit(KVSlot(0, 10, 5000, 1)) == limit
 
 
-@pytest.mark.parametrize(
-    ("slot", "length", "suits"),
-    [
-        (KVSlot(0, 3000), 3100, True),
-        (KVSlot(0, 3000), MOST, True),
-        (KVSlot(0, 3500), MOST + 1, False),  # the next window would be due at once
-        (KVSlot(0, 1000), 3000, True),  # all of it may be read
-        (KVSlot(0, 1801, 20_000, 1), 21_900, True),
-        (KVSlot(0, 1801, 20_000, 1), 22_900, False),  # a new window is less work
-        (KVSlot(0, 301, 20_000, 1), 22_048, False),
-    ],
+# Of a whole text, of one whose next window would be due at once, of one that may be read whole; of
+# windows that reach far enough, and of two beside which a new window is less work.
+@cases(
+    "read, start, bos, length, suits",
+    """
+    [3000, 0, 0, 3100, true] [3000, 0, 0, 3584, true] [3500, 0, 0, 3585, false]
+    [1000, 0, 0, 3000, true]
+    [1801, 20000, 1, 21900, true]
+    [1801, 20000, 1, 22900, false] [301, 20000, 1, 22048, false]
+    """,
 )
-def test_a_slot_of_an_earlier_text_is_read_on_in_if_that_is_less_work(slot, length, suits):
-    assert WINDOWS.suits(slot, length) is suits
+def test_a_slot_of_an_earlier_text_is_read_on_in_if_that_is_less_work(
+    read, start, bos, length, suits
+):
+    assert WINDOWS.suits(KVSlot(0, read, start, bos), length) is suits
 
 
 # --- pieces
@@ -119,7 +121,7 @@ def test_a_piece_is_a_whole_chunk_if_there_is_no_room(room):
     assert reader.piece(rest=1000, room=room, drafts=5, seconds=0.005).ids == 128
 
 
-@pytest.mark.parametrize(("room", "urgent"), [(2000, False), (1300, False), (1000, True)])
+@cases("room, urgent", "[2000, false] [1300, false] [1000, true]")
 def test_a_piece_is_urgent_if_later_would_be_too_late(room, urgent):
     """With pieces of 5 ids 1,000 take 200; the text grows by 5 between two of them."""
     reader = WindowReader(WINDOWS, 128)
@@ -169,9 +171,7 @@ def start_of(reader, length=3000):
     return slot.start
 
 
-@pytest.mark.parametrize(
-    ("whole", "windows", "start"), [(80, 80, 1976), (81, 80, 1976), (83, 80, 0), (70, 80, 1976)]
-)
+@cases("whole, windows, start", "[80, 80, 1976] [81, 80, 1976] [83, 80, 0] [70, 80, 1976]")
 def test_whole_texts_are_read_if_that_pays(whole, windows, start):
     assert start_of(judged(whole, windows)) == start
 
