@@ -10,8 +10,10 @@ from processes import Daemon, Mesh, body, complete
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
 N = 48
-LENGTHS = (1000, 3000, 6000, 7500)
-WINDOW = 512
+SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (3000, 6000, 7500)]
+"""On two cores the target reads the longest for a minute: `pytest -m 'real and slow' tests/real`."""
+
+WINDOW = 256
 DOCUMENTS = ("ARCHITECTURE.md", "docs/usage.md", "docs/operations.md", "README.md")
 
 
@@ -30,7 +32,7 @@ def text(verifier: Daemon) -> list[int]:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [1000, *SLOW])
 def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
     drafter = beside.drafter(real_models.path("smollm2-q4_0.gguf"), engine="llama")
     # Steps of one width compute a cached beginning as any other.
@@ -45,7 +47,7 @@ def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
 def test_no_round_waits_while_windows_take_over(verifier, beside, text):
     draft = real_models.path("smollm2-q4_0.gguf")
     drafter = beside.drafter(draft, "--window", WINDOW, engine="llama")
-    complete(verifier, body(text[:3000], WINDOW + N, draft_n=4, cache_prompt=True))
+    complete(verifier, body(text[:1000], WINDOW + N, draft_n=4, cache_prompt=True))
     window = drafter.stats()["window"]
     assert window["takeovers"] > 0
     assert window["held_up"] == 0
