@@ -544,9 +544,11 @@ class DrafterSession:
         self._pieces += 1
         self._reader.read(len(row.ids), seconds)
         spare = self.spare
-        if spare is None or (row.seq, row.position) != (spare.seq, spare.length):
+        if spare is None or row.seq != spare.seq:
             return []
         begin = row.text_position
+        if (row.position, begin) != (spare.length, spare.end):  # the window was moved meanwhile
+            return [KVCut(spare.seq, spare.length)]
         spare.length += row.bos + len(row.ids)
         agreed = common_length(row.ids, self._ids[begin : begin + len(row.ids)])
         return [_cut_to(spare, begin + agreed)] if agreed < len(row.ids) else []
