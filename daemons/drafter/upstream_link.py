@@ -156,7 +156,7 @@ class UpstreamLink:
         return False
 
     def _message(
-        self, message: m.ControlMessage | m.Draft | m.DraftProbs, size: int, now: float
+        self, message: m.ControlMessage | m.Draft | m.DraftProbs | m.Ids, size: int, now: float
     ) -> None:
         upstream = self.upstream
         match message:
@@ -188,7 +188,9 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Draft() | m.DraftProbs():
+            case m.Hello() | m.Open() | m.Close() | m.Pause():
+                self.dealer.traffic.rejected["direction"] += 1
+            case m.Draft() | m.DraftProbs() | m.Ids():
                 self.dealer.traffic.rejected["direction"] += 1
             case _:
                 assert_never(message)
@@ -360,7 +362,7 @@ class UpstreamLink:
             match effect:
                 case m.Open():
                     unsent |= self._ask(effect)
-                case m.Close() | m.Pause():
+                case m.Ids() | m.Close() | m.Pause():
                     self.dealer.send(effect)
                 case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
                     self._core.put(effect, now)

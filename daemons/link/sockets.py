@@ -67,6 +67,7 @@ _COSTS: dict[int, Cost] = {
     Kind.DRAFT: Cost.IDS,
     Kind.DRAFT_PROBS: Cost.IDS,
     Kind.NACK: Cost.NACKS,
+    Kind.IDS: Cost.TEXT_IDS,
     Kind.HELLO: Cost.HELLOS,
     Kind.VOCAB: Cost.VOCABS,
     Kind.PING: Cost.PINGS,
@@ -326,7 +327,7 @@ class Router:
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
         amount = 1
-        if cost is Cost.IDS:
+        if cost is Cost.IDS or cost is Cost.TEXT_IDS:
             amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
         size = len(frame)
         if kind >= Kind.HELLO:

@@ -113,6 +113,7 @@ class VerifierLoop(DaemonLoop[Order]):
             n_vocab=limits.n_vocab,
             n_ctx=limits.n_ctx,
             end_ids=sorted(limits.end_ids),
+            takes_ids=True,
         )
         self._drafters = Drafters(
             engine=engine,

@@ -30,6 +30,7 @@ from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
+from specmesh.core.verifier.incoming_ids import IncomingIds
 from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
@@ -53,11 +54,13 @@ class DrafterPeer:
     number: it was the so-manieth to attach.
     key_name: the name here of the key that it has proved; empty if keys are not used.
     connection: its TCP connection, if libzmq names it.
+    incoming: ids of its next OPEN.
     """
 
     identity: bytes
     hello: m.Hello
     link: Link
+    incoming: IncomingIds
     number: int = 0
     address: str = ""
     key_name: str = ""
@@ -133,6 +136,7 @@ class Drafters:
             self._peer_gone(identity, reason, now)
         for identity, peer in list(self.peers.items()):
             departure = peer.link.departure(now)
+            peer.incoming.expire(now)
             if departure is not None:
                 self._peer_gone(identity, departure, now)
         if self._core.stuck:
@@ -197,6 +201,8 @@ class Drafters:
                 if traffic is not None and identity in traffic.drafters:
                     traffic.bytes_received += size
                 self._core.put(vev.FromDrafter(identity, message), now)
+            case m.Ids():
+                peer.incoming.take(message, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client has left before it had a session
@@ -264,6 +270,7 @@ class Drafters:
             identity=identity,
             hello=hello,
             link=self._link(now),
+            incoming=IncomingIds(self._info.n_ctx),
             number=next(self._numbers),
             address=self._router.sender(),
             key_name=self._router.name_of(key),
@@ -343,7 +350,7 @@ class Drafters:
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
             self._router.accounts.limits(identity).check_open(now)
-            request = requested(order)
+            request = requested(peer.incoming.complete(order))
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return

@@ -12,13 +12,14 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import DrafterRequest, Request, open_of, requested
+from specmesh.core.requests import DrafterRequest, Request, frames_of, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
+from specmesh.core.verifier.incoming_ids import IncomingIds
 from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
@@ -49,6 +50,16 @@ CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
 def test_requests_cross_the_wire(original):
     asked = DrafterRequest(request=original, client=None)
     assert requested(crossed(open_of(asked, 9))) == original
+
+
+def test_ids_before_an_open_cross_the_wire():
+    """The longest text is in frames of ids, each at its place, and an OPEN that has their number."""
+    original = replace(OPEN, ids=list(range(2**18)), n_prompt=2**17)
+    incoming = IncomingIds(2**18)
+    *frames, order = map(crossed, frames_of(original))
+    for frame in frames:
+        incoming.take(frame, 0.0)
+    assert incoming.complete(order) == original
 
 
 def test_a_message_without_content_is_empty():
