@@ -38,8 +38,10 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_BACKLOG = 8 * 2**20
-"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire."""
+MAX_BACKLOG = 32 * 2**20
+"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire. A text of
+262,144 ids has 1 MiB.
+"""
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 

@@ -268,6 +268,10 @@ class Router:
             return 0
         return len(frame)
 
+    def let_go(self, identity: bytes) -> None:
+        """Let a drafter go that does not keep up."""
+        self.gone[identity] = Departure.BEHIND
+
     def take_gone(self) -> dict[bytes, Departure]:
         """Return the drafters that went away or are let go since the last call, and why."""
         gone = self.gone

@@ -253,7 +253,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._count(news)
                 self._act(self._clients.give(client, news))
             case vev.ToDrafter():
-                self._drafters.send(effect)
+                self._drafters.send(effect, now)
             case vev.Ran():
                 self.stats.ran(effect)
                 if logs.least <= DEBUG:

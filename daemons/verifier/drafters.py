@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -31,6 +31,7 @@ from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
 from specmesh.core.verifier.incoming_ids import IncomingIds
+from specmesh.core.verifier.outgoing_frames import OutgoingFrames
 from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
@@ -54,13 +55,14 @@ class DrafterPeer:
     number: it was the so-manieth to attach.
     key_name: the name here of the key that it has proved; empty if keys are not used.
     connection: its TCP connection, if libzmq names it.
-    incoming: ids of its next OPEN.
+    incoming: ids of its next OPEN. outgoing: frames of sessions that it is sent.
     """
 
     identity: bytes
     hello: m.Hello
     link: Link
     incoming: IncomingIds
+    outgoing: OutgoingFrames = field(default_factory=OutgoingFrames)
     number: int = 0
     address: str = ""
     key_name: str = ""
@@ -137,6 +139,7 @@ class Drafters:
         for identity, peer in list(self.peers.items()):
             departure = peer.link.departure(now)
             peer.incoming.expire(now)
+            self._send_all(peer, peer.outgoing.expire(now), now)
             if departure is not None:
                 self._peer_gone(identity, departure, now)
         if self._core.stuck:
@@ -147,17 +150,29 @@ class Drafters:
         if due:
             self._core.put(vev.Signal.REPORT_WANTED, now)  # for the next PINGs
 
-    def send(self, effect: vev.ToDrafter) -> None:
-        """Send a frame of the core."""
+    def send(self, effect: vev.ToDrafter, now: float) -> None:
+        """Send a frame of the core, once the drafter has room for it."""
         peer = self.peers.get(effect.drafter)
-        if peer is None:
-            return
-        size = self._router.send(effect.drafter, effect.what)
-        peer.link.unread += size
-        traffic = self._clients.sessions.get(effect.what.session)
-        if traffic is not None:
-            traffic.bytes_sent += size
-            traffic.drafters.add(effect.drafter)
+        if peer is not None:
+            self._send_all(peer, peer.outgoing.put(effect.what), now)
+
+    def _send_all(self, peer: DrafterPeer, frames: Sequence[vev.DrafterFrame], now: float) -> None:
+        """Send frames whose turn has come, and a PING if others wait for its answer."""
+        for frame in frames:
+            size = self._router.send(peer.identity, frame)
+            peer.link.unread += size
+            traffic = self._clients.sessions.get(frame.session)
+            if traffic is not None:
+                traffic.bytes_sent += size
+                traffic.drafters.add(peer.identity)
+        if peer.outgoing.ping_due(now):
+            self._ping(peer, now, partial(self._acknowledged, peer))
+        elif peer.outgoing.full:
+            self._router.let_go(peer.identity)
+
+    def _acknowledged(self, peer: DrafterPeer, _: float) -> None:
+        """Note that all frames before a PING have arrived."""
+        self._send_all(peer, peer.outgoing.acknowledged(), time.monotonic())
 
     def leave(self) -> None:
         """Send all drafters BYE."""
@@ -208,6 +223,7 @@ class Drafters:
             case m.Close(ref=ref) if ref:  # its client has left before it had a session
                 self._act(self._clients.withdraw(identity, ref))
             case m.Close():
+                peer.outgoing.forget(message.session)
                 self._core.put(vev.SessionClosed(identity, message.session), now)
             case m.Pause(session, paused):
                 self._core.put(vev.SessionPaused(identity, session, paused), now)

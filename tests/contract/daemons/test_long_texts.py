@@ -1,13 +1,17 @@
 """Texts of 100,000 ids between the two daemons: opened, resumed, drafted for."""
 
 from dataclasses import replace
+from functools import partial
+from math import inf
 
 import pytest
-from harness.loops import Flaky, ScriptedDrafter, ask_for, attach, request, welcomed
-from named_texts import NAME, asked
+from harness.loops import Bench, Flaky, ScriptedDrafter, ask_for, attach, request, welcomed
+from named_texts import LONG, NAME, asked
 
+from specmesh.core.liveness import Link
+from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Finished, frames_of
-
+from specmesh.core.verifier import outgoing_frames
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 
@@ -102,3 +106,87 @@ def test_a_verifier_that_takes_none(bench):
     error = drafter.ask(request(ids=2 * PROMPT)).error()
     assert isinstance(error, RequestError)
     assert "longer than what a drafter can pass on" in str(error)
+
+
+@pytest.fixture
+def only_pongs(monkeypatch):
+    """A verifier that waits for PONGs for ever."""
+    monkeypatch.setattr(outgoing_frames, "ACKNOWLEDGED_S", inf)
+
+
+class Watched:
+    """A drafter with a session of a long text and one of a short text, which answers no PING.
+
+    frames: of the long text, after each TRUTH of the short one.
+    pings: that it has not answered.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        bench.verifier(long_target(5), link=partial(Link, silence=inf))
+        self.peer = bench.dealer()
+        self.peer.answers = False
+        short = ask_for(1, "to be or not", max_tokens=LONG)
+        options = {**short.options, "draft_n": 4}
+        self.peer.say(replace(short, options=options))
+        self.short = self.peer.expect(m.Opened).session
+        self.peer.expect(m.Truth)
+        order = replace(ask_for(2, ids=PROMPT, max_tokens=LONG), n_prompt=len(PROMPT), name=NAME)
+        self.peer.say(*frames_of(order))
+        self.long = self.peer.expect(m.Opened).session
+        self.ids = Prefix()
+        self.frames: list[int] = []
+        self.pings: list[int] = []
+
+    def truths(self, count: int) -> None:
+        """Take frames until so many TRUTHs of the short text have come."""
+        self.frames = [0]
+        while len(self.frames) <= count:
+            self.next()
+
+    def next(self) -> None:
+        message = self.peer.expect(m.Ping, m.Sync, m.Truth)
+        match message:
+            case m.Ping(number):
+                self.pings.append(number)
+            case m.Sync() | m.Truth() if message.session == self.long:
+                assert self.ids.holds(message.base, message.prefix_crc), "a gap"
+                self.ids.truncate(message.base)
+                self.ids.extend(message.ids)
+                self.frames[-1] += 1
+            case m.Truth():
+                self.frames.append(0)
+            case _:
+                pass
+
+    def answer(self) -> None:
+        """Answer the PINGs that have come."""
+        for number in self.pings:
+            self.peer.say(m.Pong(number))
+        self.pings = []
+
+
+def test_truths_do_not_wait_for_a_long_text(bench, only_pongs):
+    """Without PONGs there are two frames of it among the TRUTHs of ten steps of another session."""
+    drafter = Watched(bench)
+    drafter.truths(10)
+    assert sum(drafter.frames) == 2
+
+
+def test_a_long_text_comes_whole_between_truths(bench, only_pongs):
+    """Each PONG lets two frames of it pass."""
+    drafter = Watched(bench)
+    most = 0
+    while len(drafter.ids) <= len(PROMPT):
+        drafter.truths(1)
+        most = max(most, *drafter.frames)
+        drafter.answer()
+    assert tuple(drafter.ids[: len(PROMPT)]) == PROMPT
+    assert most <= 4
+
+
+def test_nacks_for_a_long_text_add_nothing_to_what_waits(bench, only_pongs):
+    drafter = Watched(bench)
+    for _ in range(20):
+        drafter.peer.say(m.Nack(drafter.long, 0, 0))
+    drafter.truths(10)
+    assert sum(drafter.frames) == 2

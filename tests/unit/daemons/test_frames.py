@@ -20,7 +20,7 @@ from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, w
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
 from specmesh.core.verifier.incoming_ids import IncomingIds
-from specmesh.core.verifier.truth_sender import TruthSender
+from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -210,6 +210,30 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     for frame in sender.syncs:
         assert frame.prefix_crc == sender.prefix.crc_at(frame.base)
     assert sender.received == ids
+
+
+def answered(sender, nack, seconds):
+    """Return the ids of the answers to a NACK that comes each millisecond."""
+    ids = 0
+    for millisecond in range(1000 * seconds):
+        for frame in sender.truths.nacked(nack, millisecond / 1000):
+            ids += len(frame.ids)
+    return ids
+
+
+def test_nacks_for_a_long_text_cost_bounded_bytes():
+    sender = Sender([1] * 100_000, 4)
+    nack = m.Nack(7, 0, 0)
+    assert answered(sender, nack, 10) <= 100_000 + 10 * SYNC_IDS_PER_S
+
+
+def test_nacks_near_the_end_of_a_long_text_are_answered_as_those_of_a_short_one():
+    counts = []
+    for length in (200, 100_000):
+        sender = Sender([1] * length, 4)
+        nack = m.Nack(7, length - 100, sender.prefix.crc_at(length - 100))
+        counts.append(answered(sender, nack, 1))
+    assert counts[0] == counts[1] > 1000
 
 
 # --- prefixes name themselves by a CRC
