@@ -38,7 +38,7 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_BACKLOG = 32 * 2**20
+MAX_BACKLOG = 16 * 2**20
 """Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire. A text of
 262,144 ids has 1 MiB.
 """

@@ -5,11 +5,11 @@ from collections import deque
 from specmesh.core.verifier.events import DrafterFrame
 from specmesh.wire import messages as m
 
-WINDOW = 64 * 1024
+MOST_ON_WAY = 64 * 1024
 """Bytes of long SYNCs, at least, that may be on their way to a drafter. A TRUTH that comes next is
 behind so many and one frame: 8 ms at 100 Mbit/s, less than a step.
 """
-SHORT = 1024  # ids of a SYNC that never waits
+SHORT_SYNC = 1024  # ids of a SYNC that never waits
 ACKNOWLEDGED_S = 1.0  # seconds without a PONG after which frames count as arrived
 MOST_FRAMES = 4096  # frames that wait beyond which the drafter does not keep up
 FRAME_BYTES = 24  # bytes of a frame without ids
@@ -18,7 +18,7 @@ FRAME_BYTES = 24  # bytes of a frame without ids
 class OutgoingFrames:
     """The frames of sessions to one drafter.
 
-    - A long SYNC waits while WINDOW bytes of others are on their way.
+    - A long SYNC waits while MOST_ON_WAY bytes of others are on their way.
     - A frame waits behind the frames of its own session. Those of other sessions pass.
     - Sessions whose frames wait take turns.
     - A SYNC that does not go on from the frames that wait is a new answer. It replaces the text
@@ -86,9 +86,9 @@ class OutgoingFrames:
 
     def _has_to_wait(self, frame: DrafterFrame) -> bool:
         """Return True if a frame has to wait; else it counts as sent."""
-        if not isinstance(frame, m.Sync) or len(frame.ids) <= SHORT:
+        if not isinstance(frame, m.Sync) or len(frame.ids) <= SHORT_SYNC:
             return False
-        if self._on_way >= WINDOW:
+        if self._on_way >= MOST_ON_WAY:
             return True
         self._on_way += FRAME_BYTES + 4 * len(frame.ids)
         return False

@@ -1,6 +1,7 @@
 """Ids of an OPEN that come before it: those of one OPEN, in their order, and never too many."""
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -114,7 +115,7 @@ def test_whatever_comes_is_bounded_and_only_whole_texts_are_taken(script, most):
     """Each frame is of one id, so the newest frames since the last base of 0 are the text."""
     incoming = IncomingIds(most)
     text = []
-    for frame in [frame for frames in script for frame in frames]:
+    for frame in chain.from_iterable(script):
         if frame.base == 0:
             text = []
         text += frame.ids

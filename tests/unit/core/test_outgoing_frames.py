@@ -1,4 +1,4 @@
-"""Long SYNCs on their way to a drafter: bounded, in order, and never in the way of other sessions."""
+"""Long SYNCs on their way to a drafter: bounded, in order, and no others wait behind them."""
 
 from itertools import pairwise
 
@@ -10,8 +10,8 @@ from specmesh.core.verifier.outgoing_frames import (
     ACKNOWLEDGED_S,
     FRAME_BYTES,
     MOST_FRAMES,
-    SHORT,
-    WINDOW,
+    MOST_ON_WAY,
+    SHORT_SYNC,
     OutgoingFrames,
 )
 from specmesh.wire import messages as m
@@ -76,7 +76,12 @@ def test_a_ping_that_is_not_answered(outgoing):
 
 
 def test_other_sessions_pass(outgoing):
-    others = [m.Opened(2, 0, 3, {}), *syncs(2, SHORT, size=SHORT), truth(2), m.Done(2, "stop", 4)]
+    others = [
+        m.Opened(2, 0, 3, {}),
+        *syncs(2, SHORT_SYNC, size=SHORT_SYNC),
+        truth(2),
+        m.Done(2, "stop", 4),
+    ]
     assert put(outgoing, *others) == others
 
 
@@ -178,8 +183,8 @@ class Drafter:
                 continue
             assert frame.base <= self.got[frame.session], "a gap"
             self.got[frame.session] = frame.base + len(frame.ids)
-            if isinstance(frame, m.Sync) and len(frame.ids) > SHORT:
-                assert sum(self.unanswered) < WINDOW, "too much is on its way"
+            if isinstance(frame, m.Sync) and len(frame.ids) > SHORT_SYNC:
+                assert sum(self.unanswered) < MOST_ON_WAY, "too much is on its way"
                 self.unanswered[1] += FRAME_BYTES + 4 * len(frame.ids)
 
 

@@ -53,7 +53,7 @@ def test_requests_cross_the_wire(original):
 
 
 def test_ids_before_an_open_cross_the_wire():
-    """The longest text is in frames of ids, each at its place, and an OPEN that has their number."""
+    """The longest text is in frames of ids, and an OPEN that has their number."""
     original = replace(OPEN, ids=list(range(2**18)), n_prompt=2**17)
     incoming = IncomingIds(2**18)
     *frames, order = map(crossed, frames_of(original))
