@@ -5,8 +5,9 @@ from functools import partial
 from math import inf
 
 import pytest
+from harness import PATIENCE
 from harness.loops import Bench, Flaky, ScriptedDrafter, ask_for, attach, request, welcomed
-from named_texts import LONG, NAME, asked
+from named_texts import LONG, NAME
 
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
@@ -37,13 +38,13 @@ def refused(peer: ScriptedDrafter, *frames: m.Message) -> str:
 
 def test_a_text_of_a_dead_verifier_goes_on(bench):
     """The next one gets all of its ids again, and its client the rest of the text, once."""
-    verifier = bench.verifier(long_target(), drain=0.0)
+    verifier = bench.verifier(long_target(100), drain=0.0)
     drafter = bench.drafter()
     attach(verifier, drafter)
-    client = drafter.ask(replace(asked(300), prompt_ids=PROMPT))
+    client = drafter.ask(replace(request(300, ids=PROMPT), id=NAME, reconnect_timeout=PATIENCE))
     client.heard(20)
     bench.end(verifier)
-    again = bench.verifier(long_target())
+    again = bench.verifier(long_target(0))
     end = client.end()
     assert isinstance(end, Finished), end
     assert 0 < end.report["resumed_tokens"] < 300
