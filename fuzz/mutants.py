@@ -38,6 +38,7 @@ def originals() -> list[bytes]:
     found.append(encode(m.Draft(7, 3000, 1, tuple(range(32)))))
     found.append(encode(m.Truth(7, 3000, 1, tuple(range(17)), 4)))
     found.append(encode(m.Sync(7, 0, 0, tuple(range(2000)), 4)))
+    found.append(encode(m.Ids(9, 0, 0, tuple(range(2000)))))
     found.append(encode(m.Vocab(256, ["IHRoZQ=="] * 200)))
     found.append(encode(m.Done(7, "stop", 3000, report)))
     return found

@@ -92,6 +92,8 @@ def decode(frame: bytes) -> Message:
         return m.Truth(session, base, crc, ids, draft_n, accepted=accepted)
     if cls is m.Sync:
         return m.Sync(session, base, crc, ids, draft_n)
+    if cls is m.Ids:
+        return m.Ids(session, base, crc, ids)
     if ids:
         raise FrameError("count", count)
     return m.Nack(session, base, crc)

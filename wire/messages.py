@@ -28,6 +28,7 @@ class Kind(IntEnum):
     SYNC = 3
     NACK = 4
     DRAFT_PROBS = 6
+    IDS = 7
     HELLO = 16
     WELCOME = 17
     VOCAB = 18
@@ -125,6 +126,18 @@ class DraftProbs(TokenFrame):
     weights: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ids(TokenFrame):
+    """A stretch of the ids of an OPEN that follows, from a drafter.
+
+    session: the `ref` of that OPEN. base, prefix_crc: the place within its ids.
+    """
+
+    kind = Kind.IDS
+
+    ids: tuple[int, ...]
+
+
 # --- the control plane
 
 
@@ -151,7 +164,10 @@ class Hello(Frame):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome(Frame):
-    """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it."""
+    """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it.
+
+    takes_ids: ids of an OPEN may come before it, in IDS frames.
+    """
 
     kind = Kind.WELCOME
 
@@ -164,6 +180,7 @@ class Welcome(Frame):
     end_ids: list[int]
     host: str = ""
     cpu_threads: int = 0
+    takes_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +201,7 @@ class Open(Frame):
     """A drafter's request for a session, or with `name` for the one of that name.
 
     ref: number of the request, which OPENED or ERROR repeats.
+    n_ids: if not 0, so many ids came in IDS frames before it, and `ids` is empty.
     """
 
     kind = Kind.OPEN
@@ -198,6 +216,7 @@ class Open(Frame):
     adopt: bool = False
     continued: bool = False
     template: dict[str, object] = field(default_factory=dict)
+    n_ids: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +358,7 @@ class Pause(Frame):
     paused: bool = True
 
 
-TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
+TokenMessage = Draft | Truth | Sync | Nack | DraftProbs | Ids
 ControlMessage = (
     Hello
     | Welcome

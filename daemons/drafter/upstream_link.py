@@ -38,8 +38,10 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_BACKLOG = 8 * 2**20
-"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire."""
+MAX_BACKLOG = 16 * 2**20
+"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire. A text of
+262,144 ids has 1 MiB.
+"""
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
@@ -156,7 +158,7 @@ class UpstreamLink:
         return False
 
     def _message(
-        self, message: m.ControlMessage | m.Draft | m.DraftProbs, size: int, now: float
+        self, message: m.ControlMessage | m.Draft | m.DraftProbs | m.Ids, size: int, now: float
     ) -> None:
         upstream = self.upstream
         match message:
@@ -188,7 +190,9 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Draft() | m.DraftProbs():
+            case m.Hello() | m.Open() | m.Close() | m.Pause():
+                self.dealer.traffic.rejected["direction"] += 1
+            case m.Draft() | m.DraftProbs() | m.Ids():
                 self.dealer.traffic.rejected["direction"] += 1
             case _:
                 assert_never(message)
@@ -360,7 +364,7 @@ class UpstreamLink:
             match effect:
                 case m.Open():
                     unsent |= self._ask(effect)
-                case m.Close() | m.Pause():
+                case m.Ids() | m.Close() | m.Pause():
                     self.dealer.send(effect)
                 case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
                     self._core.put(effect, now)

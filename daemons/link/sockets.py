@@ -67,6 +67,7 @@ _COSTS: dict[int, Cost] = {
     Kind.DRAFT: Cost.IDS,
     Kind.DRAFT_PROBS: Cost.IDS,
     Kind.NACK: Cost.NACKS,
+    Kind.IDS: Cost.TEXT_IDS,
     Kind.HELLO: Cost.HELLOS,
     Kind.VOCAB: Cost.VOCABS,
     Kind.PING: Cost.PINGS,
@@ -267,6 +268,10 @@ class Router:
             return 0
         return len(frame)
 
+    def let_go(self, identity: bytes) -> None:
+        """Let a drafter go that does not keep up."""
+        self.gone[identity] = Departure.BEHIND
+
     def take_gone(self) -> dict[bytes, Departure]:
         """Return the drafters that went away or are let go since the last call, and why."""
         gone = self.gone
@@ -326,7 +331,7 @@ class Router:
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
         amount = 1
-        if cost is Cost.IDS:
+        if cost is Cost.IDS or cost is Cost.TEXT_IDS:
             amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
         size = len(frame)
         if kind >= Kind.HELLO:

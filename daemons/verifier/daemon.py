@@ -113,6 +113,7 @@ class VerifierLoop(DaemonLoop[Order]):
             n_vocab=limits.n_vocab,
             n_ctx=limits.n_ctx,
             end_ids=sorted(limits.end_ids),
+            takes_ids=True,
         )
         self._drafters = Drafters(
             engine=engine,
@@ -252,7 +253,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._count(news)
                 self._act(self._clients.give(client, news))
             case vev.ToDrafter():
-                self._drafters.send(effect)
+                self._drafters.send(effect, now)
             case vev.Ran():
                 self.stats.ran(effect)
                 if logs.least <= DEBUG:

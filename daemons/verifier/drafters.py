@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -30,6 +30,8 @@ from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
+from specmesh.core.verifier.incoming_ids import IncomingIds
+from specmesh.core.verifier.outgoing_frames import OutgoingFrames
 from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
@@ -53,11 +55,14 @@ class DrafterPeer:
     number: it was the so-manieth to attach.
     key_name: the name here of the key that it has proved; empty if keys are not used.
     connection: its TCP connection, if libzmq names it.
+    incoming: ids of its next OPEN. outgoing: frames of sessions that it is sent.
     """
 
     identity: bytes
     hello: m.Hello
     link: Link
+    incoming: IncomingIds
+    outgoing: OutgoingFrames = field(default_factory=OutgoingFrames)
     number: int = 0
     address: str = ""
     key_name: str = ""
@@ -133,6 +138,8 @@ class Drafters:
             self._peer_gone(identity, reason, now)
         for identity, peer in list(self.peers.items()):
             departure = peer.link.departure(now)
+            peer.incoming.expire(now)
+            self._send_all(peer, peer.outgoing.expire(now), now)
             if departure is not None:
                 self._peer_gone(identity, departure, now)
         if self._core.stuck:
@@ -143,17 +150,29 @@ class Drafters:
         if due:
             self._core.put(vev.Signal.REPORT_WANTED, now)  # for the next PINGs
 
-    def send(self, effect: vev.ToDrafter) -> None:
-        """Send a frame of the core."""
+    def send(self, effect: vev.ToDrafter, now: float) -> None:
+        """Send a frame of the core, once the drafter has room for it."""
         peer = self.peers.get(effect.drafter)
-        if peer is None:
-            return
-        size = self._router.send(effect.drafter, effect.what)
-        peer.link.unread += size
-        traffic = self._clients.sessions.get(effect.what.session)
-        if traffic is not None:
-            traffic.bytes_sent += size
-            traffic.drafters.add(effect.drafter)
+        if peer is not None:
+            self._send_all(peer, peer.outgoing.put(effect.what), now)
+
+    def _send_all(self, peer: DrafterPeer, frames: Sequence[vev.DrafterFrame], now: float) -> None:
+        """Send frames whose turn has come, and a PING if others wait for its answer."""
+        for frame in frames:
+            size = self._router.send(peer.identity, frame)
+            peer.link.unread += size
+            traffic = self._clients.sessions.get(frame.session)
+            if traffic is not None:
+                traffic.bytes_sent += size
+                traffic.drafters.add(peer.identity)
+        if peer.outgoing.ping_due(now):
+            self._ping(peer, now, partial(self._acknowledged, peer))
+        elif peer.outgoing.full:
+            self._router.let_go(peer.identity)
+
+    def _acknowledged(self, peer: DrafterPeer, _: float) -> None:
+        """Note that all frames before a PING have arrived."""
+        self._send_all(peer, peer.outgoing.acknowledged(), time.monotonic())
 
     def leave(self) -> None:
         """Send all drafters BYE."""
@@ -197,11 +216,14 @@ class Drafters:
                 if traffic is not None and identity in traffic.drafters:
                     traffic.bytes_received += size
                 self._core.put(vev.FromDrafter(identity, message), now)
+            case m.Ids():
+                peer.incoming.take(message, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client has left before it had a session
                 self._act(self._clients.withdraw(identity, ref))
             case m.Close():
+                peer.outgoing.forget(message.session)
                 self._core.put(vev.SessionClosed(identity, message.session), now)
             case m.Pause(session, paused):
                 self._core.put(vev.SessionPaused(identity, session, paused), now)
@@ -264,6 +286,7 @@ class Drafters:
             identity=identity,
             hello=hello,
             link=self._link(now),
+            incoming=IncomingIds(self._info.n_ctx),
             number=next(self._numbers),
             address=self._router.sender(),
             key_name=self._router.name_of(key),
@@ -343,7 +366,7 @@ class Drafters:
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
             self._router.accounts.limits(identity).check_open(now)
-            request = requested(order)
+            request = requested(peer.incoming.complete(order))
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return

@@ -41,8 +41,8 @@ class Link:
     """Liveness and round trips of one connection.
 
     last_frame_at: when the peer's newest frame came.
-    round_trips: in seconds. A PING that a client asked for counts nowhere: measuring must not move
-        the estimates that drafting is decided by.
+    round_trips: in seconds. A PING with an `answer` counts nowhere: measuring for a client, or
+        behind a long text, must not move the estimates that drafting is decided by.
     busy: share of time that the peer works, by its own account.
     next_ping: when the next PING is due.
     mute: the peer drafts nothing here, by its own account.
@@ -66,7 +66,7 @@ class Link:
         self._silence = silence
         self._max_unread = max_unread
         self._numbers = itertools.count(1)
-        # When each PING was sent, by its number; in `_answers` those of clients.
+        # When each PING was sent, by its number; in `_answers` those that somebody waits for.
         self._sent_at: dict[int, float] = {}
         self._answers: dict[int, Callable[[float], None]] = {}
 
@@ -77,11 +77,11 @@ class Link:
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
         """Return the number of a PING to be sent now.
 
-        answer: takes the seconds until PONG, if a client asked for the PING.
+        answer: takes the seconds until PONG, if somebody waits for it.
         """
         if answer is None:
             self.next_ping = now + PING_INTERVAL
-            # All PINGs are forgotten but a client's that may still be answered.
+            # All PINGs are forgotten but those whose answers somebody waits for, and may get.
             for other, sent_at in list(self._sent_at.items()):
                 if other not in self._answers or now - sent_at > self._silence:
                     del self._sent_at[other]
@@ -95,7 +95,7 @@ class Link:
     def pong(self, number: int, busy: float, now: float) -> float | None:
         """Return the round trip in seconds.
 
-        None for a PONG that answers a client's PING, or none of this side's.
+        None for a PONG that somebody waits for, or that answers no PING of this side.
         """
         self.note_busy(busy)
         if number not in self._sent_at:

@@ -69,6 +69,11 @@ class Prefix:
         self._crcs = [crc]
 
 
+def crc_of(ids: Sequence[int], crc: int = 0) -> int:
+    """Return the CRC of ids that go on from others with the CRC `crc`."""
+    return crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
+
+
 def common_length(left: Sequence[object], right: Sequence[object]) -> int:
     """Return the length of the longest common prefix."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from specmesh.core.fair_queue import Tenant
+from specmesh.core.prefix import crc_of
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams, message_of, wire_params
@@ -23,6 +24,8 @@ from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
 CHOICE_BYTES = 2048  # and of a request without its prompt
+TEXT_IDS_PER_S = 2**18
+"""Ids of requests, in IDS frames, that a drafter sends a verifier in a second."""
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
@@ -230,6 +233,12 @@ class DrafterRequest:
             return self.verifier
         return None
 
+    @property
+    def is_long(self) -> bool:
+        """Return True if its ids are more than one frame holds."""
+        count = len(self.request.prompt_ids or ()) + len(self.request.generated)
+        return count > m.MAX_TOKENS
+
     def move(self, to: RequestState) -> None:
         """Change its state.
 
@@ -330,6 +339,18 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
         continued=request.continued,
         template=dict(request.template),
     )
+
+
+def frames_of(order: m.Open) -> list[m.Ids | m.Open]:
+    """Return an OPEN with its ids in frames before it."""
+    frames: list[m.Ids | m.Open] = []
+    crc = 0
+    for base in range(0, len(order.ids), m.MAX_TOKENS):
+        ids = tuple(order.ids[base : base + m.MAX_TOKENS])
+        frames.append(m.Ids(order.ref, base, crc, ids))
+        crc = crc_of(ids, crc)
+    frames.append(replace(order, ids=[], n_ids=len(order.ids)))
+    return frames
 
 
 def requested(order: m.Open) -> Request:

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
-from specmesh.errors import EngineError, SpecmeshError
+from specmesh.errors import ConfigError, EngineError, SpecmeshError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -146,15 +147,31 @@ class Bench:
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
     def verifier(
-        self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any
+        self,
+        engine: SimVerifier | None = None,
+        max_queue: int = 256,
+        drain: float = 10.0,
+        **limits: Any,
     ) -> "Running":
         engine = engine or Flaky()
-        router = bind_router(self.context, self.address, insecure=False)
+        router = self._bound()
         settings = VerifierSettings(
-            model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue
+            model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue, drain=drain
         )
         loop = VerifierLoop("v", router, engine, StepCosts(), settings, **limits)
         return self._run(loop, lambda: router.close(linger=100))
+
+    def _bound(self) -> "zmq.Socket[bytes]":
+        """Return a ROUTER at the address, once libzmq has closed the one before."""
+        bound: list[zmq.Socket[bytes]] = []
+
+        def tried() -> bool:
+            with suppress(ConfigError):
+                bound.append(bind_router(self.context, self.address, insecure=False))
+            return bool(bound)
+
+        until(tried, "the address is free")
+        return bound[0]
 
     def drafter(
         self,

@@ -260,8 +260,8 @@ class RequestRouter:
         """Ask the best verifier that has not refused; if all have, let it wait or fail."""
         candidates = self._candidates(pending)
         if candidates:
-            if _has_room(candidates[0], pending):
-                candidates[0].ask(pending)
+            if _has_room(candidates[0], pending, now):
+                candidates[0].ask(pending, now)
             return
         error = pending.error
         if error is None:
@@ -343,8 +343,10 @@ def _troubles(upstreams: Sequence[Upstream]) -> str:
     return "; ".join(upstream.trouble for upstream in upstreams)
 
 
-def _has_room(upstream: Upstream, pending: DrafterRequest) -> bool:
+def _has_room(upstream: Upstream, pending: DrafterRequest, now: float) -> bool:
     """Return True if another request may queue at a verifier; else it is placed later."""
+    if not upstream.has_room(now) and pending.is_long:
+        return False
     own = 0
     for opening in upstream.opening.values():
         if opening.tenant == pending.tenant != ():

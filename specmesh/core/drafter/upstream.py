@@ -10,7 +10,14 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.client_session import ClientSession
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.requests import DrafterRequest, Reply, RequestState, open_of
+from specmesh.core.requests import (
+    TEXT_IDS_PER_S,
+    DrafterRequest,
+    Reply,
+    RequestState,
+    frames_of,
+    open_of,
+)
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -28,7 +35,8 @@ MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step if the verifier has sent no load
 
 UpstreamEffect = (
-    m.Open
+    m.Ids
+    | m.Open
     | m.Close
     | m.Pause
     | ev.OpenSession
@@ -80,6 +88,7 @@ class Upstream:
         self._numbers = itertools.count()
         self._refs = itertools.count(1)
         self._effects = list[UpstreamEffect]()
+        self._next_text_at = 0.0  # the verifier bounds the ids that it takes
         self._reported = ev.UpstreamChanged(number, 0.0, speaks=False)  # to the core
 
     def take_effects(self) -> list[UpstreamEffect]:
@@ -179,7 +188,11 @@ class Upstream:
 
     # --- requests of clients here
 
-    def ask(self, pending: DrafterRequest) -> None:
+    def has_room(self, now: float) -> bool:
+        """Return True if the verifier takes the ids of another long text now."""
+        return now >= self._next_text_at
+
+    def ask(self, pending: DrafterRequest, now: float) -> None:
         """Ask the verifier, which is there, for a session."""
         if pending.began is not None and pending.home != self.address:
             label = pending.request.label
@@ -187,7 +200,13 @@ class Upstream:
         ref = next(self._refs) & MAX_REF
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
-        self._effects.append(open_of(pending, ref))
+        order = open_of(pending, ref)
+        takes_ids = self.info is not None and self.info.takes_ids
+        if takes_ids and len(order.ids) > m.MAX_TOKENS:
+            self._next_text_at = now + len(order.ids) / TEXT_IDS_PER_S
+            self._effects += frames_of(order)
+        else:
+            self._effects.append(order)
 
     def take_over(self, pending: DrafterRequest) -> None:
         """End the session of a request, whose text another client resumes."""

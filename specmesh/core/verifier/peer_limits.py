@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
 
+from specmesh.core.requests import TEXT_IDS_PER_S
 from specmesh.errors import Busy
 
 BODY_WEIGHT = 8
@@ -35,7 +36,8 @@ class Cost(IntEnum):
     VOCABS = 5
     PINGS = 6
     OPENS = 7
-    BAD = 8  # invalid frames
+    TEXT_IDS = 8  # ids of requests, in frames of their own
+    BAD = 9  # invalid frames
 
 
 class FrameAction(Enum):
@@ -70,11 +72,12 @@ RATES: Mapping[Cost, Rate] = {
     Cost.VOCABS: Rate(8, 64),
     Cost.PINGS: Rate(200, 200),
     Cost.OPENS: Rate(200, 512),
+    Cost.TEXT_IDS: Rate(2 * TEXT_IDS_PER_S, 8 * TEXT_IDS_PER_S),
     Cost.BAD: Rate(1, 60),
 }
 """No honest drafter comes near these. It makes one draft in a millisecond, the chain of 48 and the
 25 rows of a step for each TRUTH, a frame for each draft and for as many ahead of those asked for,
-one NACK in 0.1 s for each of some sessions, and one PING in 10 ms.
+one NACK in 0.1 s for each of some sessions, one PING in 10 ms, and TEXT_IDS_PER_S ids of requests.
 """
 
 # A member of an enumeration is looked up by a call, which would be several for each frame.

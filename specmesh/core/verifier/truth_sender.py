@@ -11,6 +11,10 @@ SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without
 end.
 """
+SYNC_IDS_PER_S = 2**18
+"""Ids of answers to NACKs in a second: an answer with the whole of a long text is not repeated
+sooner.
+"""
 
 
 class TruthSender:
@@ -23,6 +27,7 @@ class TruthSender:
         self._unsent: int | None = None  # position of the first id that was not sent yet
         self._accepted = 0  # drafts among the ids that were not sent yet
         self._synced_at = float("-inf")
+        self._synced = 0  # ids of the newest answer to a NACK
         self._sent_at = float("-inf")
         self._was_drafting = False  # drafts were asked for in the last frame
 
@@ -65,11 +70,14 @@ class TruthSender:
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
         """Return the prefix from the position on up to which the drafter agrees."""
         pause = min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip))
-        if now - self._synced_at < pause:
+        if now - self._synced_at < max(pause, self._synced / SYNC_IDS_PER_S):
             return []
         self._synced_at = now
-        agrees = self._prefix.holds(nack.base, nack.prefix_crc)
-        return self._sync(nack.base if agrees else 0)
+        base = 0
+        if self._prefix.holds(nack.base, nack.prefix_crc):
+            base = nack.base
+        self._synced = len(self._prefix) - base
+        return self._sync(base)
 
     def _sync(self, base: int) -> list[m.Sync]:
         """Return the prefix from `base` on, in as many frames as it needs."""

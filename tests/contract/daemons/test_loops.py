@@ -290,7 +290,7 @@ def test_a_flood_while_a_step_runs(held):
     """
     router, running, engine = held
     known = Prefix((65,) * 4000)
-    router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 540)  # 8.6 MB
+    router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 1080)  # 17.3 MB
 
     def told() -> None:
         more = (66,) * 64

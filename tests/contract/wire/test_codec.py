@@ -102,7 +102,9 @@ drafts = st.builds(m.Draft, *place, ids) | with_probs()
 truths = st.builds(m.Truth, *place, ids, draft_n=u8, accepted=u8)
 syncs = st.builds(m.Sync, *place, ids, draft_n=u8)
 nacks = st.builds(m.Nack, *place)
-messages = st.one_of(drafts, truths, syncs, nacks, *map(control, CONTROL))
+ids_before = st.builds(m.Ids, *place, ids)
+token_frames = drafts | truths | syncs | nacks | ids_before
+messages = st.one_of(token_frames, *map(control, CONTROL))
 
 
 def each_vector(vectors):

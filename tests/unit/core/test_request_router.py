@@ -13,6 +13,7 @@ from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, R
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.requests import (
     NOBODY,
+    TEXT_IDS_PER_S,
     DrafterRequest,
     Failed,
     Finished,
@@ -300,6 +301,40 @@ def test_requests_of_tenants_are_placed_in_turn():
         upstream.cancel(request)
     router.look(1.0)
     assert placed(router)[-2:] == ["alice", "bob"]
+
+
+# --- texts of more ids than an OPEN holds
+
+
+LONG_TEXT = replace(NAMED, prompt_ids=(1,) * TEXT_IDS_PER_S)
+
+
+def with_long_texts(requests, **changes):
+    """A router with requests of long texts, and one of a short text."""
+    router, [upstream] = routed()
+    upstream.info = replace(WELCOME, takes_ids=True, **changes)
+    for request in (*requests, REQUEST):
+        router.ask(request, HERE, 1.0)
+    return router
+
+
+def opens(router, now):
+    """Return the number of ids that each OPEN of a turn has."""
+    router.look(now)
+    return [order.n_ids or len(order.ids) for order in only(m.Open, router)]
+
+
+def test_long_texts_are_sent_one_a_second_and_none_waits_for_them():
+    router = with_long_texts([LONG_TEXT] * 3)
+    sent = [opens(router, now) for now in (1.0, 1.5, 2.0, 2.5, 3.0)]
+    assert sent == [[TEXT_IDS_PER_S, 3], [], [TEXT_IDS_PER_S], [], [TEXT_IDS_PER_S]]
+
+
+def test_a_verifier_that_takes_no_ids_before_an_open_gets_them_in_it():
+    router, _ = routed()
+    router.ask(LONG_TEXT, HERE, 1.0)
+    [order] = effects_of(router)
+    assert len(order.ids) == TEXT_IDS_PER_S
 
 
 # --- verifiers that serve any model's name

@@ -12,14 +12,15 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import DrafterRequest, Request, open_of, requested
+from specmesh.core.requests import DrafterRequest, Request, frames_of, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
-from specmesh.core.verifier.truth_sender import TruthSender
+from specmesh.core.verifier.incoming_ids import IncomingIds
+from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -49,6 +50,16 @@ CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
 def test_requests_cross_the_wire(original):
     asked = DrafterRequest(request=original, client=None)
     assert requested(crossed(open_of(asked, 9))) == original
+
+
+def test_ids_before_an_open_cross_the_wire():
+    """The longest text is in frames of ids, and an OPEN that has their number."""
+    original = replace(OPEN, ids=list(range(2**18)), n_prompt=2**17)
+    incoming = IncomingIds(2**18)
+    *frames, order = map(crossed, frames_of(original))
+    for frame in frames:
+        incoming.take(frame, 0.0)
+    assert incoming.complete(order) == original
 
 
 def test_a_message_without_content_is_empty():
@@ -199,6 +210,30 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     for frame in sender.syncs:
         assert frame.prefix_crc == sender.prefix.crc_at(frame.base)
     assert sender.received == ids
+
+
+def answered(sender, nack, seconds):
+    """Return the ids of the answers to a NACK that comes each millisecond."""
+    ids = 0
+    for millisecond in range(1000 * seconds):
+        for frame in sender.truths.nacked(nack, millisecond / 1000):
+            ids += len(frame.ids)
+    return ids
+
+
+def test_nacks_for_a_long_text_cost_bounded_bytes():
+    sender = Sender([1] * 100_000, 4)
+    nack = m.Nack(7, 0, 0)
+    assert answered(sender, nack, 10) <= 100_000 + 10 * SYNC_IDS_PER_S
+
+
+def test_nacks_near_the_end_of_a_long_text_are_answered_as_those_of_a_short_one():
+    counts = []
+    for length in (200, 100_000):
+        sender = Sender([1] * length, 4)
+        nack = m.Nack(7, length - 100, sender.prefix.crc_at(length - 100))
+        counts.append(answered(sender, nack, 1))
+    assert counts[0] == counts[1] > 1000
 
 
 # --- prefixes name themselves by a CRC

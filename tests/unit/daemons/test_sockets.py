@@ -11,6 +11,7 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
+from specmesh.core.requests import TEXT_IDS_PER_S
 from specmesh.core.verifier.peer_limits import Cost, FrameAction, PeerAccounts, PeerLimits, Rate
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
@@ -228,6 +229,26 @@ def test_a_burst_is_slowed_and_forgiven():
     limits = PeerLimits(FEW)
     for again in range(5):
         assert send(limits, 70, begin=again * 4.0) == [TAKE] * 20 + [DROP] * 50
+
+
+def resumed(limits, texts, interval):
+    """Return what becomes of the frames of the longest texts, one after the other."""
+    actions = []
+    for number in range(texts):
+        for _ in range(TEXT_IDS_PER_S // m.MAX_TOKENS):
+            size = 24 + 4 * m.MAX_TOKENS
+            actions.append(limits.frame(size, Cost.TEXT_IDS, m.MAX_TOKENS, number * interval))
+    return actions
+
+
+def test_longest_texts_are_resumed_one_a_second():
+    assert set(resumed(PeerLimits(), 60, 1.0)) == {TAKE}
+
+
+def test_a_flood_of_long_texts_is_slowed_and_cut():
+    actions = resumed(PeerLimits(), 100, 0.1)
+    assert CUT in actions
+    assert actions.count(TAKE) * m.MAX_TOKENS < 30 * TEXT_IDS_PER_S
 
 
 @pytest.mark.fault("E2.28")

@@ -1,0 +1,193 @@
+"""Texts of 100,000 ids between the two daemons: opened, resumed, drafted for."""
+
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import pytest
+from harness import PATIENCE
+from harness.loops import Bench, Flaky, ScriptedDrafter, ask_for, attach, request, welcomed
+from named_texts import LONG, NAME
+
+from specmesh.core.liveness import Link
+from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Finished, frames_of
+from specmesh.core.verifier import outgoing_frames
+from specmesh.errors import RequestError
+from specmesh.wire import messages as m
+
+PROMPT = tuple(32 + at % 95 for at in range(100_000))
+N_CTX = 2**17
+
+
+def long_target(step_ms: float = 2) -> Flaky:
+    """Return a target for long texts."""
+    return Flaky(n_ctx=N_CTX, n_batch=16384, step_ms=step_ms)
+
+
+def order(ref: int = 1, max_tokens: int = 20) -> m.Open:
+    """Return an OPEN with the whole prompt in it, which no frame holds."""
+    return replace(ask_for(ref, ids=PROMPT, max_tokens=max_tokens), n_prompt=len(PROMPT), name=NAME)
+
+
+def refused(peer: ScriptedDrafter, *frames: m.Message) -> str:
+    """Return the code of the error that answers an OPEN."""
+    peer.say(*frames)
+    return peer.expect(m.Error, m.Opened).code
+
+
+def test_a_text_of_a_dead_verifier_goes_on(bench):
+    """The next one gets all of its ids again, and its client the rest of the text, once."""
+    verifier = bench.verifier(long_target(100), drain=0.0)
+    drafter = bench.drafter()
+    attach(verifier, drafter)
+    client = drafter.ask(replace(request(300, ids=PROMPT), id=NAME, reconnect_timeout=PATIENCE))
+    client.heard(20)
+    bench.end(verifier)
+    again = bench.verifier(long_target(0))
+    end = client.end()
+    assert isinstance(end, Finished), end
+    assert 0 < end.report["resumed_tokens"] < 300
+    alone = again.ask(request(300, 0, ids=PROMPT))
+    alone.end()
+    assert client.ids == alone.ids
+
+
+def test_ids_that_came_before_an_open_are_its_text(bench):
+    bench.verifier(long_target())
+    peer = bench.dealer()
+    peer.say(*frames_of(order()))
+    opened = peer.expect(m.Opened)
+    assert (opened.ref, opened.prompt_tokens) == (1, len(PROMPT))
+    peer.expect(m.Done)
+    assert tuple(peer.truth[: len(PROMPT)]) == PROMPT
+
+
+@pytest.mark.parametrize("lost", [0, 5, -2], ids=["first", "in the middle", "last"])
+def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(bench, lost):
+    bench.verifier(long_target())
+    peer = bench.dealer()
+    frames = frames_of(order())
+    whole = frames_of(order(ref=2))
+    del frames[lost]
+    assert refused(peer, *frames) == "busy"
+    peer.say(*whole)
+    assert peer.expect(m.Opened).ref == 2
+
+
+def test_ids_are_forgotten_with_their_drafter(bench):
+    bench.verifier(long_target())
+    peer = bench.dealer()
+    *frames, end = frames_of(order())
+    peer.say(*frames, m.Bye())
+    peer.hello("again")
+    peer.expect(m.Welcome)
+    assert refused(peer, end) == "busy"
+
+
+def test_more_ids_than_a_session_can_have(bench):
+    bench.verifier()
+    assert refused(bench.dealer(), *frames_of(order())) == "context"
+
+
+def test_a_drafter_sends_ids_before_its_open(bench):
+    router, drafter = welcomed(bench, n_ctx=N_CTX, takes_ids=True)
+    drafter.ask(request(ids=PROMPT))
+    ids: list[int] = []
+    while not isinstance(frame := router.expect(m.Ids, m.Open), m.Open):
+        assert frame.base == len(ids)
+        ids += frame.ids
+    assert tuple(ids) == PROMPT
+    assert (frame.n_ids, frame.n_prompt, frame.ids) == (len(PROMPT), len(PROMPT), [])
+
+
+def test_a_verifier_that_takes_none(bench):
+    """The client gets the reason at once."""
+    _, drafter = welcomed(bench, n_ctx=N_CTX)
+    error = drafter.ask(request(ids=2 * PROMPT)).error()
+    assert isinstance(error, RequestError)
+    assert "longer than what a drafter can pass on" in str(error)
+
+
+@pytest.fixture
+def only_pongs(monkeypatch):
+    """A verifier that waits for PONGs for ever."""
+    monkeypatch.setattr(outgoing_frames, "ACKNOWLEDGED_S", inf)
+
+
+class Watched:
+    """A drafter with a session of a long text and one of a short text, which answers no PING.
+
+    frames: of the long text, after each TRUTH of the short one.
+    pings: that it has not answered.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        bench.verifier(long_target(5), link=partial(Link, silence=inf))
+        self.peer = bench.dealer()
+        self.peer.answers = False
+        short = ask_for(1, "to be or not", max_tokens=LONG)
+        options = {**short.options, "draft_n": 4}
+        self.peer.say(replace(short, options=options))
+        self.short = self.peer.expect(m.Opened).session
+        self.peer.expect(m.Truth)
+        order = replace(ask_for(2, ids=PROMPT, max_tokens=LONG), n_prompt=len(PROMPT), name=NAME)
+        self.peer.say(*frames_of(order))
+        self.long = self.peer.expect(m.Opened).session
+        self.ids = Prefix()
+        self.frames: list[int] = []
+        self.pings: list[int] = []
+
+    def truths(self, count: int) -> None:
+        """Take frames until so many TRUTHs of the short text have come."""
+        self.frames = [0]
+        while len(self.frames) <= count:
+            self.next()
+
+    def next(self) -> None:
+        message = self.peer.expect(m.Ping, m.Sync, m.Truth)
+        match message:
+            case m.Ping(number):
+                self.pings.append(number)
+            case m.Sync() | m.Truth() if message.session == self.long:
+                assert self.ids.holds(message.base, message.prefix_crc), "a gap"
+                self.ids.truncate(message.base)
+                self.ids.extend(message.ids)
+                self.frames[-1] += 1
+            case m.Truth():
+                self.frames.append(0)
+            case _:
+                pass
+
+    def answer(self) -> None:
+        """Answer the PINGs that have come."""
+        for number in self.pings:
+            self.peer.say(m.Pong(number))
+        self.pings = []
+
+
+def test_truths_do_not_wait_for_a_long_text(bench, only_pongs):
+    """Without PONGs there are two frames of it among the TRUTHs of ten steps of another session."""
+    drafter = Watched(bench)
+    drafter.truths(10)
+    assert sum(drafter.frames) == 2
+
+
+def test_a_long_text_comes_whole_between_truths(bench, only_pongs):
+    """Each PONG lets two frames of it pass."""
+    drafter = Watched(bench)
+    most = 0
+    while len(drafter.ids) <= len(PROMPT):
+        drafter.truths(1)
+        most = max(most, *drafter.frames)
+        drafter.answer()
+    assert tuple(drafter.ids[: len(PROMPT)]) == PROMPT
+    assert most <= 4
+
+
+def test_nacks_for_a_long_text_add_nothing_to_what_waits(bench, only_pongs):
+    drafter = Watched(bench)
+    for _ in range(20):
+        drafter.peer.say(m.Nack(drafter.long, 0, 0))
+    drafter.truths(10)
+    assert sum(drafter.frames) == 2
