@@ -323,6 +323,11 @@ def any_world(seed):
     return world
 
 
+def test_a_window_that_moves_while_a_piece_of_it_is_read():
+    """World 21: the text is corrected before the window's begin while its first piece is read."""
+    check(any_world(21).run(limit=1_000_000))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.fault("E2.28")

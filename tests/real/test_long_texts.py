@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.real, pytest.mark.models]
 
 N = 48
 SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (3000, 6000, 7500)]
-"""On two cores the target reads the longest for a minute: `pytest -m 'real and slow' tests/real`."""
+"""The target reads these for up to a minute: `pytest -m 'real and slow' tests/real`."""
 
 WINDOW = 256
 DOCUMENTS = ("ARCHITECTURE.md", "docs/usage.md", "docs/operations.md", "README.md")
