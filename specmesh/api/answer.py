@@ -18,8 +18,6 @@ from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
 
-"""Choices that are submitted in one turn of the event loop."""
-
 PACE = 0.004
 """Seconds between two looks at the events of an answer.
 

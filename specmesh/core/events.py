@@ -43,7 +43,7 @@ class Finish:
     """The session is over. error: of its own request, if that ended it."""
 
     reason: m.FinishReason
-    error: SpecmeshError | None = None  # if the session's own request broke it
+    error: SpecmeshError | None = None
 
 
 class Prefill(NamedTuple):
@@ -281,7 +281,7 @@ class WorkReport:
     """Work of a drafter since its last report.
 
     ended: when the last step did. seconds: of all steps; draft_seconds: of those that drafted.
-    drafted: drafts made. rounds: of the verifiers. accepted: of this drafter's drafts.
+    draft_tokens: drafts made. rounds: of the verifiers. accepted: of this drafter's drafts.
     committed: ids by these rounds. prefix_cache: None if it has not changed.
     read: ids that the draft model read, its own drafts among them.
     windows: counts since the start; None if the draft model reads none.
@@ -290,7 +290,7 @@ class WorkReport:
     ended: float = 0.0
     seconds: float = 0.0
     draft_seconds: float = 0.0
-    drafted: int = 0
+    draft_tokens: int = 0
     rounds: int = 0
     accepted: int = 0
     committed: int = 0

@@ -1,5 +1,6 @@
-"""The numbers behind the name of a verifier's host: when a look-up is due, and which number is
-tried.
+"""The numbers behind the name of a verifier's host.
+
+Decided here: when a look-up is due, and which number is tried.
 
 A look-up may take seconds or never end, and tomorrow's answer may be another. So one runs at a
 time, the last good answer holds until a better one comes, and a new answer counts once the verifier
@@ -14,9 +15,13 @@ LOCALHOST = ("127.0.0.1", "::1")  # whatever a resolver makes of it
 
 
 class HostNumbers:
-    """The numbers of `host`. number: the one that is tried, None while none is known. trouble: the
-    reason why the newest look-up gave none, empty if it gave some. A host that is a number, or
-    this one, is never looked up."""
+    """The numbers of `host`, and the one that is tried.
+
+    A host that is a number, or this one, is never looked up.
+
+    number: the one that is tried; None while none is known.
+    trouble: why the newest look-up gave none; empty if it gave some.
+    """
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -29,8 +34,10 @@ class HostNumbers:
         self._tried_since: float | None = None
 
     def due(self, now: float, *, there: bool) -> bool:
-        """Return True if a look-up begins now; `answered` or `failed` follows. there: the verifier
-        is attached."""
+        """Return True if a look-up begins now; `answered` or `failed` follows.
+
+        there: the verifier is attached.
+        """
         if there:
             self._next_look_up = now  # once it is lost
         if self._fixed or there or self._asking or now < self._next_look_up:
@@ -39,8 +46,10 @@ class HostNumbers:
         return True
 
     def answered(self, numbers: tuple[str, ...], now: float) -> None:
-        """Take the answer of a look-up. Its order counts only if it has other numbers than
-        before."""
+        """Take the answer of a look-up.
+
+        Its order counts only if it has other numbers than before.
+        """
         self._asked(now, "")
         if set(numbers) != set(self._numbers):
             self._numbers = numbers
@@ -50,8 +59,13 @@ class HostNumbers:
         self._asked(now, why)
 
     def moves(self, now: float, *, there: bool) -> bool:
-        """Return True if `number` has changed: the verifier is away, and the number before gave no
-        answer for long enough, or the name no longer means it."""
+        """Move to the next number if it is due; return True if `number` has changed.
+
+        It is due while the verifier is away, if the number before gave no answer for TRY_SECONDS or
+        is no longer one of the host's.
+
+        there: the verifier is attached.
+        """
         if there or self._tried_since is None:
             self._tried_since = now
         if there or not self._numbers:

@@ -102,7 +102,9 @@ def verifier(sessions=1, drafters=1, ended=()):
 def drafter():
     """Return a drafter's snapshot after one step."""
     stats = DrafterStats(0.0)
-    work = ev.WorkReport(ended=NOW - 1.0, seconds=0.004, draft_seconds=0.004, drafted=1, rounds=1)
+    work = ev.WorkReport(
+        ended=NOW - 1.0, seconds=0.004, draft_seconds=0.004, draft_tokens=1, rounds=1
+    )
     stats.worked(work)
     stats.prefix_cache = PREFIX_CACHE
     return stats.snapshot(draft_ns=[0], verifiers=[], **shared({}))

@@ -99,8 +99,9 @@ class ArrivalEstimate:
         return ahead
 
     def due(self, position: int, now: float) -> float:
-        """Return when the draft before a position can be here; those up to the anchor come
-        together.
+        """Return when the draft before a position can be here.
+
+        Those up to the anchor come together.
         """
         if self._anchor is None:
             return now
@@ -114,8 +115,9 @@ class ArrivalEstimate:
         return interval + 0.25 * self._arrivals.round_trip + 2e-4
 
     def silent(self, now: float) -> bool:
-        """Return True if nothing came for much longer than a restart takes, though steps could
-        have had drafts.
+        """Return True if nothing came for much longer than a restart takes.
+
+        Steps could have had drafts in that time.
         """
         if self._silent_since is None:
             return False

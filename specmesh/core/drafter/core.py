@@ -232,7 +232,7 @@ class DrafterCore:
         for seq, held in result.held.items():
             self._slots_changed |= self.slots.relocated(seq, held)
         effects: list[ev.CoreEffect] = []
-        drafted = 0
+        draft_tokens = 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
             session = self.sessions.get(row.key)
             if session is None:
@@ -242,14 +242,14 @@ class DrafterCore:
             wanted = session.drafted(row, tokens, started, ended)
             if wanted:
                 effects += self._effects(session, wanted)
-            drafted += len(tokens)
+            draft_tokens += len(tokens)
         work = self._work
         work.ended = ended
         work.seconds += ended - started
         for row in step.rows:
             work.read += len(row.ids)
-        if drafted:
-            work.drafted += drafted
+        if draft_tokens:
+            work.draft_tokens += draft_tokens
             work.draft_seconds += ended - started
         if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
             effects.append(self._report(ended))

@@ -240,15 +240,15 @@ class DrafterStats(DaemonStats):
     def worked(self, work: ev.WorkReport) -> None:
         """Count steps and their drafts, which share their time, and rounds of the verifier."""
         self.busy.record(work.ended, work.seconds)
-        self._totals.draft_tokens += work.drafted
+        self._totals.draft_tokens += work.draft_tokens
         self._totals.rounds += work.rounds
         self._totals.accepted += work.accepted
         self._totals.committed += work.committed
         self._totals.read += work.read
-        if work.drafted:
-            seconds = work.draft_seconds / work.drafted
+        if work.draft_tokens:
+            seconds = work.draft_seconds / work.draft_tokens
             self._draft_seconds.record(seconds)
-            self._drafts.record(seconds, work.drafted)
+            self._drafts.record(seconds, work.draft_tokens)
         if work.prefix_cache is not None:
             self.prefix_cache = work.prefix_cache
         if work.windows is not None:

@@ -7,8 +7,10 @@ from specmesh.core.fields import Json
 
 
 class IdKind(StrEnum):
-    """Ids of calls that a template takes: any, nine letters and digits, or
-    functions.NAME:NUMBER."""
+    """Ids of calls that a template takes.
+
+    ANY: any. SHORT: nine letters and digits. NAMED: functions.NAME:NUMBER.
+    """
 
     ANY = "any"
     SHORT = "short"
@@ -16,8 +18,10 @@ class IdKind(StrEnum):
 
 
 class ThoughtField(StrEnum):
-    """The field in which a template finds an assistant's thought, or PARTS: in a part of the
-    content."""
+    """The field in which a template finds an assistant's thought.
+
+    PARTS: it is a part of the content.
+    """
 
     REASONING_CONTENT = "reasoning_content"
     THINKING = "thinking"

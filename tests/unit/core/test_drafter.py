@@ -235,7 +235,7 @@ def test_drafts_of_others_are_not_its_own():
     assert learned.accepted == 2
     assert learned.own == 0
     [_, report] = core.handle(ev.CloseSession(ONE), 0.0)
-    assert report.drafted == 0
+    assert report.draft_tokens == 0
     assert report.accepted == 0
     assert report.committed == 3
 
@@ -246,7 +246,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     learned = ev.Learned(TEXT, sync=True)
     assert receive(core, m.Sync(1, 0, 0, TEXT, 2)) == [(ONE, learned)]
 
-    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, drafted=1, read=3)
+    report = ev.WorkReport(ended=0.5, seconds=0.5, draft_seconds=0.5, draft_tokens=1, read=3)
     report.prefix_cache = PrefixCacheSection(0, 0, 0, 0)
     draft = m.Draft(1, 3, crc(*TEXT), (8,))
     rows = ev.DraftedRows({}, [[8]])
@@ -260,7 +260,7 @@ def test_a_drafters_session_from_its_opening_to_its_end():
     rows = ev.DraftedRows({}, [[4]])
     assert core.finish(core.next_step(0.5), rows, 0.5, 0.75) == [(ONE, draft)]
 
-    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, drafted=1, read=2)
+    report = ev.WorkReport(ended=0.75, seconds=0.25, draft_seconds=0.25, draft_tokens=1, read=2)
     report.rounds = 1
     report.accepted = 1
     report.committed = 2
