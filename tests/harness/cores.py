@@ -130,7 +130,7 @@ class Verifier:
         assert live.drafter is None
         identity = self._joined(peer, round_trip, rated=rated)
         self._lifecycle.drafters.attach(live, identity, now)
-        return self._effects(self._core._take_effects(now), now)
+        return self._handle(vev.Signal.TIME_UP, now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._lifecycle.running.get(number)
@@ -148,7 +148,7 @@ class Verifier:
             pool.release(live, live.drafter)
         identity = self._identity(peer) or self._joined(peer, None, rated=False)
         pool.attach(live, identity, now)
-        return self._effects(self._core._take_effects(now), now)
+        return self._handle(vev.Signal.TIME_UP, now)
 
     def _identity(self, peer: Hashable) -> bytes:
         """Return the identity of a peer, b"" of a stranger."""

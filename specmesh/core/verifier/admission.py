@@ -196,7 +196,7 @@ class KeptSessions(dict[int, SessionContext]):
         """Keep a session from now on."""
         self.pop(context.id, None)
         self[context.id] = context
-        context.kept_until = now + self.grace
+        context.keep_until(now + self.grace)
 
     def running(self, *, guest: bool | None = None) -> SessionContext | None:
         """Return the oldest session that has not ended.

@@ -17,6 +17,7 @@ from specmesh.core.statistics.session_report import session_row
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import GRACE
 from specmesh.core.verifier.lifecycle import SessionLifecycle
+from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.steps import TargetSteps
 from specmesh.core.verifier.target import Target
@@ -33,9 +34,9 @@ class VerifierCore:
         grace: seconds for which a session is kept for its lost drafter.
         """
         self._target = target
-        self._lifecycle = SessionLifecycle(target, first, grace)
-        self._steps = TargetSteps(target, self._lifecycle)
-        self._effects = self._lifecycle.effects
+        self._outbox = Outbox()
+        self._lifecycle = SessionLifecycle(target, self._outbox, first, grace)
+        self._steps = TargetSteps(target, self._lifecycle, self._outbox)
         self._late: list[vev.Change] = []  # events of the step that runs
         self._stray_frames = 0
 
@@ -54,7 +55,9 @@ class VerifierCore:
             self._late.append(event)
         else:
             self._change(event, now)
-        return self._take_effects(now)
+        if self._steps.batch is None:
+            self._lifecycle.advance(now)
+        return self._outbox.take()
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
@@ -72,15 +75,8 @@ class VerifierCore:
         self._late = []
         for event in late:
             self._change(event, ended)
-        return self._take_effects(ended)
-
-    def _take_effects(self, now: float) -> list[vev.Effect]:
-        """Do what is due between two steps; return all effects."""
-        if self._steps.batch is None:
-            self._lifecycle.advance(now)
-        effects = self._effects.copy()
-        self._effects.clear()
-        return effects
+        self._lifecycle.advance(ended)
+        return self._outbox.take()
 
     def _take(self, event: vev.FromDrafter, now: float) -> None:
         context = self._lifecycle.running.get(event.frame.session)
@@ -120,9 +116,9 @@ class VerifierCore:
             case vev.Signal.STOPPING:
                 lifecycle.stop(now)
             case vev.Signal.REPORT_WANTED:
-                self._effects.append(self._report(now))
+                self._outbox.add(self._report(now))
             case vev.Signal.TIME_UP:
-                pass  # `_take_effects` does what is due
+                pass  # `handle` does what is due
             case _:
                 assert_never(event)
 

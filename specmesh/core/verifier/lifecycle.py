@@ -16,6 +16,7 @@ from specmesh.core.statistics.session_report import session_report
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
+from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.session_context import ContextState, SessionContext
 from specmesh.core.verifier.target import Target
@@ -37,15 +38,17 @@ class SessionLifecycle:
         read both.
     drafters: the drafters of these sessions.
     ended_counts: of the sessions that have ended.
-    effects: to be carried out; the core takes them.
     """
 
-    def __init__(self, target: Target, first: int, grace: float) -> None:
-        """Begin without sessions. See `VerifierCore`."""
-        self.effects: list[vev.Effect] = []
+    def __init__(self, target: Target, outbox: Outbox, first: int, grace: float) -> None:
+        """Begin without sessions.
+
+        outbox: gets the effects. first, grace: see `VerifierCore`.
+        """
         self.running: dict[int, SessionContext] = {}
-        self.drafters = DrafterPool(self.running, self.effects)
+        self.drafters = DrafterPool(self.running, outbox)
         self.ended_counts = RoundCounts()
+        self._outbox = outbox
         self._target = target
         self._slots = target.slots
         self._numbers = itertools.count(first)
@@ -125,7 +128,7 @@ class SessionLifecycle:
         )
         self.running[context.id] = context
         self.drafters.share(self._waiting.sharing(len(self.running)))
-        self.effects.append(context.opened(opening.request.label))
+        self._outbox.add(context.opened(opening.request.label))
         self._hand_over(context, opening, now)
         if session.finished is not None:
             self._finish(context, session.finished, None, now)
@@ -197,7 +200,7 @@ class SessionLifecycle:
         self._pause(context, now, paused=False)  # the reader before has paused it
         context.connect(opening)
         began = context.began(opening.request.known, adopted=adopted)
-        self.effects.append(vev.ToClient(context.client, began))
+        self._outbox.add(vev.ToClient(context.client, began))
         if opening.owner is not None:
             self.drafters.attach(context, opening.owner, now)
         elif context.session.finished is None:
@@ -205,12 +208,12 @@ class SessionLifecycle:
 
     def _repeat_end(self, context: SessionContext, end: vev.SessionEnded, now: float) -> None:
         """Send the end of a session once more; a drafter's client may lose it again."""
-        self.effects.append(vev.ToClient(context.client, replace(end, again=True)))
+        self._outbox.add(vev.ToClient(context.client, replace(end, again=True)))
         if context.owner is None:
             self._forget(context)
             return
         done = m.Done(context.id, end.reason, len(context.session.prefix), end.report)
-        self.effects.append(vev.ToDrafter(context.owner, done))
+        self._outbox.add(vev.ToDrafter(context.owner, done))
         self._keep(context, ContextState.ENDED, now)
 
     # --- clients and drafters come and go
@@ -303,7 +306,7 @@ class SessionLifecycle:
         for effect in effects:
             match effect:
                 case Round() | Scored():
-                    self.effects.append(vev.ToClient(context.client, effect))
+                    self._outbox.add(vev.ToClient(context.client, effect))
                 case m.Truth() | m.Sync() | m.Nack():
                     self.drafters.send(context, effect)
                 case ev.Trim(length):
@@ -354,7 +357,7 @@ class SessionLifecycle:
         no_drafts = self.drafters.verdict(context)
         drafter = self.drafters.name(context)
         report = session_report(session, self._target.costs, drafter, now, no_drafts)
-        context.end = vev.SessionEnded(
+        end = vev.SessionEnded(
             session=context.id,
             reason=reason,
             error=error,
@@ -362,9 +365,11 @@ class SessionLifecycle:
             report=report,
             seconds=now - session.times.opened,
         )
-        self.effects.append(vev.ToClient(context.client, context.end))
-        self.effects.append(context.finished(reason, no_drafts))
-        self.effects += context.done(context.end)
+        context.ended(end)
+        self._outbox.add(vev.ToClient(context.client, end))
+        self._outbox.add(context.finished(reason, no_drafts))
+        for done in context.done(end):
+            self._outbox.add(done)
         self._after_end(context, reason, now)
 
     def _after_end(self, context: SessionContext, reason: m.FinishReason, now: float) -> None:
@@ -396,14 +401,14 @@ class SessionLifecycle:
     def _forget(self, context: SessionContext) -> None:
         context.move(ContextState.FORGOTTEN)
         self.kept.pop(context.id, None)
-        self.effects.append(vev.Forgotten(context.id))
+        self._outbox.add(vev.Forgotten(context.id))
 
     # --- effects
 
     def _refuse(self, client: int, error: SpecmeshError) -> None:
-        self.effects.append(vev.RequestRefused(client, error))
+        self._outbox.add(vev.RequestRefused(client, error))
 
     def _log(
         self, name: str, context: SessionContext, level: str = "info", **fields: object
     ) -> None:
-        self.effects.append(vev.Noted(name, {"session": context.id, **fields}, level))
+        self._outbox.add(vev.Noted(name, {"session": context.id, **fields}, level))

@@ -87,6 +87,14 @@ class SessionContext:
             raise InvalidTransition("context", self.state, to)
         self.state = to
 
+    def ended(self, end: vev.SessionEnded) -> None:
+        """Note the end that its client gets."""
+        self.end = end
+
+    def keep_until(self, time: float) -> None:
+        """Keep it, or its end, until then."""
+        self.kept_until = time
+
     # --- its client
 
     def connect(self, opening: vev.Opening) -> None:

@@ -9,6 +9,7 @@ from specmesh.core.kv_slots import KVOffload
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.lifecycle import SessionLifecycle
+from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.core.verifier.step_meter import StepMeter
@@ -29,12 +30,12 @@ class TargetSteps:
     threads: CPU threads of the steps.
     """
 
-    def __init__(self, target: Target, lifecycle: SessionLifecycle) -> None:
-        """Begin with no step."""
+    def __init__(self, target: Target, lifecycle: SessionLifecycle, outbox: Outbox) -> None:
+        """Begin with no step; `outbox` gets the effects."""
         width = target.limits.width
         self._target = target
-        self._effects = lifecycle.effects
         self._lifecycle = lifecycle
+        self._outbox = outbox
         self._scheduler = Scheduler(
             target.n_batch, target.costs, target.prefill_rows, constant=width is not None
         )
@@ -128,7 +129,7 @@ class TargetSteps:
             if not refused or n_drafters > 1:
                 for context in contexts.values():
                     drafters.stepped(context, ended)
-        self._effects.append(ran)
+        self._outbox.add(ran)
 
     def _compare(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
@@ -177,7 +178,7 @@ class TargetSteps:
     def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:
         """End the sessions of a failed step, and doubt all that it has touched."""
         self._meter.idle()  # the time until the next step is no pause
-        self._effects.append(vev.Noted("step_failed", {"error": str(error)}, "error"))
+        self._outbox.add(vev.Noted("step_failed", {"error": str(error)}, "error"))
         seqs = {span.seq for span in step.spans}
         for order in step.orders:
             if not isinstance(order, KVOffload):

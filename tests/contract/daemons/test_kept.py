@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from specmesh.core.events import Span
 from specmesh.core.requests import Finished
 from specmesh.core.verifier.admission import KeptSessions
+from specmesh.core.verifier.session_context import SessionContext
 from specmesh.daemons.link.sockets import Router
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
@@ -184,7 +185,8 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench, monkeypatch):
 def test_kept_sessions_are_bounded():
     store = KeptSessions(30.0)
     for number in range(1000):
-        store.add(SimpleNamespace(id=number), float(number))
+        session = SimpleNamespace(id=number)
+        store.add(SessionContext(session=session, client=None, owner=None), float(number))
     excess = store.expire(5.0)
     assert 900 < len(excess) < 1000, "so few are kept that they take no memory to speak of"
     excess += store.expire(9000.0)
