@@ -85,14 +85,15 @@ class World:
         self.ended += [one for one in news if isinstance(one, vev.SessionEnded)]
         return effects
 
-    def step(self, count=1):
+    def step(self, count=1, seconds=1.0):
         for _ in range(count):
             while isinstance(step := self.core.next_step(self.now), ev.Wait):
                 self.now = step.until
             logits = np.eye(8, dtype=np.float32)[[4] * step.rows]
             rows = [logits if span.logits else None for span in step.spans]
-            self.now += 1.0
-            self.take(self.core.finish(step, rows, self.now - 1.0, self.now))
+            begun = self.now
+            self.now += seconds
+            self.take(self.core.finish(step, rows, begun, self.now))
 
     def draft(self):
         """The drafter sends the right ids after the text."""
@@ -117,7 +118,15 @@ class World:
 
 
 def closed(world):
-    world.core._lifecycle.drafters._drafters[DRAFTER].estimates.speculation.gate.open = False
+    """Shut the gate by steps that are slow with drafts, then begin another text."""
+    world.step()
+    for _ in range(4):
+        world.draft()
+        world.step(seconds=6.0)
+    world.handle(vev.ClientLeft(3))
+    world.noted.clear()
+    world.ended.clear()
+    world.handle(opening(SessionParams(GREEDY, 30)))
     world.step(2)
 
 

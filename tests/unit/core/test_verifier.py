@@ -39,24 +39,33 @@ def rows_of(step):
     return [logits[: len(span.ids)] if span.logits else None for span in step.spans]
 
 
-def core_with(table=None, slots=None):
-    """A core whose steps cost so many seconds, by rows."""
+def target_with(table=None, slots=None):
+    """A target whose steps cost so many seconds, by rows."""
     costs = StepCosts()
     for rows, seconds in (table or {}).items():
         costs.record(rows, seconds)
-    target = Target(
+    return Target(
         limits=TargetLimits(9000, 8, frozenset({7}), max_drafts=4),
         costs=costs,
         slots=slots or KVSlots(MOST_SESSIONS, "cut", 64),
         n_batch=64,
         max_sessions=MOST_SESSIONS,
     )
-    return VerifierCore(target)
+
+
+def core_with(slots=None):
+    """A core without drafters."""
+    return VerifierCore(target_with(slots=slots))
 
 
 def drafted(table=None):
-    """The same with a drafter."""
-    core = core_with(table)
+    """A core with a drafter, whose steps cost so many seconds, by rows."""
+    return drafted_on(target_with(table))
+
+
+def drafted_on(target):
+    """A core on this target, with a drafter."""
+    core = VerifierCore(target)
     core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
     return core
 
@@ -95,14 +104,15 @@ def test_a_step_neither_begins_while_another_runs_nor_ends_twice():
 
 def test_a_step_that_failed_is_no_pause():
     """However long it took, and whatever waited for it."""
-    core = core_with()
+    target = target_with()
+    core = VerifierCore(target)
     core.handle(opening(), 0.0)
     step(core, 0.0)
     failing = core.next_step(0.011)
     core.handle(opening(client=2), 0.02)
     core.finish(failing, EngineError("too late"), 0.011, 60.0)
     step(core, 60.001)
-    assert core._target.costs.pause < 0.1
+    assert target.costs.pause < 0.1
 
 
 def test_a_step_that_failed_leaves_sequences_that_were_to_be_offloaded():
@@ -333,25 +343,22 @@ PAYS_FOR_ONE = {1: 0.01, 2: 0.01, 3: 0.03, 4: 0.04, 8: 0.08}
 """Seconds by rows. A second row costs nothing, a third one much."""
 
 
-def shared_gate(core):
-    return core._target.shared.of(2).gate
-
-
 def draft_ns(core):
     return [session.draft_n for session in core.sessions()]
 
 
-def sharing():
-    """A core with a drafter and one session; for two sessions drafts do not pay."""
-    core = drafted(PAYS_FOR_ONE)
+def sharing(target):
+    """A core with a drafter and one session on this target."""
+    core = drafted_on(target)
     core.handle(opening(client=1), 0.0)
     return core
 
 
 def refused():
-    """The same, and it was measured that drafts do not pay for two."""
-    core = sharing()
-    gate = shared_gate(core)
+    """A core with a drafter and one session; it was measured that drafts do not pay for two."""
+    target = target_with(PAYS_FOR_ONE)
+    core = sharing(target)
+    gate = target.shared.of(2).gate
     while not gate.refuses:
         gate.stepped(
             StepOutcome(
@@ -366,7 +373,7 @@ def refused():
 
 
 def test_no_session_has_drafts_that_pay_for_one_only():
-    core = sharing()
+    core = sharing(target_with(PAYS_FOR_ONE))
     assert draft_ns(core) == [4]
     assert frames(core.handle(opening(client=2), 0.0))
     assert draft_ns(core) == [0, 0]
@@ -389,7 +396,9 @@ CHEAP = {1: 0.01, 2: 0.01, 4: 0.01, 8: 0.01}
 
 def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
     """Those of a session that adapts are; drafts pay, so the gate is not kept shut."""
-    core = drafted(CHEAP)
+    target = target_with(CHEAP)
+    core = drafted_on(target)
+    gate = target.shared.of(2).gate
     core.handle(opening(client=1), 0.0)
     core.handle(opening(client=2, draft_n=2), 0.0)
     shut = 0
@@ -399,7 +408,7 @@ def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
         drafts = m.Draft(2, len(text), text.crc, (SAID, SAID))
         core.handle(vev.FromDrafter(DRAFTER, drafts), begun)
         step(core, begun, seconds=0.5)
-        shut += not shared_gate(core).open
+        shut += not gate.open
     assert len(text) > 150
     assert 16 < shut < 30
 
