@@ -88,13 +88,27 @@ class FakeDaemon:
 
 
 class Reader:
-    """The connection of an answer, as far as that knows it. cuts: how often that closed it."""
+    """The connection of an answer, as far as that knows it.
+
+    cuts: how often the answer closed it.
+    looks: how often the answer, which begins each look so, asked whether the reader is behind.
+    """
 
     def __init__(self, *, behind: bool = False) -> None:
-        self.behind = behind
+        self._behind = behind
         self.cuts = 0
+        self.looks = 0
         self.written = 0
         self.on_writable: Callable[[], None] | None = None
+
+    @property
+    def behind(self) -> bool:
+        self.looks += 1
+        return self._behind
+
+    @behind.setter
+    def behind(self, behind: bool) -> None:
+        self._behind = behind
 
     def wrote(self, size: int) -> None:
         self.written += size

@@ -69,6 +69,13 @@ def starts(daemon: FakeDaemon, answer: Answer, **body: object) -> asyncio.Future
     return asyncio.ensure_future(calling)
 
 
+async def next_look(reader: Reader) -> None:
+    """Wait for an answer's next look at its events."""
+    looks = reader.looks
+    while reader.looks == looks:
+        await asyncio.sleep(0)
+
+
 def test_stream_joins_what_came_together():
     """Without rounds, ids that came together are one chunk, and drafts are left out."""
     answer = post(FakeDaemon(*EVENTS), stream=True, **USAGE)
@@ -130,15 +137,17 @@ def test_a_session_waits_for_a_reader_that_is_behind():
             await asyncio.sleep(0)
         first = daemon.orders[0].client
         reader.behind = True
-        await asyncio.sleep(2 * api_answer.PACE)
+        reader.on_writable()
+        await next_look(reader)
         assert daemon.pauses == []
         for token in (65, 66):
             first.on_event(said(token))
-            await asyncio.sleep(2 * api_answer.PACE)
+            await next_look(reader)
         assert daemon.pauses == [PauseClient(first, paused=True)]
         reader.behind = False
         reader.on_writable()
-        await asyncio.sleep(2 * api_answer.PACE)
+        while len(daemon.pauses) < 2:
+            await asyncio.sleep(0)
         assert daemon.pauses[1:] == [PauseClient(first, paused=False)]
         answer.gone.set()
         await asking
