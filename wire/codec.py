@@ -65,7 +65,11 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: bytes) -> Message:
-    """Return the message of a frame; raise FrameError for any other bytes."""
+    """Return the message of a frame; raise FrameError for any other bytes.
+
+    The checksum is checked before version, kind and count, so that a damaged one of these is not
+    taken for another.
+    """
     if not HEADER.size <= len(frame) <= MAX_FRAME:
         raise FrameError("length", len(frame))
     magic, version, kind, session, base, crc, count, draft_n, accepted = HEADER.unpack_from(frame)
@@ -162,7 +166,11 @@ def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
 
 
 def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:
-    """Return the message of ids, the sizes of their distributions, all tokens of these, weights."""
+    """Return the message of a DRAFT_PROBS frame.
+
+    Behind the header are the ids (i32), the sizes of their distributions (u16), the tokens of all
+    distributions (i32) and their weights (u16).
+    """
     end = HEADER.size + 6 * count
     if len(frame) < end + CRC.size:
         raise FrameError("length", len(frame))
@@ -203,7 +211,12 @@ def encode_body(message: ControlMessage) -> bytes:
 
 
 def decode_body(cls: type[M], raw: bytes) -> M:
-    """Return the message of a body; raise FrameError ("body") for one that does not fit `cls`."""
+    """Return the message of a body; raise FrameError ("body") for one that does not fit `cls`.
+
+    - A field without default must be there.
+    - A field that is there must be in its range.
+    - Unknown fields are ignored.
+    """
     body = _read_json(raw)
     if not isinstance(body, dict):
         raise FrameError("body", type(body).__name__)

@@ -28,11 +28,17 @@ REPORT_INTERVAL = 0.25  # seconds between two reports of work, while no session 
 
 
 class DrafterCore:
-    """The core.
+    """The sessions of a drafter, and the steps of its draft model.
+
+    - Each session that drafts has a slot. If none is free, a session without drafts to make gives
+      its slot up.
+    - Sessions take turns: those with a row in a step come last for the next one.
+    - Work is reported when a session ends, when slots have changed, and every REPORT_INTERVAL while
+      there are steps.
 
     slots: the draft model's sequences.
-    reader: of windows, for all sessions.
-    sessions: by key, those with a row in the last step last.
+    reader: reads windows, for all sessions.
+    sessions: by key, in the order of their turns.
     """
 
     def __init__(self, limits: DraftLimits, slots: KVSlots) -> None:
@@ -127,6 +133,7 @@ class DrafterCore:
         return effects
 
     def _change(self, event: ev.UpstreamChanged, now: float) -> list[ev.CoreEffect]:
+        """Note a verifier's round trip, and whether the draft model can draft in its ids."""
         upstream = event.upstream
         self._round_trips[upstream] = event.round_trip
         for key, session in self.sessions.items():
@@ -143,6 +150,7 @@ class DrafterCore:
         return []
 
     def _report(self, now: float) -> ev.WorkReport:
+        """Return the report of the work since the last one."""
         report = self._work
         if self.reader.windows.size:
             report.windows = self.reader.snapshot()
@@ -306,7 +314,13 @@ class DrafterCore:
         return True
 
     def _attend_window(self, session: DrafterSession) -> None:
-        """Make the change that is due to the sequences of a session."""
+        """Make the change that is due to the sequences of a session.
+
+        - ANEW: empty its own for a new window, and give its spare one back.
+        - SPARE: give it a spare one, perhaps that of a session without drafts to make. Without any
+          it goes on in its own.
+        - TAKEOVER: go on in the spare one, and give the one before back.
+        """
         need = session.window_need()
         match need:
             case None:

@@ -55,14 +55,21 @@ class Upstream:
     """The verifier at `address`.
 
     number: its place in the settings.
-    info: its WELCOME; None while it is away. known: its last WELCOME.
+    info: its WELCOME; None while it is away.
+    known: its last WELCOME; None before the first.
     vocabulary: its own, once known.
-    kept_out: why it, or the keys here, keep this drafter out. unknown: why the name of its host is
-        not known. unusable: why its vocabulary cannot be used. foreign: why nothing can be drafted
-        in that. Each is empty if it does not apply.
-    load: its last PING or PONG. round_trip: to it, in seconds.
-    running: sessions by its numbers. sessions: by key, also those that are ending.
+    load: its last PING or PONG.
+    round_trip: to it, in seconds.
+    running: sessions by its numbers.
+    sessions: by key, also those that are ending.
     opening: requests that have no session yet, by ref.
+
+    Reasons for people, each None or empty if it does not apply:
+
+    kept_out: why it, or the keys here, keep this drafter out.
+    unknown: why the name of its host is not known.
+    unusable: why its vocabulary cannot be used.
+    foreign: why nothing can be drafted in its vocabulary.
     """
 
     def __init__(
@@ -147,7 +154,11 @@ class Upstream:
     # --- its connection
 
     def welcomed(self, info: m.Welcome, now: float) -> bool:
-        """Take a WELCOME; return False if it answers another HELLO of the same connection."""
+        """Take a WELCOME; return False if it answers another HELLO of the same connection.
+
+        Another verifier, or the same one started anew, has none of the sessions: their requests
+        are placed anew.
+        """
         before = self.info
         first = self.known is None
         if before is not None and before.verifier == info.verifier:
@@ -253,7 +264,15 @@ class Upstream:
     # --- sessions
 
     def opened(self, number: int, ref: int, n_prompt: int, params: SessionParams) -> None:
-        """Begin a session; ref: of the request that it answers, or 0."""
+        """Begin a session.
+
+        - It is closed if the request's client has left, or if the verifier took a text to resume
+          for a prompt. That counts as an ERROR about the request.
+        - A session that runs with the same number is over: another client resumes its text.
+
+        number: the verifier's, of the session.
+        ref: of the request that it answers, or 0.
+        """
         pending = self.opening.get(ref) if ref else None
         if ref and pending is None:
             self._effects.append(m.Close(number))  # its client left before it was opened
@@ -361,7 +380,12 @@ class Upstream:
         self._effects.append(ev.CloseSession(session.key))
 
     def _closed(self, session: ClientSession, closed: ev.DraftingEnded, now: float) -> None:
-        """End a session that the core has closed."""
+        """End a session that the core has closed.
+
+        - Its request is placed anew if the verifier was lost or stops, or if ids are missing before
+          its end.
+        - Otherwise the client gets the end.
+        """
         end = session.end
         assert end is not None, "the core closes only sessions that end"
         if isinstance(end, SpecmeshError):

@@ -34,10 +34,10 @@ class SessionLifecycle:
     - The end of a named session is kept for its drafter's client until that has it.
     - A session whose client reads nothing has no steps. It is cancelled after READER_PATIENCE.
 
-    running: sessions that have a sequence, by number. kept: without a client, or ended. Others only
-        read both.
+    running: sessions that have a sequence, by number. Others only read it.
+    kept: sessions without a client, or ended. Others only read it.
     drafters: the drafters of these sessions.
-    ended_counts: of the sessions that have ended.
+    ended_counts: rounds of the sessions that have ended.
     """
 
     def __init__(self, target: Target, outbox: Outbox, first: int, grace: float) -> None:
@@ -145,7 +145,12 @@ class SessionLifecycle:
     # --- a session changes hands
 
     def _resume(self, opening: vev.Opening, now: float) -> bool:
-        """Give a request the session that it names, or refuse it; return False without one."""
+        """Give a request the session that it names, or refuse it; return False without one.
+
+        - A drafter's client needs the key of the session, and is refused without it.
+        - A session that goes on is taken from the client and the drafters that have it.
+        - Of a session that has ended the client gets the ids that it lacks, and the end.
+        """
         context = self._named(opening.request.id)
         if context is None:
             return False
@@ -172,10 +177,14 @@ class SessionLifecycle:
         return None
 
     def _take_over(self, context: SessionContext, owner: vev.DrafterId | None) -> None:
-        """Take a session from its client and its drafter.
+        """Take a session from those that have it.
 
-        owner: the drafter that gets the session; None for a client of the verifier's own, who
-            leaves it with a drafter that is not the owner.
+        - A client of the verifier's own gets an error.
+        - The owner before loses it, unless it becomes the owner again.
+        - The drafter that drafts for it loses it too, if another drafter becomes the owner. A
+          client of the verifier's own goes on with its drafts.
+
+        owner: the drafter whose client gets the session; None for a client of the verifier's own.
         """
         if context.owner is None and context.client is not None:
             error = RequestError("somebody else has asked for this text by its name")
@@ -343,13 +352,17 @@ class SessionLifecycle:
         error: SpecmeshError | None,
         now: float,
     ) -> None:
-        """Free a session's sequence, and send client and drafter the end."""
+        """Free a session's sequence, and send client and drafter the end.
+
+        A session without a sequence has ended before: nothing is sent for it.
+        """
         if error is not None:
             self._log("session_broke", context, "warning", error=str(error))
         if self.running.pop(context.id, None) is None:
             return
         self._paused.pop(context.id, None)
         session = context.session
+        # A step that failed may have changed the sequence in part.
         contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
         self._slots.release(session.slot.seq, contents)
         self.ended_counts.add(session.counts)
@@ -377,7 +390,8 @@ class SessionLifecycle:
         match context.state:
             case ContextState.CONNECTED:
                 if context.owner is not None and context.name and reason in SERVED:
-                    self._keep(context, ContextState.ENDED, now)  # DONE may be lost
+                    # DONE may be lost.
+                    self._keep(context, ContextState.ENDED, now)
                 else:
                     self._forget(context)
             case ContextState.KEPT:

@@ -125,7 +125,8 @@ class TargetSteps:
         n_drafters = drafters.count
         if contexts and n_drafters:
             refused = self._compare(batch, contexts, ran, drafting=drafting)
-            # Every step pays for all that is done here while drafts are refused.
+            # While the only drafter is refused the pool has nothing to decide, and each step would
+            # pay for the look.
             if not refused or n_drafters > 1:
                 for context in contexts.values():
                     drafters.stepped(context, ended)
@@ -134,9 +135,17 @@ class TargetSteps:
     def _compare(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
     ) -> bool:
-        """Compare a step with those without drafts; return True if drafts were refused before.
+        """Let the gate learn from a step; return True if it refused drafts before.
 
-        drafting: drafts were asked for when it began.
+        A lone session has the gate of its drafter; several share the gate of their number. It does
+        not learn from a step
+
+        - that read a prompt;
+        - that follows no other step, so that the time for it is unknown;
+        - without drafts asked for, while the gate is open;
+        - of a lone session, if it verified exact drafts: they make steps faster, whoever drafts.
+
+        drafting: drafts were asked for when the step began.
         """
         speculation: Speculation | None
         lone: SessionContext | None = None
@@ -159,7 +168,7 @@ class TargetSteps:
                     adapts = contexts[done.session].session.draft_length.adapts
                     has_drafts = has_drafts or adapts
                 elif lone is not None:
-                    return refused  # they make its steps faster, whoever drafts
+                    return refused
         alone = 0.0
         if lone is not None and not refused:
             alone = lone.session.draft_length.alone
@@ -177,7 +186,8 @@ class TargetSteps:
 
     def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:
         """End the sessions of a failed step, and doubt all that it has touched."""
-        self._meter.idle()  # the time until the next step is no pause
+        # The time until the next step is no pause.
+        self._meter.idle()
         self._outbox.add(vev.Noted("step_failed", {"error": str(error)}, "error"))
         seqs = {span.seq for span in step.spans}
         for order in step.orders:
