@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier
@@ -81,8 +82,8 @@ def distributions(
         )
         held = len(ids)
         ids.append(sampler.choose(truth, len(ids)))
-    target.trim(0, 0)
-    drafter.trim(0, 0)
+    target.carry_out(KVCut(0, 0))
+    drafter.carry_out(KVCut(0, 0))
 
 
 def measure(args: argparse.Namespace) -> dict[str, float]:

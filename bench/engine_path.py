@@ -115,7 +115,7 @@ def engine_turn(engine: LlamaVerifier, sequences: int, rows: int) -> Turn:
         nonlocal held
         if rows > 1 or held == 0:
             for seq in range(sequences):
-                engine.trim(seq, held)
+                engine.carry_out(KVCut(seq, held))
         ids = tuple(range(40, 40 + rows))
         found = engine.decode([Span(seq, held, ids, logits=True) for seq in range(sequences)])
         decoded = now()
@@ -131,7 +131,7 @@ def engine_turn(engine: LlamaVerifier, sequences: int, rows: int) -> Turn:
 def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
     """Sessions that nobody drafts for."""
     for seq in range(N_SEQ):
-        engine.trim(seq, 0)
+        engine.carry_out(KVCut(seq, 0))
     limits = TargetLimits(
         N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces
     )
@@ -155,8 +155,7 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
         assert isinstance(step, Step)
         begun = now()
         for order in step.orders:
-            assert isinstance(order, KVCut)
-            engine.trim(order.seq, order.length)
+            engine.carry_out(order)
         rows = engine.decode(step.spans)
         decoded = now()
         core.finish(step, rows, begun, decoded)
@@ -172,7 +171,7 @@ def drafter_turn(engine: LlamaDrafter) -> Turn:
     def turn() -> float:
         nonlocal held
         if held == 0:
-            engine.trim(0, 0)
+            engine.carry_out(KVCut(0, 0))
         engine.predict([Ask(0, (40,), sampler)])
         held = (held + 1) % FULL
         return 0.0

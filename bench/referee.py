@@ -7,6 +7,7 @@ import numpy as np
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.noise import gumbel
 from specmesh.engines.llama.engine import LlamaVerifier
 
@@ -45,7 +46,7 @@ def near_tie(
     if at == min(len(ids), len(others)):
         return False
     prefix = (*prompt, *ids[:at])
-    target.trim(0, 0)
+    target.carry_out(KVCut(0, 0))
     target.decode([Span(0, 0, prefix[:-1], logits=False)])
     row = target.decode([Span(0, len(prefix) - 1, prefix[-1:], logits=True)])[0]
     assert row is not None

@@ -15,6 +15,7 @@ from statistics import median
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
@@ -26,7 +27,7 @@ def seconds(engine: LlamaVerifier, position: int, rows: int) -> float:
     started = time.perf_counter()
     engine.decode([Span(0, position, (5,) * rows, logits=True)])
     taken = time.perf_counter() - started
-    engine.trim(0, position + 1)
+    engine.carry_out(KVCut(0, position + 1))
     return taken
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
@@ -40,7 +41,7 @@ def texts(count: int) -> Iterator[str]:
 
 def continued(target: LlamaVerifier, ids: Sequence[int], tokens: int) -> list[int]:
     """Return the ids by which the target goes on greedily."""
-    target.trim(0, 0)
+    target.carry_out(KVCut(0, 0))
     for start in range(0, len(ids) - 1, PART):
         part = tuple(ids[start : min(start + PART, len(ids) - 1)])
         target.decode([Span(0, start, part, logits=False)])
@@ -59,7 +60,7 @@ def accepted(drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int
 
     read: ids that it has read before them.
     """
-    drafter.trim(0, 0)
+    drafter.carry_out(KVCut(0, 0))
     for start in range(0, len(read) - 1, PART):
         part = tuple(read[start : min(start + PART, len(read) - 1)])
         drafter.predict([Ask(0, part, None)])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.kv_slots import KVCut, KVOrder
+from specmesh.core.kv_slots import KVCut, KVOffload, KVOrder
 from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
@@ -247,7 +247,7 @@ class DraftStep(NamedTuple):
     cuts: tuple[KVCut, ...]
     rows: tuple[DraftRow, ...]
     threads: int | None = None
-    offloads: tuple[int, ...] = ()
+    offloads: tuple[KVOffload, ...] = ()
 
 
 class DraftedRows(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVReuse
+from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder, KVReuse
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -68,7 +68,7 @@ class Capabilities:
         that its logits do not depend on the rest of the step. None: a step is as wide as its
         spans.
     batches: drafts for several sequences take less time in one call than one after the other.
-    offloads: steps pay for the ids that all sequences hold, and `offload` moves idle ones away.
+    offloads: steps pay for the ids that all sequences hold, and a `KVOffload` moves idle ones away.
     endless: a sequence may have any number of ids, as the memory of each is the same for all.
     """
 
@@ -122,24 +122,26 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
-    def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence and return how many it holds.
+    def carry_out(self, order: KVOrder) -> int:
+        """Carry out an order; return how many ids the sequence `order.seq` then holds.
+
+        KVCut: it keeps at most its first `length` ids.
 
         - A length of 0 frees the sequence.
         - With the trimming "removal" every length is possible.
         - A target can always take back the rows of a sequence's last step, except its first.
         - A model that cannot go back so far holds fewer ids. The caller feeds the rest again.
+
+        KVCopy: it is empty, and begins with the first `length` ids of `source`. Raise
+        LocalProtocolError unless `capabilities.reuse` is "copied".
+
+        KVOffload: it is idle, and may leave the memory that each step reads until it is used.
+        Callers see no difference. Without `capabilities.offloads` it stays.
         """
         ...
 
     def use_threads(self, threads: int) -> None:
         """Use this many CPU threads from the next step on, if `info.threads` is not 0."""
-
-    def offload(self, seq: int) -> None:
-        """Allow an idle sequence to leave the memory that each step reads, until it is used.
-
-        Callers see no difference. Only with `capabilities.offloads`.
-        """
 
     @property
     def offloaded_bytes(self) -> int:
@@ -156,9 +158,6 @@ class Unthreaded:
     offloaded_bytes = 0
 
     def use_threads(self, threads: int) -> None:
-        """Do nothing."""
-
-    def offload(self, seq: int) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -179,12 +178,6 @@ class VerifyEngine(Engine, Protocol):
         holds. Raises EngineError; the sequences of the step are empty then.
         """
         ...
-
-    def copy(self, seq: int, source: int, length: int) -> None:
-        """Let the empty `seq` begin with the first `length` ids of `source`.
-
-        Only if `capabilities.reuse` is "copied".
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +209,7 @@ class DraftEngine(Engine, Protocol):
         - The sequences differ. They have at most n_batch ids in all.
         - Several asks need `capabilities.batches`.
         - A sampler that is `argmax` need not be called.
-        - After an error `trim` returns the number of ids that each sequence holds.
+        - After an error a `KVCut` returns the number of ids that each sequence holds.
         """
         ...
 
@@ -279,20 +272,26 @@ class Sequences:
             raise LocalProtocolError(f"a step of {rows} rows, {outputs} with logits: {most}")
         return outputs
 
-    def check_trim(self, seq: int, length: int) -> int:
-        """Check that `length` >= 0; return how many ids `seq` holds once cut to that."""
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        return min(self.held(seq), length)
+    def check_cut(self, cut: KVCut) -> int:
+        """Check that the length is no less than 0; return how many ids the sequence keeps."""
+        if cut.length < 0:
+            raise LocalProtocolError(f"sequence {cut.seq} cannot be cut to {cut.length}")
+        return min(self.held(cut.seq), cut.length)
 
-    def trim(self, seq: int, length: int) -> int:
-        """Note that a sequence is cut as `check_trim` allows; return how many ids it holds."""
-        kept = self.check_trim(seq, length)
-        self.lengths[seq] = kept
+    def cut(self, cut: KVCut) -> int:
+        """Note that a sequence is cut as `check_cut` allows; return how many ids it holds."""
+        kept = self.check_cut(cut)
+        self.lengths[cut.seq] = kept
         return kept
 
-    def check_copy(self, seq: int, source: int, length: int) -> None:
-        """Check that the empty `seq` may begin with `length` ids of `source`."""
-        if self.held(seq) or not 0 < length <= self.held(source):
-            beginning = f"{length} ids of sequence {source}"
-            raise LocalProtocolError(f"sequence {seq} cannot begin with {beginning}")
+    def check_copy(self, copy: KVCopy) -> None:
+        """Check that the sequence is empty, and that `source` holds `length` ids."""
+        if self.held(copy.seq) or not 0 < copy.length <= self.held(copy.source):
+            beginning = f"{copy.length} ids of sequence {copy.source}"
+            raise LocalProtocolError(f"sequence {copy.seq} cannot begin with {beginning}")
+
+    def decline(self, order: KVCopy | KVOffload) -> int:
+        """Return how many ids a sequence holds that is not offloaded; refuse a copy."""
+        if isinstance(order, KVCopy):
+            raise LocalProtocolError(f"sequence {order.seq} cannot share ids with another")
+        return self.held(order.seq)

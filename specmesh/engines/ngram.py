@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.kv_slots import KVCut, KVOrder
 from specmesh.engines.base import ANY_ID, Ask, Capabilities, EngineInfo, Sequences, Unthreaded
 
 CALL_IDS = 4096  # most ids of a call
@@ -61,10 +62,12 @@ class NgramDrafter(Unthreaded):
             grown[:room] = self._ids[seq]
             self._ids[seq] = grown
 
-    def trim(self, seq: int, length: int) -> int:
-        kept = self._sequences.trim(seq, length)
+    def carry_out(self, order: KVOrder) -> int:
+        if not isinstance(order, KVCut):
+            return self._sequences.decline(order)
+        kept = self._sequences.cut(order)
         if not kept:
-            self._ids[seq] = np.zeros(FIRST_IDS, np.int32)
+            self._ids[order.seq] = np.zeros(FIRST_IDS, np.int32)
         return kept
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specmesh.core.kv_slots import KVOrder
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.remap import NONE, Remap
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -40,14 +41,11 @@ class RemappedDrafter:
             sampler = _Translating(ask.sampler, self._remap)
         return Ask(ask.seq, self._remap.to_draft(ids), sampler, ask.shift)
 
-    def trim(self, seq: int, length: int) -> int:
-        return self._engine.trim(seq, length)
+    def carry_out(self, order: KVOrder) -> int:
+        return self._engine.carry_out(order)
 
     def use_threads(self, threads: int) -> None:
         self._engine.use_threads(threads)
-
-    def offload(self, seq: int) -> None:
-        self._engine.offload(seq)
 
     @property
     def offloaded_bytes(self) -> int:

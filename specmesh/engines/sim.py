@@ -3,12 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
+from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import Tokenizer
@@ -153,10 +155,21 @@ class _SimEngine(Unthreaded):
         reach = self.settings.reach
         return Prefix(prefix[-reach:]).crc if reach else prefix.crc
 
-    def trim(self, seq: int, length: int) -> int:
-        kept = self.sequences.trim(seq, length)
-        self.prefixes[seq].truncate(kept)
-        return kept
+    def carry_out(self, order: KVOrder) -> int:
+        match order:
+            case KVCut():
+                kept = self.sequences.cut(order)
+                self.prefixes[order.seq].truncate(kept)
+            case KVCopy():
+                self.sequences.check_copy(order)
+                beginning = self.prefixes[order.source][: order.length]
+                self.prefixes[order.seq].extend(beginning)
+                self.sequences.lengths[order.seq] = order.length
+            case KVOffload():
+                pass
+            case _:
+                assert_never(order)
+        return self.sequences.held(order.seq)
 
 
 class SimVerifier(_SimEngine):
@@ -193,11 +206,6 @@ class SimVerifier(_SimEngine):
         if spans:
             wait_until(started + self.settings.step_seconds(rows_of(spans)))
         return logits
-
-    def copy(self, seq: int, source: int, length: int) -> None:
-        self.sequences.check_copy(seq, source, length)
-        self.prefixes[seq].extend(self.prefixes[source][:length])
-        self.sequences.lengths[seq] = length
 
 
 class SimDrafter(_SimEngine):

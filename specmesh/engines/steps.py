@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import assert_never
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
-from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.session_params import TargetLimits
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 
@@ -43,15 +42,7 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
     if step.threads is not None:
         engine.use_threads(step.threads)
     for order in step.orders:
-        match order:
-            case KVCut(seq, length):
-                engine.trim(seq, length)
-            case KVCopy(seq, source, length):
-                engine.copy(seq, source, length)
-            case KVOffload(seq):
-                engine.offload(seq)
-            case _:
-                assert_never(order)
+        engine.carry_out(order)
     return engine.decode(step.spans)
 
 
@@ -69,9 +60,9 @@ def run_draft_step(
         engine.use_threads(step.threads)
     held = dict[int, int]()
     for cut in step.cuts:
-        held[cut.seq] = engine.trim(cut.seq, cut.length)
-    for seq in step.offloads:
-        engine.offload(seq)
+        held[cut.seq] = engine.carry_out(cut)
+    for offload in step.offloads:
+        engine.carry_out(offload)
     rows = dict[int, DraftRow]()
     tokens = dict[int, list[int]]()
     asks = list[Ask]()
@@ -130,5 +121,5 @@ def _seconds_of(engine: VerifyEngine, held: int, rows: int) -> float:
     started = time.monotonic()
     engine.decode([Span(0, held, (0,) * rows, logits=True)])
     seconds = time.monotonic() - started
-    engine.trim(0, 0)
+    engine.carry_out(KVCut(0, 0))
     return seconds

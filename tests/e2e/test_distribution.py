@@ -20,6 +20,7 @@ from processes import Daemon, Mesh, complete, until
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier
 
@@ -58,7 +59,7 @@ def pair(shared: Mesh) -> Pair:
 def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float32]:
     """The logits after each of the last `count` ids."""
     [found] = engine.decode([Span(0, 0, tuple(ids), logits=True)])
-    engine.trim(0, 0)
+    engine.carry_out(KVCut(0, 0))
     return found[-count:].copy()
 
 

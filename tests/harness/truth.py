@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from harness.reference import Choose, Row, decode, no_drafts
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.sim import SimSettings, SimVerifier
@@ -47,7 +48,7 @@ def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits
 
     The ids are read in parts of the size that a reproducible verifier takes.
     """
-    engine.trim(0, held)
+    engine.carry_out(KVCut(0, held))
     last = len(ids) - 1
     most = min(engine.info.n_batch, 128)
     for at in range(held, last, most):

@@ -19,7 +19,7 @@ from specmesh.core.drafter.session import (
     DraftLimits,
     WindowNeed,
 )
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVSlots
+from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -211,19 +211,19 @@ class DrafterCore:
                 break
         return rows
 
-    def _orders(self) -> tuple[tuple[KVCut, ...], tuple[int, ...]]:
+    def _orders(self) -> tuple[tuple[KVCut, ...], tuple[KVOffload, ...]]:
         """Return the orders of the slots: at most one cut of a sequence, and those to offload."""
         orders = self.slots.orders()
         if not orders:
             return (), ()
         lengths = dict[int, int]()
-        offloads = list[int]()
+        offloads = list[KVOffload]()
         for order in orders:
             assert not isinstance(order, KVCopy), "a draft model copies nothing"
             if isinstance(order, KVCut):
                 lengths[order.seq] = min(order.length, lengths.get(order.seq, order.length))
             else:
-                offloads.append(order.seq)
+                offloads.append(order)
         cuts = tuple([KVCut(seq, length) for seq, length in lengths.items()])
         return cuts, tuple(offloads)
 

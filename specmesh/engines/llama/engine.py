@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import assert_never
 
 import numpy as np
 import structlog
@@ -11,7 +12,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.drafter.window import WINDOW_IDS
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import GUEST_IDS, KVReuse
+from specmesh.core.kv_slots import GUEST_IDS, KVCopy, KVCut, KVOffload, KVOrder, KVReuse
 from specmesh.engines.base import (
     ANY_ID,
     Ask,
@@ -177,16 +178,29 @@ class LlamaEngine:
             logits = self._cache.run(spans, outputs)
         except EngineError:  # which rows and states were written is not known
             for span in spans:
-                self.trim(span.seq, 0)
+                self._cut(KVCut(span.seq, 0))
             raise
         lengths = self._sequences.lengths
         for span in spans:
             lengths[span.seq] = span.position + len(span.ids)
         return logits
 
-    def trim(self, seq: int, length: int) -> int:
-        """Trim as `Engine.trim`; a sequence that cannot be cut so far back is emptied."""
-        kept = self._sequences.check_trim(seq, length)
+    def carry_out(self, order: KVOrder) -> int:
+        match order:
+            case KVCut():
+                return self._cut(order)
+            case KVCopy():
+                self._copy(order)
+            case KVOffload():
+                self._offload(order.seq)
+            case _:
+                assert_never(order)
+        return self._sequences.held(order.seq)
+
+    def _cut(self, cut: KVCut) -> int:
+        """Cut a sequence; one that cannot be cut so far back is emptied."""
+        kept = self._sequences.check_cut(cut)
+        seq = cut.seq
         held = self._sequences.lengths[seq]
         if kept == 0 or (kept < held and not self._cache.trim(seq, kept)):
             self._cache.clear(seq)
@@ -196,7 +210,18 @@ class LlamaEngine:
         self._sequences.lengths[seq] = kept
         return kept
 
-    def offload(self, seq: int) -> None:
+    def _copy(self, copy: KVCopy) -> None:
+        if self.info.capabilities.reuse != "copied":
+            raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
+        self._sequences.check_copy(copy)
+        state = self._offloaded.get(copy.source)
+        if state is not None:
+            self._cache.load(copy.seq, copy.length, state)
+        else:
+            self._cache.share(copy.seq, copy.source, copy.length)
+        self._sequences.lengths[copy.seq] = copy.length
+
+    def _offload(self, seq: int) -> None:
         """Keep a sequence in the host's memory.
 
         In cells that all sequences share, each step reads the cells of all, and masks those of
@@ -291,16 +316,6 @@ class LlamaVerifier(LlamaEngine):
             else:
                 rows.append(None)
         return rows
-
-    def copy(self, seq: int, source: int, length: int) -> None:
-        if self.info.capabilities.reuse != "copied":
-            raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
-        self._sequences.check_copy(seq, source, length)
-        if source in self._offloaded:
-            self._cache.load(seq, length, self._offloaded[source])
-        else:
-            self._cache.share(seq, source, length)
-        self._sequences.lengths[seq] = length
 
 
 class LlamaDrafter(LlamaEngine):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specmesh.config import ModelSettings
+from specmesh.core.kv_slots import KVCut, KVOrder
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import (
     ANY_ID,
@@ -50,14 +51,16 @@ class MlxDrafter(Unthreaded):
         finally:
             self._sequences.lengths[ask.seq] = memory.length
 
-    def trim(self, seq: int, length: int) -> int:
-        """Trim as `Engine.trim`; a model without removal returns to the newest snapshot below."""
-        self._sequences.check_trim(seq, length)
-        memory = self._memories[seq]
+    def carry_out(self, order: KVOrder) -> int:
+        """Cut a sequence; a model without removal returns to the newest snapshot below."""
+        if not isinstance(order, KVCut):
+            return self._sequences.decline(order)
+        self._sequences.check_cut(order)
+        memory = self._memories[order.seq]
         try:
-            return memory.trim(length)
+            return memory.trim(order.length)
         finally:
-            self._sequences.lengths[seq] = memory.length
+            self._sequences.lengths[order.seq] = memory.length
 
     def close(self) -> None:
         self._memories = []

@@ -11,6 +11,7 @@ from harness.engine_contract import GREEDY, N_BATCH, N_CTX, N_SEQ, predict, span
 from harness.tables import cases
 from numpy.typing import NDArray
 
+from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
@@ -26,7 +27,7 @@ def _empty_sequences(request: pytest.FixtureRequest) -> None:
     """The engine is shared by the tests of the module, its sequences are not."""
     for name in {"verifier", "drafter"} & set(request.fixturenames):
         for seq in range(N_SEQ):
-            request.getfixturevalue(name).trim(seq, 0)
+            request.getfixturevalue(name).carry_out(KVCut(seq, 0))
 
 
 @pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
@@ -95,7 +96,7 @@ class TestVerifier:
         spans = [span(seq, 0, ids) for seq, ids in enumerate(texts)]
         together = step(verifier, *spans)
         for seq, ids in enumerate(texts):
-            verifier.trim(seq, 0)
+            verifier.carry_out(KVCut(seq, 0))
             assert_same_logits(together[seq], all_at_once(verifier, seq, ids))
 
     def test_prefill_and_last_row_in_one_step(self, verifier):
@@ -112,7 +113,7 @@ class TestVerifier:
         straight = all_at_once(verifier, 0, ids)
         for start, end in ((0, 8), (8, 12), (12, 16)):
             step(verifier, span(1, start, ids[start:end]))
-        held = verifier.trim(1, 6)
+        held = verifier.carry_out(KVCut(1, 6))
         expected = 6 if verifier.info.capabilities.trimming == "removal" else 0
         assert held == expected
         check_next(verifier, 1, held, ids, straight)
@@ -123,7 +124,7 @@ class TestVerifier:
         texts = [text_ids(70, seed) for seed in range(N_SEQ)]
         straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
         for seq in range(N_SEQ):
-            verifier.trim(seq, 0)
+            verifier.carry_out(KVCut(seq, 0))
         held = [0] * N_SEQ
         seen = defaultdict[int, list[NDArray[np.float32]]](list)
         while min(held) < 60:
@@ -142,7 +143,7 @@ class TestVerifier:
                 seen[part.seq].append(rows[:right])
                 held[part.seq] += right
                 if right < len(part.ids):
-                    verifier.trim(part.seq, held[part.seq])
+                    verifier.carry_out(KVCut(part.seq, held[part.seq]))
         for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
@@ -151,17 +152,17 @@ class TestVerifier:
         straight = all_at_once(verifier, 0, ids)
         if verifier.info.capabilities.reuse != "copied":
             with pytest.raises(LocalProtocolError):
-                verifier.copy(1, 0, 6)
+                verifier.carry_out(KVCopy(1, 0, 6))
             pytest.skip("its sequences share no ids, and it says so")
         assert verifier.info.capabilities.trimming == "removal"
-        verifier.copy(1, 0, 6)
-        verifier.copy(2, 1, 6)
+        verifier.carry_out(KVCopy(1, 0, 6))
+        verifier.carry_out(KVCopy(2, 1, 6))
         step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
-        verifier.trim(0, 3)
-        verifier.trim(0, 0)
+        verifier.carry_out(KVCut(0, 3))
+        verifier.carry_out(KVCut(0, 0))
         step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
         check_next(verifier, 2, 6, ids, straight)
-        verifier.trim(1, 6)
+        verifier.carry_out(KVCut(1, 6))
         check_next(verifier, 1, 6, ids, straight)
 
     def test_offloaded(self, verifier):
@@ -171,17 +172,17 @@ class TestVerifier:
         straight = all_at_once(verifier, 0, ids)
         step(verifier, span(1, 0, ids[:12]))
         for seq in (0, 1, 1, 2):  # again, and an empty one
-            verifier.offload(seq)
+            verifier.carry_out(KVOffload(seq))
         step(verifier, span(2, 0, others, logits=False))
-        verifier.offload(2)
-        verifier.trim(2, 0)
+        verifier.carry_out(KVOffload(2))
+        verifier.carry_out(KVCut(2, 0))
         if verifier.info.capabilities.reuse == "copied":
-            verifier.copy(2, 0, 6)
+            verifier.carry_out(KVCopy(2, 0, 6))
             check_next(verifier, 2, 6, ids, straight)
-        held = verifier.trim(0, 8)
+        held = verifier.carry_out(KVCut(0, 8))
         check_next(verifier, 0, held, ids, straight)
         check_next(verifier, 1, 12, ids, straight)
-        verifier.trim(2, 0)
+        verifier.carry_out(KVCut(2, 0))
         assert_same_logits(all_at_once(verifier, 2, ids), straight)
 
     @cases(
@@ -196,10 +197,10 @@ class TestVerifier:
         """
         ids = text_ids(6)
         straight = all_at_once(verifier, 1, ids)
-        verifier.trim(1, 0)
+        verifier.carry_out(KVCut(1, 0))
         step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
         with pytest.raises(LocalProtocolError):
-            verifier.copy(seq, source, length)
+            verifier.carry_out(KVCopy(seq, source, length))
         check_next(verifier, 0, 4, ids, straight)
         step(verifier, span(1, 0, ids))
 
@@ -245,7 +246,7 @@ class TestDrafter:
         fresh = predict(drafter, 0, ids, GREEDY)
         predict(drafter, 1, ids[:19], None)
         predict(drafter, 1, [50, 51], GREEDY)
-        held = drafter.trim(1, length)
+        held = drafter.carry_out(KVCut(1, length))
         assert 0 <= held <= length
         if drafter.info.capabilities.trimming == "removal":
             assert held == length
@@ -256,11 +257,11 @@ class TestDrafter:
         alone = []
         for ids in texts:
             alone.append(predict(drafter, 0, ids, GREEDY))
-            drafter.trim(0, 0)
+            drafter.carry_out(KVCut(0, 0))
         for start, end in pairwise([0, 7, 19]):
             for seq, ids in enumerate(texts):
                 predict(drafter, seq, ids[start:end], None)
-        drafter.trim(0, 0)
+        drafter.carry_out(KVCut(0, 0))
         for seq in (1, 2):
             last = texts[seq][19:]
             assert predict(drafter, seq, last, GREEDY) == alone[seq]
@@ -275,7 +276,7 @@ class TestDrafter:
         for ids in texts:
             firsts.append(predict(drafter, 0, ids, GREEDY))
             seconds.append(predict(drafter, 0, [44], GREEDY))
-            drafter.trim(0, 0)
+            drafter.carry_out(KVCut(0, 0))
         asks = [Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)]
         assert drafter.predict(asks) == firsts
         unasked = Ask(0, (44,), None)
@@ -284,10 +285,23 @@ class TestDrafter:
         assert drafter.predict([last, unasked, middle]) == [seconds[2], None, seconds[1]]
 
     def test_trim_says_what_is_held(self, drafter):
-        assert drafter.trim(0, 10) == 0
+        assert drafter.carry_out(KVCut(0, 10)) == 0
         predict(drafter, 0, text_ids(6), None)
-        assert drafter.trim(0, 10) == 6
-        assert drafter.trim(0, 6) == 6
+        assert drafter.carry_out(KVCut(0, 10)) == 6
+        assert drafter.carry_out(KVCut(0, 6)) == 6
+
+    def test_an_order_returns_the_ids_that_are_held(self, drafter):
+        """After an offload they are the same."""
+        predict(drafter, 0, text_ids(6), None)
+        assert drafter.carry_out(KVOffload(0)) == 6
+
+    def test_copies(self, drafter):
+        predict(drafter, 0, text_ids(6), None)
+        if drafter.info.capabilities.reuse == "copied":
+            assert drafter.carry_out(KVCopy(1, 0, 4)) == 4
+        else:
+            with pytest.raises(LocalProtocolError, match="share ids"):
+                drafter.carry_out(KVCopy(1, 0, 4))
 
     def test_sampler_sees_the_position_of_the_guess(self, drafter):
         """The noise of coupled sampling is that of the absolute position the guess is for."""
@@ -353,4 +367,4 @@ class TestDrafter:
     @cases("seq, length", "[0, -1] [$SEQS, 0] [-1, 0]", SEQS=N_SEQ)
     def test_bad_trim(self, drafter, seq, length):
         with pytest.raises(LocalProtocolError):
-            drafter.trim(seq, length)
+            drafter.carry_out(KVCut(seq, length))

@@ -8,7 +8,7 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import Windows, slack
-from specmesh.core.kv_slots import KVSlots
+from specmesh.core.kv_slots import KVOffload, KVSlots
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import EngineError
@@ -222,7 +222,7 @@ def test_an_ended_sessions_slot_is_offloaded_before_the_next_begins():
     left = first.rows[0].seq
     assert second.rows[0].seq != left
     assert first.offloads == ()
-    assert second.offloads == (left,)
+    assert second.offloads == (KVOffload(left),)
     assert core.next_step(0.0).offloads == ()
 
 

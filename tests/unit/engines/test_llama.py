@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVCut, KVOffload
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
 from specmesh.engines.llama.encoder import TextCoverage
@@ -175,7 +176,7 @@ class TestEngine:
         engine = opened(LlamaVerifier(settings(make_gguf(f"tiny-{arch}", arch=arch))))
         ids = tuple(range(40, 52))
         expected = rows(engine, Span(0, 0, ids, logits=True))[8:]
-        engine.trim(0, 0)
+        engine.carry_out(KVCut(0, 0))
         engine.decode(both(0, ids[:8], logits=False))
         lib = llama_library.library()
         decode = lib.llama_decode
@@ -184,7 +185,7 @@ class TestEngine:
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
         for seq, held in ((0, 0), (1, 8)):
-            assert engine.trim(seq, 99) == held
+            assert engine.carry_out(KVCut(seq, 99)) == held
             again = rows(engine, Span(seq, held, ids[held:], logits=True))
             assert np.allclose(again[8 - held :], expected, atol=1e-3)
 
@@ -287,11 +288,11 @@ def test_what_is_offloaded_has_no_cells(tiny_gguf, monkeypatch, gpu):
         engine.decode([Span(0, position, (40,), logits=False)])
         assert (lib.llama_memory_seq_pos_max(made[-1], 0), engine.offloaded_bytes) == (position, 0)
         for steps in range(most):
-            engine.offload(0)
+            engine.carry_out(KVOffload(0))
             if lib.llama_memory_seq_pos_max(made[-1], 0) < 0:
                 assert engine.offloaded_bytes > 0
                 return steps
-            engine.trim(1, 0)
+            engine.carry_out(KVCut(1, 0))
             engine.decode([Span(1, 0, (40,), logits=False)])
         return most
 
@@ -400,13 +401,13 @@ class TestRestore:
         engine = opened(LlamaVerifier(restoring(make_gguf, "lfm2"), n_batch=12, max_draft=11))
         engine.decode([Span(1, 0, IDS[:12], logits=False)])
         expected = rows(engine, Span(1, 12, IDS[12:13], logits=True))
-        engine.trim(1, 0)
+        engine.carry_out(KVCut(1, 0))
         engine.decode(both(0, IDS[:6], logits=False))
         for start in (6, 9):  # a span with drafts, then one whose ids are remembered with it
             ids = (*IDS[start : start + 3], 90, 91, 92)
             engine.decode(both(start, ids, logits=True))
             for seq in (0, 1):
-                engine.trim(seq, start + 3)
+                engine.carry_out(KVCut(seq, start + 3))
         for seq in (0, 1):
             assert close_to(rows(engine, Span(seq, 12, IDS[12:13], logits=True)), expected)
 
@@ -415,7 +416,7 @@ class TestRestore:
         engine = opened(LlamaVerifier(restoring(make_gguf, arch), max_draft=8))
         engine.decode(both(0, IDS[:8], logits=False))
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
-        engine.trim(0, 10)
+        engine.carry_out(KVCut(0, 10))
         with monkeypatch.context() as patch:
             patch.setattr(llama_library.library(), "llama_state_seq_set_data_ext", lambda *_: 0)
             with pytest.raises(EngineError, match="did not restore"):
@@ -430,7 +431,7 @@ class TestRestore:
         predict(engine, 0, IDS[:40], None)
         for token in (*IDS[40:50], *range(40, 90)):
             predict(engine, 0, [token], GREEDY)
-        assert engine.trim(0, 50) == 50
+        assert engine.carry_out(KVCut(0, 50)) == 50
         guess = predict(engine, 0, IDS[50:51], GREEDY)
         assert guess == predict(engine, 1, IDS[:51], GREEDY)
 
@@ -453,7 +454,7 @@ def target():
 @pytest.fixture(autouse=True)
 def _empty(target):
     for seq in range(3):
-        target.trim(seq, 0)
+        target.carry_out(KVCut(seq, 0))
 
 
 @pytest.fixture(scope="module")
@@ -482,8 +483,8 @@ def test_neither_drafts_nor_other_sequences_change_a_bit(target, ids):
         for row, shall in zip(found[: right + 1], expected[at - PROMPT :], strict=False):
             assert np.array_equal(row, shall)
         at += right + 1
-        target.trim(1, at)
-        target.trim(2, 30)
+        target.carry_out(KVCut(1, at))
+        target.carry_out(KVCut(2, 30))
 
 
 def test_the_whole_context(target, ids):

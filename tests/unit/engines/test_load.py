@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -75,7 +76,7 @@ def test_steps_of_any_width_are_known():
     assert {1, 2, 4, 8, 9, 16, 17, MAX_DRAFTS + 1} <= set(costs.tables()[0]), "where kernels change"
     for rows in range(1, MAX_DRAFTS + 2):
         assert costs.seconds(rows) == pytest.approx(0.001 + 0.0002 * (rows - 1), rel=0.05)
-    assert engine.trim(0, 1) == 0
+    assert engine.carry_out(KVCut(0, 1)) == 0
 
 
 def test_a_slow_target_is_not_measured_for_long():
@@ -169,8 +170,8 @@ class Scripted(Unthreaded):
         self.fed += ask.ids
         return [None if ask.sampler is None else ask.sampler.choose(self.logits, len(self.fed))]
 
-    def trim(self, seq, length):
-        del self.fed[length:]
+    def carry_out(self, order):
+        del self.fed[order.length :]
         return len(self.fed)
 
 
@@ -235,7 +236,7 @@ def test_equals_a_full_search_after_any_history(moves):
     drafter = NgramDrafter(1)
     ids = []
     for length, more in moves:
-        held = drafter.trim(0, length)
+        held = drafter.carry_out(KVCut(0, length))
         del ids[length:]
         assert held == len(ids)
         if more:

@@ -11,6 +11,7 @@ from harness.tables import cases, rows
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
+from specmesh.core.kv_slots import KVCut
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.engines.mlx.model import token_bytes
@@ -102,7 +103,7 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
         drafter.predict([Ask(0, (5, 6, 7), None)])
         if step == "trim":
             monkeypatch.setattr(sequence, "trim_prompt_cache", fail)
-            steps = partial(drafter.trim, 0, 1)
+            steps = partial(drafter.carry_out, KVCut(0, 1))
         else:
             monkeypatch.setattr(sequence, "mx", Mock(array=fail))
             steps = partial(drafter.predict, [Ask(0, (8,), None)])
@@ -111,7 +112,7 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
         assert "\n" not in str(caught.value)
         monkeypatch.undo()
         drafter.predict([Ask(0, (5, 6), None)])
-        assert drafter.trim(0, 9) == 2
+        assert drafter.carry_out(KVCut(0, 9)) == 2
 
 
 def test_a_library_that_is_broken(make_hf, monkeypatch):
