@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from specmesh.core.drafter.session import DRAFTING_STATES
-from specmesh.core.requests import TRANSITIONS
-from specmesh.core.verifier.session import STATES
+from specmesh.core.requests import REQUEST_STATES
+from specmesh.core.verifier.session import SESSION_STATES
 from specmesh.core.verifier.session_context import CONTEXT_STATES
 from specmesh.core.vocabulary.exchange import VOCABULARY_STATES
 from specmesh.daemons.link.dealer import CONNECTION_STATES
@@ -51,10 +51,10 @@ def filled(document: str) -> str:
     Raise ValueError if it has another number of tables.
     """
     drawings = [
-        drawing(STATES),
+        drawing_of_moves(SESSION_STATES),
         drawing(CONTEXT_STATES),
         drawing_of_moves(DRAFTING_STATES),
-        drawing(TRANSITIONS),
+        drawing(REQUEST_STATES),
         drawing(VOCABULARY_STATES),
         drawing(CONNECTION_STATES),
     ]

@@ -150,8 +150,8 @@ class ConnectionState(Enum):
 
 
 CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
-    ConnectionState.HELD: set(ConnectionState),
-    ConnectionState.CUT: set(ConnectionState),
+    ConnectionState.HELD: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
+    ConnectionState.CUT: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
     ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
 }
 """The states that may follow each.

@@ -184,7 +184,7 @@ class RequestState(Enum):
     OVER = "over"
 
 
-TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
+REQUEST_STATES: Mapping[RequestState, set[RequestState]] = {
     RequestState.UNPLACED: {
         RequestState.OPENING,
         RequestState.WAITING,
@@ -242,9 +242,9 @@ class DrafterRequest:
     def move(self, to: RequestState) -> None:
         """Change its state.
 
-        Raise InvalidTransition, and change nothing, if TRANSITIONS lacks the change.
+        Raise InvalidTransition, and change nothing, if REQUEST_STATES lacks the change.
         """
-        if to not in TRANSITIONS[self.state]:
+        if to not in REQUEST_STATES[self.state]:
             raise InvalidTransition("request", self.state, to)
         self.state = to
 

@@ -49,24 +49,38 @@ from specmesh.wire import messages as m
 
 
 class SessionState(Enum):
-    """The state of a session that has a KV slot."""
+    """The state of a session that has a KV slot.
+
+    - PREFILLING: its steps read the prompt.
+    - GENERATING: its steps verify.
+    - ENDED: it has no more steps.
+    """
 
     PREFILLING = "prefilling"
     GENERATING = "generating"
     ENDED = "ended"
 
 
-STATES: Mapping[SessionState, set[SessionState]] = {
-    SessionState.PREFILLING: {SessionState.GENERATING, SessionState.ENDED},
-    SessionState.GENERATING: {SessionState.ENDED},
-    SessionState.ENDED: set(),
-}
-"""The states that may follow each state.
+class SessionEvent(Enum):
+    """An event that changes the state. Frames and requests may come in any state.
 
-A session generates once the whole prompt is in the KV slot: from then on its steps verify. An end
-token, a stop string, its length, its grammar, its client or an error ends it. Frames and requests
-may come in any state.
-"""
+    - PROMPT_READ: the whole prompt is in the KV slot.
+    - OVER: an end token, a stop string, its length, its grammar, its client or an error ends it.
+    """
+
+    PROMPT_READ = "prompt read"
+    OVER = "over"
+
+
+SESSION_STATES: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
+    SessionState.PREFILLING: {
+        SessionEvent.PROMPT_READ: SessionState.GENERATING,
+        SessionEvent.OVER: SessionState.ENDED,
+    },
+    SessionState.GENERATING: {SessionEvent.OVER: SessionState.ENDED},
+    SessionState.ENDED: {},
+}
+"""The state that follows each event, in each state."""
 
 
 class VerifierSession:
@@ -121,7 +135,7 @@ class VerifierSession:
         self.finished: m.FinishReason | None = None
         self.followed = False
         self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0
-        self.state = SessionState.PREFILLING  # changed by `move` only
+        self.state = SessionState.PREFILLING  # changed by `advance` only
         self._limits = limits
         self._scored = params.scored  # log-probabilities of the prompt are wanted
         self._stops = StopScan(params.stop, limits.pieces)
@@ -157,7 +171,7 @@ class VerifierSession:
     def _begin(self) -> None:
         """Enter the first state; a resumed text may have ended with its last ids."""
         if self.slot.length >= len(self.prefix) - 1:
-            self.move(SessionState.GENERATING)
+            self.advance(SessionEvent.PROMPT_READ)
         prompt_is_scored = self._scored and self.state is SessionState.PREFILLING
         prompt_only = self.params.max_tokens == 0 and not prompt_is_scored
         if self.resumed or prompt_only:
@@ -179,14 +193,15 @@ class VerifierSession:
 
     # --- events
 
-    def move(self, to: SessionState) -> None:
-        """Change the state; raise InvalidTransition, and change nothing, if STATES lacks it."""
-        if to not in STATES[self.state]:
-            raise InvalidTransition("session", self.state, to)
-        self.state = to
+    def advance(self, event: SessionEvent) -> None:
+        """Change the state; raise InvalidTransition if it knows no such event."""
+        following = SESSION_STATES[self.state].get(event)
+        if following is None:
+            raise InvalidTransition("session", self.state, event)
+        self.state = following
 
     def _finish(self, reason: m.FinishReason, error: RequestError | None = None) -> ev.Finish:
-        self.move(SessionState.ENDED)
+        self.advance(SessionEvent.OVER)
         self.finished = reason
         return ev.Finish(reason, error)
 
@@ -378,7 +393,7 @@ class VerifierSession:
         if recorder is not None:
             effects.append(Scored(recorder.between(1, self.n_prompt)))
         if len(self.prefix.ids) < self.end:
-            self.move(SessionState.GENERATING)
+            self.advance(SessionEvent.PROMPT_READ)
         else:
             effects.append(self._finish(m.FinishReason.LENGTH))
         return effects

@@ -24,7 +24,12 @@ class ContextState(Enum):
 
 
 CONTEXT_STATES: Mapping[ContextState, set[ContextState]] = {
-    ContextState.CONNECTED: set(ContextState),
+    ContextState.CONNECTED: {
+        ContextState.CONNECTED,
+        ContextState.KEPT,
+        ContextState.ENDED,
+        ContextState.FORGOTTEN,
+    },
     ContextState.KEPT: {ContextState.CONNECTED, ContextState.ENDED, ContextState.FORGOTTEN},
     ContextState.ENDED: {ContextState.ENDED, ContextState.FORGOTTEN},
     ContextState.FORGOTTEN: set(),
