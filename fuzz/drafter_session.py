@@ -57,7 +57,7 @@ class _World:
             DraftLimits(n_ctx, self.n_batch),
             round_trip=tape.choice(ROUND_TRIPS),
         )
-        self.slot = self.session.slot = KVSlot(0)
+        self.slot = self.session.reading.slot = KVSlot(0)
         self.truth = Prefix(TEXT)
         self.memory = Memory(n_ctx)
         self.learned: list[int] = []
@@ -74,17 +74,17 @@ class _World:
             case 6 | 7 | 8 | 9:
                 self.tell()
             case 10 | 11 | 12 if not self.honest:
-                self.hear(frame_of(self.tape, self.truth, SESSION, self.session.n_truth))
+                self.hear(frame_of(self.tape, self.truth, SESSION, self.session.chain.n_truth))
             case 13 if not self.honest:
                 self.hear(self.tape.take(self.tape.byte()))
             case 14:
                 self.refuse()
             case _:
-                self.session.round_trip = self.tape.choice(ROUND_TRIPS)
+                self.session.chain.round_trip = self.tape.choice(ROUND_TRIPS)
 
     def refuse(self) -> None:
         """Send a NACK with the right checksum, or another."""
-        known = self.session.known
+        known = self.session.chain.known
         base = self.tape.byte() % (len(known) + 2)
         if self.tape.byte() & 1:
             self.handle(m.Nack(SESSION, base, known.crc_at(min(base, len(known)))))
@@ -94,7 +94,7 @@ class _World:
     def tell(self) -> None:
         """Send a stretch of the verifier's text, new or old."""
         tape = self.tape
-        base = min(tape.choice((self.session.n_truth, self.heard, 0, tape.byte())), len(TEXT))
+        base = min(tape.choice((self.session.chain.n_truth, self.heard, 0, tape.byte())), len(TEXT))
         ids = TEXT[base : base + tape.byte() % 16]
         self.heard = base + len(ids)
         draft_n = tape.choice((4, 0, 1, 16, 255))
@@ -119,7 +119,7 @@ class _World:
             return
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
-        known = self.session.known[held : held + len(plan.ids)]
+        known = self.session.chain.known[held : held + len(plan.ids)]
         assert list(plan.ids) == known, "not where the memory ends"
         self.memory.append(plan.ids)
         began = self.now
@@ -175,18 +175,18 @@ class _World:
     def did(self, effects: list[ev.DrafterEffect]) -> None:
         self.perform(effects)
         session = self.session
-        assert len(session.known) - session.n_truth <= MAX_LEAD
-        assert 0 <= session.draft_n <= MAX_LEAD
+        assert len(session.chain.known) - session.chain.n_truth <= MAX_LEAD
+        assert 0 <= session.chain.draft_n <= MAX_LEAD
         held = len(self.memory.held)
-        assert self.memory.held[0:held] == session.known[0:held]
+        assert self.memory.held[0:held] == session.chain.known[0:held]
         if self.honest:
-            assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), (
-                "not the verifier's text"
-            )
+            assert session.chain.known[0 : session.chain.n_truth] == list(
+                TEXT[: session.chain.n_truth]
+            ), "not the verifier's text"
 
     def perform(self, effects: list[ev.DrafterEffect]) -> None:
         assert len(effects) <= 4
-        known = self.session.known
+        known = self.session.chain.known
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
@@ -201,13 +201,13 @@ class _World:
                             "the distribution of another draft"
                         )
                     self.seen["sampled"] += any(proposals)
-                    assert self.session.n_truth <= base
+                    assert self.session.chain.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
                 case KVCut(_, length):
                     self.memory.trim(length if self.can_trim else 0)
                     self.slot.length = len(self.memory.held)
                 case m.Nack(_, base, crc):
-                    assert (base, crc) == (self.session.n_truth, known.crc_at(base))
+                    assert (base, crc) == (self.session.chain.n_truth, known.crc_at(base))
                 case ev.Learned(ids, accepted):
                     assert 0 <= accepted <= len(ids)
                     assert ids

@@ -358,7 +358,7 @@ class Drafter:
         window = memory[1:] if memory[0] == BOS else memory
         start = end - len(window)
         assert (start > 0) == (memory[0] == BOS), "only a window begins with a BOS"
-        known = self._session.known
+        known = self._session.chain.known
         assert window == known[start:end], "not what the text has there"
         return Prefix(known[:end])
 

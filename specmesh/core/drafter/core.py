@@ -12,12 +12,12 @@ from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.drafter.reading import WindowNeed
 from specmesh.core.drafter.session import (
     DrafterSession,
     DraftingEvent,
     DraftingState,
     DraftLimits,
-    WindowNeed,
 )
 from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
 from specmesh.core.sampling.constraint import DraftConstraint
@@ -64,7 +64,7 @@ class DrafterCore:
                 if session is None:
                     return []
                 effects = self._effects(session, session.handle(frame, now))
-                if session.grammar is not None and session.draft_n:
+                if session.grammar is not None and session.chain.draft_n:
                     effects += self._compile(session)
                 return effects
             case ev.OpenSession(key=key):
@@ -127,7 +127,7 @@ class DrafterCore:
         session = self.sessions.pop(key, None)
         if session is not None:
             self._release(session)
-            closed = ev.DraftingEnded(session.draft_tokens, session.draft_seconds)
+            closed = ev.DraftingEnded(session.chain.draft_tokens, session.chain.draft_seconds)
             effects.append((key, closed))
         effects.append(self._report(now))
         return effects
@@ -138,7 +138,7 @@ class DrafterCore:
         self._round_trips[upstream] = event.round_trip
         for key, session in self.sessions.items():
             if key.upstream == upstream:
-                session.round_trip = event.round_trip
+                session.chain.round_trip = event.round_trip
         if event.speaks:
             self._speaks.add(upstream)
         elif upstream in self._speaks:
@@ -192,11 +192,11 @@ class DrafterCore:
         rows: list[ev.DraftRow] = []
         room = self._limits.n_batch
         for key, session in self.sessions.items():
-            if not session.draft_n or key.upstream not in self._speaks:
+            if not session.chain.draft_n or key.upstream not in self._speaks:
                 continue
             if rows and key.upstream != rows[0].key.upstream:
                 continue
-            if session.slot is None and not self._give_slot(session):
+            if session.reading.slot is None and not self._give_slot(session):
                 continue
             self._attend_window(session)
             on_trial = session.state is DraftingState.ON_TRIAL
@@ -296,16 +296,16 @@ class DrafterCore:
         opened = session.opened
         if session.state is DraftingState.UNDRAFTABLE:
             return False
-        if session.n_truth < max(opened.n_prompt, 1):
+        if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
         spares_left = self.reader.windows.spares - self._spares_taken
         if self.slots.free <= spares_left and not self._take_slot():
             return False
         slot = self.slots.acquire(
-            session.truth,
+            session.chain.truth,
             opened.n_prompt,
             cached=opened.cached,
-            crc_at=session.known.crc_at,
+            crc_at=session.chain.known.crc_at,
         )
         for cut in session.take(slot):
             self.slots.cut(cut.seq, cut.length)
@@ -321,18 +321,18 @@ class DrafterCore:
           it goes on in its own.
         - TAKEOVER: go on in the spare one, and give the one before back.
         """
-        need = session.window_need()
+        need = session.reading.need()
         match need:
             case None:
                 pass
             case WindowNeed.ANEW:
                 self._release_spare(session)
-                cut = session.begin_anew()
+                cut = session.reading.begin_anew()
                 self.slots.cut(cut.seq, cut.length)
             case WindowNeed.SPARE:
                 if self._spares_taken < self.reader.windows.spares or self._take_spare():
                     self._spares_taken += 1
-                    session.begin_spare(self.slots.acquire((), 0, cached=False))
+                    session.reading.begin_spare(self.slots.acquire((), 0, cached=False))
                     self._slots_changed = True
             case WindowNeed.TAKEOVER:
                 session.take_over()
@@ -343,17 +343,17 @@ class DrafterCore:
     def _take_spare(self) -> bool:
         """Take the spare sequence of a session without drafts to make; False if none has one."""
         for session in self.sessions.values():
-            if session.spare is not None and not session.draft_n:
+            if session.reading.spare is not None and not session.chain.draft_n:
                 self._release_spare(session)
                 return True
         return False
 
     def _release_spare(self, session: DrafterSession) -> None:
         """Give a session's spare sequence back."""
-        spare = session.spare
+        spare = session.reading.spare
         if spare is None:
             return
-        session.spare = None
+        session.reading.spare = None
         self._spares_taken -= 1
         self.slots.release(spare.seq, NO_CONTENTS)
         self._slots_changed = True
@@ -361,7 +361,7 @@ class DrafterCore:
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
         for session in self.sessions.values():
-            if session.slot is not None and not session.draft_n:
+            if session.reading.slot is not None and not session.chain.draft_n:
                 self._release(session)
                 session.advance(DraftingEvent.SLOT_TAKEN)
                 return True
@@ -370,16 +370,16 @@ class DrafterCore:
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
         """Give a session's slot back, with the committed ids that it holds."""
         self._release_spare(session)
-        slot = session.slot
+        slot = session.reading.slot
         if slot is None:
             return
         opened = session.opened
         contents = NO_CONTENTS
         if opened.cached and not broken:
-            ids = session.truth[slot.start : slot.end]
+            ids = session.chain.truth[slot.start : slot.end]
             if ids:
-                contents = KVContents(ids, opened.n_prompt, session.begin_of(slot))
+                contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
         self.slots.cut(slot.seq, contents.cells)
         self.slots.release(slot.seq, contents)
-        session.slot = None
+        session.reading.slot = None
         self._slots_changed = True

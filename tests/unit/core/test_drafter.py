@@ -334,9 +334,9 @@ def test_the_next_window_takes_over():
     first = next_row(core).seq
     text = generated(core, 1, LONG, 40)
     session = core.sessions[ONE]
-    assert session.slot.seq != first
-    assert session.slot.end >= len(text)
-    assert session.slot.start > 1000 - SIZE // 2
+    assert session.reading.slot.seq != first
+    assert session.reading.slot.end >= len(text)
+    assert session.reading.slot.start > 1000 - SIZE // 2
     assert core.reader.takeovers == 1
     assert core.reader.held_up == 0
 
@@ -389,14 +389,14 @@ def test_a_model_without_end_reads_a_window_and_goes_on():
     assert read == SIZE
     generated(core, 1, LONG, 300)
     assert core.reader.takeovers == 0
-    assert core.sessions[ONE].slot.start == 1000 - SIZE
+    assert core.sessions[ONE].reading.slot.start == 1000 - SIZE
 
 
 def test_a_window_without_a_spare_sequence_begins_anew():
     core = windowed(spares=0)
     opened(core, 1, prompt=LONG)
     text = generated(core, 1, LONG, 200)
-    assert core.sessions[ONE].slot.end >= len(text)
+    assert core.sessions[ONE].reading.slot.end >= len(text)
 
 
 def test_a_session_that_heard_nothing_for_long_begins_a_new_window():
