@@ -13,7 +13,7 @@ A drafter needs the last ids of a text, not all of them. With five texts of 5,50
 - A model whose memory does not grow reads on, and no text again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
@@ -44,6 +44,9 @@ class Windows:
     bos: cells of the BOS that the model's texts begin with: 0 or 1.
     endless: a sequence may be longer than `n_ctx`, as the model's memory does not grow.
     spares: sequences for windows that are read again.
+    most: ids of the longest text that is read whole from its beginning.
+    full: ids after which the next window is read.
+    back: ids that a new window begins with.
     """
 
     n_ctx: int
@@ -51,28 +54,23 @@ class Windows:
     bos: int = 0
     endless: bool = False
     spares: int = 0
+    most: int = field(init=False)
+    full: int = field(init=False)
+    back: int = field(init=False)
 
     @property
     def any_length(self) -> bool:
         """Return True if no text is too long."""
         return self.size > 0 or self.endless
 
-    @property
-    def most(self) -> int:
-        """Return the ids of the longest text that is read whole from its beginning."""
+    def __post_init__(self) -> None:
+        most = self.n_ctx - min(slack(self.size), self.n_ctx // 2)
         if self.endless:
-            return self.size
-        return self.n_ctx - min(slack(self.size), self.n_ctx // 2)
-
-    @property
-    def full(self) -> int:
-        """Return the ids after which the next window is read."""
-        return min(self.size, self.most)
-
-    @property
-    def back(self) -> int:
-        """Return the ids that a new window begins with."""
-        return self.size if self.endless else self.full // 2
+            most = self.size
+        full = min(self.size, most)
+        object.__setattr__(self, "most", most)
+        object.__setattr__(self, "full", full)
+        object.__setattr__(self, "back", self.size if self.endless else full // 2)
 
     def leaves_choice(self, length: int) -> bool:
         """Return True if a text of `length` ids may be read whole or by a window."""
