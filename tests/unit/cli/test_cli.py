@@ -106,9 +106,7 @@ def test_commands_load_nothing_heavy():
 # --- a package without its extras
 
 EXTRAS = "jinja2 llama_cpp mlx mlx_lm huggingface_hub"
-WITHOUT_EXTRAS = f"""import sys; sys.modules.update(dict.fromkeys({EXTRAS.split()}))
-from specmesh.cli import main; main()
-"""
+WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS.split()}))"
 
 
 @cases(
@@ -120,10 +118,14 @@ from specmesh.cli import main; main()
     ["recommend --target bundled", "llama"]
     ["rpc-server", "llama"]
     ["models pull owner/name", "hub"]
+    ["demo", "llama"]
     """,
 )
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, command, extra):
     """The last line says what to install; no traceback comes before it."""
+    # Also the processes that a command starts import this file.
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     words = command.split()
     if words[0] in ("verifier", "drafter"):
@@ -131,7 +133,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch, command, extra):
     if words[0] in ("verifier", "rpc-server"):
         scheme = "tcp://" if words[0] == "verifier" else ""
         words += ["--bind", f"{scheme}127.0.0.1:{free_port()}"]
-    program = [sys.executable, "-c", WITHOUT_EXTRAS, *words]
+    program = [sys.executable, "-m", "specmesh", *words]
     done = subprocess.run(program, check=False, capture_output=True, text=True)
     *_, last = done.stderr.splitlines()
     assert done.returncode == 78
