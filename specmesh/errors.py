@@ -61,6 +61,11 @@ class ConfigError(SpecmeshError):
     exit_code = 78
 
 
+def pip_install(extra: str) -> str:
+    """Return what installs an extra of this package."""
+    return f"in specmesh's checkout, pip install '.[{extra}]'"
+
+
 class InsecureKeys(ConfigError):
     """Keys that others can read or change: nothing is started with them."""
 

@@ -420,9 +420,12 @@ def recommend(
 
 def _metadata(path: Path) -> dict[str, str]:
     from specmesh import logs
-    from specmesh.engines.llama.model import metadata
+    from specmesh.engines.llama.library import library
 
     logs.configure("error")
+    library()
+    from specmesh.engines.llama.model import metadata
+
     return metadata(path)
 
 

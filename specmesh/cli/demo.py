@@ -19,7 +19,7 @@ from specmesh.bench.texts import SIZES, generate, has_drafter, loaded_stats, sum
 from specmesh.cli.options import columns, counted, json_option, option, print_result
 from specmesh.client import Client, GeneratedText
 from specmesh.core.fields import Json, number_at
-from specmesh.errors import EngineError, SpecmeshError
+from specmesh.errors import ConfigError, EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 from specmesh.security.keys import KeyFolder
 
@@ -116,7 +116,7 @@ def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
         while not _ready(*clients):
             for daemon in started:
                 if daemon.ended() or time.monotonic() > deadline:
-                    raise EngineError(f"a daemon of the demo does not run: {daemon.last_line()}")
+                    raise daemon.failure()
             time.sleep(0.1)
         yield clients
 
@@ -152,9 +152,14 @@ class _Started:
     def ended(self) -> bool:
         return self._process.poll() is not None
 
-    def last_line(self) -> str:
+    def failure(self) -> SpecmeshError:
+        """Return the error of a daemon that does not run, with the last line of its log."""
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("specmesh: ") if lines else ""
+        last = lines[-1].removeprefix("specmesh: ") if lines else ""
+        reason = f"a daemon of the demo does not run: {last}"
+        if self._process.poll() == ConfigError.exit_code:
+            return ConfigError(reason)
+        return EngineError(reason)
 
 
 def _environment() -> dict[str, str]:

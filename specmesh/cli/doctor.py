@@ -19,7 +19,7 @@ from specmesh.client import printable
 from specmesh.core.fields import at, objects_at
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.engines.llama.library import PINNED, gpu_devices
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, pip_install
 from specmesh.paths import ROLES, SYSTEM_DIR
 from specmesh.security.addresses import endpoint, is_loopback
 
@@ -74,7 +74,7 @@ def _llama() -> Check:
     name = "llama.cpp"
     installed = _version("llama_cpp_python")
     if installed is None:
-        return warn(name, "not installed; GGUF models need it", "pip install 'specmesh[llama]'")
+        return warn(name, "not installed; GGUF models need it", pip_install("llama"))
     state = f"llama-cpp-python {installed}"
     if installed != PINNED:
         fix = f"pip install 'llama-cpp-python=={PINNED}'"
@@ -98,7 +98,7 @@ def _mlx() -> Iterator[Check]:
         yield ok("mlx", f"mlx-lm {installed}")
     elif sys.platform == "darwin" and platform.machine() == "arm64":
         state = "not installed; it drafts fastest on Apple Silicon"
-        yield warn("mlx", state, "pip install 'specmesh[mlx]'")
+        yield warn("mlx", state, pip_install("mlx"))
 
 
 def _version(package: str) -> str | None:

@@ -13,7 +13,7 @@ import click
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, flag, json_option, option, print_result, table
 from specmesh.core.fields import Json
-from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode
+from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode, pip_install
 from specmesh.models.files import entries
 from specmesh.paths import models_dir
 from specmesh.security.addresses import (
@@ -354,9 +354,7 @@ def pull(hub_id: str, file: str | None) -> None:
     try:
         from specmesh.models.pull import pull as get
     except ImportError as error:
-        raise ConfigError(
-            "huggingface_hub is not installed", 'pip install "specmesh[hub]"'
-        ) from error
+        raise ConfigError("huggingface_hub is not installed", pip_install("hub")) from error
     click.echo(get(hub_id, file, models_dir().absolute()))
 
 

@@ -47,10 +47,12 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
     """Load the target model. Raises ConfigError."""
     match settings.engine:
         case "llama" if settings.stretch:
+            _check_llama()
             from specmesh.engines.stretched import StretchedVerifier
 
             return StretchedVerifier(settings, progress, guests=GUESTS)
         case "llama":
+            _check_llama()
             from specmesh.engines.llama.engine import LlamaVerifier
 
             return LlamaVerifier(settings, progress, guests=GUESTS)
@@ -77,10 +79,12 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
 
             return MlxDrafter(settings, spares=spares)
         case "llama" if settings.stretch:
+            _check_llama()
             from specmesh.engines.stretched import StretchedDrafter
 
             return StretchedDrafter(settings, progress, guests=spares)
         case "llama":
+            _check_llama()
             from specmesh.engines.llama.engine import LlamaDrafter
 
             return LlamaDrafter(settings, progress, guests=spares)
@@ -92,6 +96,16 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
             from specmesh.engines.sim import SimDrafter, SimSettings
 
             return SimDrafter(SimSettings.parse(settings.model or ""), guests=spares)
+
+
+def _check_llama() -> None:
+    """Raise ConfigError if llama-cpp-python is not installed.
+
+    The engine's modules, which import jinja2 of the same extra, would raise ImportError.
+    """
+    from specmesh.engines.llama.library import library
+
+    library()
 
 
 def _draft_ctx(settings: ModelSettings) -> int | None:

@@ -101,10 +101,15 @@ def _differences(recorded: Schema, seen: Schema) -> Iterator[str]:
 
 
 def _recorded(recorded: Schema, seen: Schema) -> Schema:
-    """Return the schema that was seen, with the nulls and absences that were known before."""
+    """Return the schema that was seen, with the nulls and absences that were known before.
+
+    A value that was null throughout keeps all its kinds: they were not seen, but may come.
+    """
     result = Schema()
     for at, kinds in seen.items():
-        result[at] = kinds | (recorded.get(at, set()) & {"null", "absent"})
+        before = recorded.get(at, set())
+        kept = before if kinds == {"null"} else before & {"null", "absent"}
+        result[at] = kinds | kept
     for at in sorted(recorded.keys() - seen.keys(), key=len):
         parent = _parent(at)
         in_object = "object" in seen.get(parent, set())
@@ -112,6 +117,21 @@ def _recorded(recorded: Schema, seen: Schema) -> Schema:
         if unseen or "absent" in recorded[at]:
             result[at] = recorded[at]
     return result
+
+
+@cases(
+    "before, seen, after",
+    """
+    ["null|string", "null", "null|string"]
+    ["string", "null", "null|string"]
+    ["null|string", "number", "null|number"]
+    ["absent|string", "string", "absent|string"]
+    ["", "null", "null"]
+    """,
+)
+def test_what_make_golden_records(before, seen, after):
+    recorded = {"$.a": set(before.split("|"))} if before else {}
+    assert _recorded(recorded, {"$.a": {seen}}) == {"$.a": set(after.split("|"))}
 
 
 KEY = "sk-of-the-golden-files"

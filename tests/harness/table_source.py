@@ -43,9 +43,7 @@ class TableSource:
 def table_source(table: Table) -> Iterator[None]:
     """Give all sessions that begin in this context a table beside their other sources."""
 
-    def make(context: SourceContext) -> TableSource | None:
-        if context.params.allowed_draft_n == 0:
-            return None
+    def make(context: SourceContext) -> TableSource:
         return TableSource(context.prefix, table)
 
     session_sources.SESSION_SOURCES.insert(1, make)

@@ -59,7 +59,12 @@ class RoundCounts:
     rounds: Annotated[
         int, counter("verification_rounds", "Steps that committed tokens, counted per session.")
     ] = 0
-    rounds_with_drafts: Annotated[int, counter("spec_decode_num_drafts", "Steps with drafts.")] = 0
+    rounds_with_drafts: Annotated[
+        int,
+        counter(
+            "spec_decode_num_drafts", "Steps that compared a draft; those of exact sources aside."
+        ),
+    ] = 0
     drafted: Annotated[int, counter("spec_decode_num_draft_tokens", "Drafts verified.")] = 0
     accepted: Annotated[int, counter("spec_decode_num_accepted_tokens", "Drafts accepted.")] = 0
     generated_tokens: Annotated[int, counter("generation_tokens", "Tokens generated.")] = 0

@@ -134,7 +134,10 @@ class VerifierSession:
         self.cached = min(slot.length, n_prompt)
         self.finished: m.FinishReason | None = None
         self.followed = False
-        self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0
+        self._most_drafts = limits.max_drafts
+        if params.allowed_draft_n is not None:
+            self._most_drafts = min(limits.max_drafts, params.allowed_draft_n)
+        self.may_draft = self._most_drafts > 0
         self.state = SessionState.PREFILLING  # changed by `advance` only
         self._limits = limits
         self._scored = params.scored  # log-probabilities of the prompt are wanted
@@ -306,14 +309,14 @@ class VerifierSession:
         if until is None:
             return self._verify(limit, now)
         if not self._only_remote:
-            # What other sources propose is not held up by drafts that are on their way.
+            # Drafts that are accepted for certain are not held up by those on their way.
             verify = self._verify(limit, now)
-            if any(drafts.source != self.remote.name for drafts in verify.sources):
+            if any(drafts.exact for drafts in verify.sources):
                 return verify
         return ev.Wait(until)
 
     def verify(self, now: float) -> ev.Verify:
-        """Return a step that begins at once, with all drafts in hand."""
+        """Return a step that begins at once, with the drafts in hand."""
         self.remote.take_all()
         return self._verify(self._max_drafts(), now)
 
@@ -368,9 +371,9 @@ class VerifierSession:
         return self.draft_length.begin(now)
 
     def _max_drafts(self) -> int:
-        """Return the most drafts of a step: one row is the target's own."""
+        """Return the most drafts of a step, of all sources: one row is the target's own."""
         room = self.end - len(self.prefix.ids) - 1
-        return max(min(self._limits.max_drafts, room), 0)
+        return max(min(self._most_drafts, room), 0)
 
     # --- steps
 

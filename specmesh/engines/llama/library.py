@@ -14,12 +14,12 @@ import structlog
 
 from specmesh.core.fields import Json, list_at
 from specmesh.engines.sandbox import Child
-from specmesh.errors import ChildFailed, ConfigError, NotThereYet
+from specmesh.errors import ChildFailed, ConfigError, NotThereYet, pip_install
 
 PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package uses."""
 
-_INSTALL = 'pip install "specmesh[llama]"'
+_INSTALL = pip_install("llama")
 _POINTER = ctypes.c_void_p
 _TEXT = ctypes.c_char_p
 _SIZE = ctypes.c_size_t
@@ -67,7 +67,8 @@ def quoted_errors() -> str:
 def library() -> Any:
     """Return the bindings, initialised once per process.
 
-    Raises ConfigError if they are not of the pinned version.
+    Raises ConfigError if they are not installed or not of the pinned version. To be called before
+    the modules of this engine are imported: they import another library of the extra `llama`.
     """
     try:
         package = importlib.import_module("llama_cpp")

@@ -22,7 +22,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import ConfigError, SpecmeshError
+from specmesh.errors import ConfigError, SpecmeshError, pip_install
 
 log = structlog.get_logger("specmesh.engines.mlx")
 
@@ -133,7 +133,7 @@ def mapped(error_of: Callable[[str], SpecmeshError]) -> Generator[None]:
 
 def _library(name: str) -> Any:
     def unusable(error: str) -> ConfigError:
-        return ConfigError(f"MLX cannot be used here ({error})", "pip install 'specmesh[mlx]'")
+        return ConfigError(f"MLX cannot be used here ({error})", pip_install("mlx"))
 
     with mapped(unusable):
         return import_module(name)

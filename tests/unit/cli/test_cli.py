@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 from harness import snapshots
+from harness.ports import free_port
 from harness.tables import cases
 from rich.console import Console
 
@@ -100,6 +101,44 @@ def test_commands_load_nothing_heavy():
     assert [code for code, *_ in ended] == ["0", "0", *["69"] * len(asking)]
     for _, *modules in ended:
         assert not set(HEAVY.split()) & set(modules)
+
+
+# --- a package without its extras
+
+EXTRAS = "jinja2 llama_cpp mlx mlx_lm huggingface_hub"
+WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS.split()}))"
+
+
+@cases(
+    "command, extra",
+    """
+    ["verifier --model bundled", "llama"]
+    ["drafter --model bundled", "llama"]
+    ["drafter --model bundled --engine mlx", "mlx"]
+    ["recommend --target bundled", "llama"]
+    ["rpc-server", "llama"]
+    ["models pull owner/name", "hub"]
+    ["demo", "llama"]
+    """,
+)
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, command, extra):
+    """The last line says what to install; no traceback comes before it."""
+    # Also the processes that a command starts import this file.
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    words = command.split()
+    if words[0] in ("verifier", "drafter"):
+        words += ["--socket", str(tmp_path / "a.sock")]
+    if words[0] in ("verifier", "rpc-server"):
+        scheme = "tcp://" if words[0] == "verifier" else ""
+        words += ["--bind", f"{scheme}127.0.0.1:{free_port()}"]
+    program = [sys.executable, "-m", "specmesh", *words]
+    done = subprocess.run(program, check=False, capture_output=True, text=True)
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 78
+    assert last.endswith(f"in specmesh's checkout, pip install '.[{extra}]'")
+    assert "Traceback" not in done.stderr
 
 
 # --- completion

@@ -2,6 +2,7 @@
 
 import random
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from harness.sessions import generate, ids_of, mostly_right
 from harness.sessions import session as session_of
+from harness.table_source import table_source
 from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,35 @@ def session(ids=PROMPT, params=PARAMS, n_ctx=512, width=None):
 
 def drafts(seed):
     return mostly_right(TARGET, random.Random(seed))
+
+
+# --- drafts of another source
+
+
+def beside_a_table(ids, draft_n=None):
+    """Return a session that generates, with a source that proposes these ids."""
+    with table_source(lambda _: ids):
+        made = session(params=replace(PARAMS, draft_n=draft_n))
+    made.prefilled(len(PROMPT) - 1)
+    return made
+
+
+@pytest.mark.parametrize("draft_n", [0, 1, 2, 3])
+def test_a_step_has_no_more_drafts_than_the_client_allows(draft_n):
+    made = beside_a_table((7, 8, 9), draft_n)
+    assert made.verify(0.0).drafts == (7, 8, 9)[:draft_n]
+
+
+def test_drafts_in_hand_beyond_those_that_the_client_allows():
+    made = beside_a_table((), 2)
+    made.take(m.Draft(1, len(PROMPT), made.prefix.crc, (7, 8, 9)), 0.0)
+    assert made.verify(0.0).drafts == (7, 8)
+
+
+def test_drafts_that_may_be_wrong_end_no_wait_for_better_ones():
+    made = beside_a_table((7,), 3)
+    made.take(m.Draft(1, len(PROMPT), made.prefix.crc, (8,)), 0.0)
+    assert isinstance(made.plan(0.0), ev.Wait)
 
 
 # --- steps by state

@@ -120,7 +120,7 @@ def test_a_library_that_is_broken(make_hf, monkeypatch):
     folder = make_hf("fine")
     fail = Mock(side_effect=OSError("libmlx.so: no such file"))
     monkeypatch.setattr(model, "import_module", fail)
-    with pytest.raises(ConfigError, match=r"libmlx.*pip install 'specmesh\[mlx\]'"):
+    with pytest.raises(ConfigError, match=r"libmlx.*pip install '\.\[mlx\]'"):
         opened(folder)
 
 

@@ -34,7 +34,11 @@ class DraftSource(Protocol):
         """
 
     def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:
-        """Return drafts that continue the prefix and the drafts `proposed`, at most `limit` ids."""
+        """Return drafts that continue the prefix and the drafts `proposed`, at most `limit` ids.
+
+        limit: the room that the step has left, by the target, the client's draft_n and the drafts
+        `proposed`; it may be 0.
+        """
         ...
 
     def acceptance(self, drafts: int) -> Sequence[float]:

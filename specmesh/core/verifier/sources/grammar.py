@@ -13,17 +13,15 @@ class GrammarSource:
     name = "grammar"
     exact = True
 
-    def __init__(self, constraint: Constraint, most: int | None) -> None:
-        """Propose at most `most` drafts a step, the client's own draft_n; None for no limit."""
+    def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
-        self._most = most
 
     @classmethod
     def of(cls, context: SourceContext) -> "GrammarSource | None":
         """Return the source of a session with a grammar; None without one."""
         if context.constraint is None:
             return None
-        return cls(context.constraint, context.params.allowed_draft_n)
+        return cls(context.constraint)
 
     def due(self, limit: int, now: float) -> None:
         """Return None: its drafts are always in hand."""
@@ -35,8 +33,6 @@ class GrammarSource:
         now: float,  # noqa: ARG002
     ) -> Sequence[int]:
         """Return the forced ids. It is the first source, since others would repeat them."""
-        if self._most is not None:
-            limit = min(limit, self._most)
         if proposed or limit <= 0:
             return ()
         return self._constraint.forced()[:limit]
