@@ -120,6 +120,7 @@ class DrafterSession:
         self.chain = DraftChain(opened.session, round_trip)
         self.reading = TextReading(self.chain, reader or limits.reader())
         self._chunk = limits.chunk
+        self._room = ANY_LENGTH  # position of the text up to which the slot can be filled
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)
         # One sampler does for every position.
@@ -147,10 +148,10 @@ class DrafterSession:
 
     def _set_limit(self) -> None:
         slot = self.reading.slot
-        most = ANY_LENGTH
+        self._room = ANY_LENGTH
         if slot is not None:
-            most = self.reading.windows.limit(slot)
-        self.chain.set_limit(most)
+            self._room = self.reading.windows.limit(slot)
+        self.chain.set_limit(self._room)
 
     # --- the next row
 
@@ -170,7 +171,7 @@ class DrafterSession:
         if not slot.length:
             reading.begin(slot)
             self._set_limit()
-        if chain.n_truth > reading.windows.limit(slot):
+        if chain.n_truth > self._room:
             return None
         ids = chain.ids
         drafts = len(ids) < chain.limit

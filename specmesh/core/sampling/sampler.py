@@ -344,9 +344,11 @@ class Sampler:
         return min_p(found, params.min_p) if params.min_p > 0 else found
 
     def _adjusted(self, logits: Logits) -> Logits:
+        if self._unchanged:
+            return logits
         if self.params.logit_bias:
             logits = biased(logits, self.params.logit_bias)
-        if self.params.penalties and len(self.before):
+        if len(self.before) and self.params.penalties:
             logits = penalised(logits, self.before, self.params.penalties)
         return logits
 
