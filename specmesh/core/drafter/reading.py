@@ -89,9 +89,10 @@ class TextReading:
         if self.spare is not None:
             read = len(self._ids) - self.spare.end <= self._piece(self.spare).ids
             return WindowNeed.TAKEOVER if read else None
-        if self._chain.n_truth >= windows.limit(slot):
-            return WindowNeed.ANEW
-        return WindowNeed.SPARE if windows.is_due(slot, self._chain.n_truth) else None
+        if not windows.is_due(slot, self._chain.n_truth):
+            return None
+        is_full = self._chain.n_truth >= windows.limit(slot)
+        return WindowNeed.ANEW if is_full else WindowNeed.SPARE
 
     def begin_anew(self) -> KVCut:
         """Empty the slot, for a new window."""
