@@ -116,6 +116,29 @@ def test_wholly_different(verifier, make_gguf, beside):
         assert named in command("stats", socket=asked.socket).out
 
 
+@pytest.mark.models
+@fault("E7.78")
+def test_a_verifier_changes_its_model_and_back(make_gguf, target, mesh):
+    """The drafter's process stays; it drafts again once the first model is back, and fetches no
+    vocabulary twice."""
+    stranger = make_gguf("stranger", words=58, foreign=58)
+    drafter = mesh.drafter(target, *SMALL, engine="llama", ready=False)
+    turns = [(target, True), (stranger, False)] * 2
+    for number, (model, suits) in enumerate(turns):
+        verifier = mesh.verifier(model, *SMALL, engine="llama", name=f"{number}")
+        mesh.attached(drafter)
+        request = body(PROMPTS[0], N, draft_n=3)
+        if suits:
+            drafted(drafter, request)
+            assert rows(drafter)[0]["no_drafts"] is None
+        else:
+            until(lambda v=verifier: v.stats()["peers"][0]["no_drafts"], "the verifier knows")
+            assert complete(drafter, request).result["report"]["no_drafts"] == "vocabulary"
+        verifier.stop()
+    assert len(drafter.events("vocabulary_fetched")) == 1
+    assert drafter.process.poll() is None
+
+
 @fault("E7.80")
 def test_a_text_beyond_the_drafters_context(mesh):
     """Whole, and by its own words without drafts: in its report, in stats and in both logs."""

@@ -85,12 +85,12 @@ LITERAL = "ab" * 31_000
 def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
     """Another client's short text took 40 to 750 times as long; it takes a few times as long.
 
-    The shortest of three is compared, as a busy machine makes any of them longer.
+    The shortest of three is compared with the median of three beside a text without a grammar.
     """
     verifier = mesh.verifier("step_ms=4,n_ctx=65536,max_sessions=9", "--max-sessions", 9)
     mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,max_sessions=9")
 
-    def beside(**form: object) -> float:
+    def beside(**form: object) -> list[float]:
         with Stream(verifier, body("x", 60_000, n=n, draft_n=draft_n, **form)) as running:
             running.read(n)
             took = list[float]()
@@ -100,10 +100,10 @@ def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
                 took.append(time.monotonic() - began)
             assert running.read(1).finish is None
         verifier.idle()
-        return min(took)
+        return sorted(took)
 
     def hardly_slower(**form: object) -> bool:
-        return beside(**form) < 15 * beside()
+        return beside(**form)[0] < 6 * beside()[1]
 
     until(lambda: hardly_slower(grammar=f'root ::= "{LITERAL}"'), "a literal of a grammar")
     until(lambda: hardly_slower(json_schema={"const": LITERAL}), "a constant of a schema")

@@ -202,3 +202,18 @@ def test_wire_bytes_per_token(verifier, beside, proxy, role, draft_n):
     if (role, draft_n) == ("verifier", 4):
         report = stream.result["report"]
         assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
+
+
+def test_no_draft_costs_nothing_on_the_wire(verifier, beside, proxy):
+    """A session without drafts sends its drafter nothing; only heartbeats cross."""
+    link = proxy(beside.port)
+    drafter = beside.drafter("draft_ms=1,alpha=0.75", port=link.port)
+    drafter.idle()
+    before = sum(map(len, link.captured))
+    begun = time.monotonic()
+    report = writes(verifier, PROMPT, 200, draft_n=0).result["report"]
+    assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
+    drafter.idle()
+    used = sum(map(len, link.captured)) - before
+    # Frames of 120 bytes: four a second, and some as they meet. The text would take 5,200 more.
+    assert used < 2500 + 600 * (time.monotonic() - begun)

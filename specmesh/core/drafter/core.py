@@ -376,7 +376,8 @@ class DrafterCore:
         opened = session.opened
         contents = NO_CONTENTS
         if opened.cached and not broken:
-            ids = session.chain.truth[slot.start : slot.end]
+            end = min(slot.end, session.chain.n_truth)
+            ids = tuple(session.chain.ids[slot.start : end])
             if ids:
                 contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
         self.slots.cut(slot.seq, contents.cells)

@@ -1,7 +1,7 @@
 """One session at the drafter: its state, its next row, and the frames that it takes.
 
-Its text and its drafts are in `chain`, the sequences that it reads them in in `reading`. Nothing
-here can change the text, only how soon the verifier has it.
+`chain` has its text and its drafts, `reading` the sequences of the draft model that hold them.
+Nothing here can change the text, only how soon the verifier has it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ class DrafterSession:
         round_trip: float = 0.0,
         reader: WindowReader | None = None,
     ) -> None:
-        """Begin without text and slot; reader: of all sessions, unless it is the only one."""
+        """Begin without text and slot; reader: shared by all sessions, or a new one."""
         self.opened = opened
         self.state = DraftingState.WAITING
         self.grammar = opened.grammar
