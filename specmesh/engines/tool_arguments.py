@@ -5,6 +5,7 @@ Values are in a syntax of the model family, or between its marks.
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ def unkept_keywords(schema: Any) -> set[str]:
     return found
 
 
-class _Rules:
+class _Rules(ABC):
     """The rules of the parts of a schema.
 
     Each part has one rule, so that a part may contain itself.
@@ -95,11 +96,13 @@ class _Rules:
         for name, rule in self._made.items():
             yield name + rule
 
+    @abstractmethod
     def _arguments(self) -> str:
-        raise NotImplementedError
+        """Return the name of the rule for the arguments."""
 
+    @abstractmethod
     def _written(self, schema: dict[str, Any], name: str) -> str:
-        raise NotImplementedError
+        """Return the name of the rule for the values of a schema as the form writes them."""
 
     def _value(self, schema: Any, name: str = "") -> str:
         """Return the name of the rule for the values of a schema, those of a parameter's name."""

@@ -303,8 +303,12 @@ class TestDrafter:
             with pytest.raises(LocalProtocolError, match="share ids"):
                 drafter.carry_out(KVCopy(1, 0, 4))
 
-    def test_sampler_sees_the_position_of_the_guess(self, drafter):
-        """The noise of coupled sampling is that of the absolute position the guess is for."""
+    @pytest.mark.parametrize("shift", [0, 100])
+    def test_sampler_sees_the_position_of_the_guess(self, drafter, shift):
+        """The noise of coupled sampling is that of the position in the text.
+
+        A sequence that holds a window of a text begins `shift` ids later in it.
+        """
         if drafter.vocabulary is None:
             pytest.skip("it knows ids only: there is nothing to sample from")
         positions = list[int]()
@@ -315,24 +319,9 @@ class TestDrafter:
                 return super().choose(logits, position)
 
         sampler = Recording(SamplingParams(temperature=1.0))
-        predict(drafter, 0, text_ids(7), sampler)
-        predict(drafter, 0, [40], sampler)
-        assert positions == [7, 8]
-
-    def test_sampler_sees_the_position_in_the_text(self, drafter):
-        """A sequence that holds a window of a text begins later in it."""
-        if drafter.vocabulary is None:
-            pytest.skip("it knows ids only: there is nothing to sample from")
-        positions = list[int]()
-
-        class Recording(Sampler):
-            def choose(self, logits: NDArray[np.float32], position: int) -> int:
-                positions.append(position)
-                return super().choose(logits, position)
-
-        sampler = Recording(SamplingParams(temperature=1.0))
-        drafter.predict([Ask(0, tuple(text_ids(7)), sampler, shift=100)])
-        assert positions == [107]
+        for ids in (text_ids(7), [40]):
+            drafter.predict([Ask(0, tuple(ids), sampler, shift=shift)])
+        assert positions == [shift + 7, shift + 8]
 
     def test_guess_with_a_full_context(self, drafter):
         """The id after the last one that fits can be guessed but not taken in.
