@@ -1,0 +1,61 @@
+"""Run a daemon of real models whose steps last as long as those of a much slower machine.
+
+    python bench/stretched.py MACHINE FACTOR LATE verifier|drafter OPTIONS...
+
+A step lasts FACTOR times as long as MACHINE's (specmesh/machines.py), a draft likewise. A step that
+outlasts this is noted as a line of the file LATE, for its run shows nothing about MACHINE. Longer
+steps, that read a prompt or a window, may last as they do.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from specmesh import machines
+from specmesh.cli import main
+from specmesh.engines import stretched
+from specmesh.engines.base import Ask
+from specmesh.engines.llama.engine import LlamaDrafter
+
+DRAFT_IDS = 8
+"""Most ids that a session's step reads to draft: those since its last one."""
+
+
+def stretch(machine: str, factor: float, late: Path) -> None:
+    """Have all steps of this process last `factor` times as long as those of a machine."""
+    steps = machines.STEPS_MS[machine]
+    for rows, milliseconds in steps.items():
+        steps[rows] = milliseconds * factor
+    stretched.DRAFT_MS *= factor
+    read = [0]  # rows of the current step
+
+    def step_ms(machine: str, rows: int) -> float:
+        read[0] = rows if rows <= max(steps) else 0
+        return machines.step_ms(machine, rows)
+
+    predict: Callable[..., list[int | None]] = LlamaDrafter.predict
+
+    def noted_predict(self: LlamaDrafter, asks: Sequence[Ask]) -> list[int | None]:
+        ids = sum(len(ask.ids) for ask in asks)
+        read[0] = ids if ids <= DRAFT_IDS else 0
+        return predict(self, asks)
+
+    def wait_until(until: float) -> None:
+        over = time.perf_counter() - until
+        if over > 0 and read[0]:
+            with late.open("a") as file:
+                file.write(f"a step of {read[0]} rows took {over * 1e3:.1f} ms too long\n")
+        waiting(until)
+
+    waiting = stretched.wait_until
+    stretched.step_ms = step_ms
+    stretched.wait_until = wait_until
+    LlamaDrafter.predict = noted_predict  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    _, machine, factor, late, *arguments = sys.argv
+    stretch(machine, float(factor), Path(late))
+    sys.argv = ["specmesh", *arguments]
+    main()
