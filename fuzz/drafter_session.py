@@ -1,4 +1,4 @@
-"""A drafter's session under a script of frames, guesses and time.
+"""A drafter's session under a script of frames, drafts and time.
 
 It never raises and stays bounded. From the verifier's own frames, in any order and repeated, it
 learns the verifier's text.
@@ -113,7 +113,7 @@ class _World:
             self.seen["no event"] += 1
 
     def work(self) -> None:
-        """Do one unit of drafting: the model takes ids in, and guesses."""
+        """Do one unit of drafting: the model takes ids in, and drafts."""
         plan = self.session.plan()
         if plan is None:
             return
@@ -123,35 +123,35 @@ class _World:
         assert list(plan.ids) == known, "not where the memory ends"
         self.memory.append(plan.ids)
         began = self.now
-        guesses: list[int] = []
+        drafts: list[int] = []
         sampler: ProposalSampler | None = None
         if plan.sampler is not None:
-            guesses = self.guesses(plan.draft_n)
+            drafts = self.drafts_of(plan.draft_n)
             sampler = ProposalSampler(Sampler(SamplingParams()), 0)
-            if self.samples and len(guesses) == 1:
-                sampler.proposal = self.proposal(guesses[0])
+            if self.samples and len(drafts) == 1:
+                sampler.proposal = self.proposal(drafts[0])
         self.memory.trim(held)
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
             self.tell()
         if len(self.memory.held) == held:  # a cut of the meantime is made after the step
-            self.memory.append((*plan.ids, *guesses[:-1]))
+            self.memory.append((*plan.ids, *drafts[:-1]))
         used = sampler if plan.sampler is not None else None
         row = plan._replace(sampler=used)
-        self.did(self.session.drafted(row, guesses, began, self.now))
+        self.did(self.session.drafted(row, drafts, began, self.now))
 
-    def guesses(self, most: int) -> list[int]:
+    def drafts_of(self, most: int) -> list[int]:
         """Return the model's next ids, at most so many, each after the others."""
         found: list[int] = []
         while len(found) < most:
-            guess = self.guess()
-            if guess is None:
+            draft = self.draft()
+            if draft is None:
                 break
             self.memory.append(found[-1:])
-            found.append(guess)
+            found.append(draft)
         return found
 
-    def guess(self) -> int | None:
+    def draft(self) -> int | None:
         luck = self.tape.byte()
         if luck == 255:
             return None
@@ -159,12 +159,12 @@ class _World:
             return TEXT[min(len(self.memory.held), len(TEXT) - 1)]
         return luck % N_VOCAB
 
-    def proposal(self, guess: int) -> Proposal | None:
-        """Return the distribution of a guess, another one for each position; sometimes None."""
+    def proposal(self, draft: int) -> Proposal | None:
+        """Return the distribution of a draft, another one for each position; sometimes None."""
         if self.tape.byte() == 0:
             return None
         at = len(self.memory.held)
-        self.made[at] = Proposal((guess, (guess + 1) % N_VOCAB), (1 + at, 1))
+        self.made[at] = Proposal((draft, (draft + 1) % N_VOCAB), (1 + at, 1))
         return self.made[at]
 
     # --- what must hold

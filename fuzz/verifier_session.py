@@ -195,7 +195,7 @@ class _World:
                     assert list(ids) == self.truth[base : len(self.session.prefix)]
                 case m.Nack(_, base, crc):
                     assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
-                case ev.Trim(length):
+                case ev.Rollback(length):
                     self.memory.trim(length)
                 case Round():
                     assert self.reason is None, "a round after the end"

@@ -25,6 +25,7 @@ The fault is ours, the client's, a peer's, or nobody's.
         InternalError           ours: a defect, met while answering
         LocalProtocolError      ours: a defect, met before it was sent
             InvalidTransition   ours: no table of states has it
+            UnfitMessage        ours: a message that no frame holds
         RemoteProtocolError     peer: broke the protocol
             FrameError          peer: bytes that are no frame
             EndLost             peer: sent too little, or some was lost
@@ -222,6 +223,12 @@ class InvalidTransition(LocalProtocolError):
 
     def __init__(self, what: str, state: Enum, to: Enum) -> None:
         super().__init__(f"a {what} that is {state.value} cannot become {to.value}")
+        self.state = state
+        self.to = to
+
+
+class UnfitMessage(LocalProtocolError, ValueError):
+    """A message that no frame holds: too many ids, or a field out of its range."""
 
 
 class RemoteProtocolError(SpecmeshError):

@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
 
-from specmesh.errors import FrameError
+from specmesh.errors import FrameError, UnfitMessage
 from specmesh.wire import messages as m
 from specmesh.wire.messages import (
     MAX_BODY,
@@ -53,8 +53,8 @@ _TOKEN: dict[int, type[m.TokenMessage]] = {int(cls.kind): cls for cls in get_arg
 def encode(message: Message) -> bytes:
     """Return the frame of a message.
 
-    Raise ValueError for a message that no frame holds: more than MAX_TOKENS ids, or a field out of
-    its range.
+    Raise UnfitMessage for a message that no frame holds: more than MAX_TOKENS ids, or a field out
+    of its range.
     """
     if isinstance(message, m.TokenFrame):
         frame = _encode_token_frame(message)
@@ -117,14 +117,14 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
 
 
 def _encode_token_frame(message: m.TokenMessage) -> bytes:
-    """Return a frame but for its checksum; raise ValueError as `encode`.
+    """Return a frame but for its checksum; raise UnfitMessage as `encode`.
 
     A field that a message does not have is 0.
     """
     ids: tuple[int, ...] = getattr(message, "ids", ())
     count = len(ids)
     if count > MAX_TOKENS:
-        raise ValueError(f"{count} ids exceed the {MAX_TOKENS} of one frame")
+        raise UnfitMessage(f"{count} ids exceed the {MAX_TOKENS} of one frame")
     try:
         frame = HEADER.pack(
             MAGIC,
@@ -141,7 +141,7 @@ def _encode_token_frame(message: m.TokenMessage) -> bytes:
         if isinstance(message, m.DraftProbs):
             frame += _encode_distributions(message)
     except struct.error as error:
-        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+        raise UnfitMessage(f"a field does not fit its place in the frame: {error}") from None
     return frame
 
 
@@ -150,11 +150,11 @@ def _encode_distributions(message: m.DraftProbs) -> bytes:
     total = sum(sizes)
     complete = len(message.support) == len(message.weights) == total
     if len(sizes) != len(message.ids) or not complete:
-        raise ValueError(
+        raise UnfitMessage(
             "each id needs the size of its distribution, and each token of one its weight"
         )
     if sizes and max(sizes) > MAX_SUPPORT:
-        raise ValueError(f"a distribution of more than {MAX_SUPPORT} tokens")
+        raise UnfitMessage(f"a distribution of more than {MAX_SUPPORT} tokens")
     layout = f"<{len(sizes)}H{total}i{total}H"
     return struct.pack(layout, *sizes, *message.support, *message.weights)
 
@@ -199,14 +199,17 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
 def encode_body(message: ControlMessage) -> bytes:
     """Return a message's fields as compact JSON in UTF-8.
 
-    Raise ValueError for a field or a length that a peer would refuse.
+    Raise UnfitMessage for a field or a length that a peer would refuse.
     """
     for name, rule in _RULES[type(message)].items():
         if not rule.accepts(getattr(message, name)):
-            raise ValueError(f"{type(message).__name__}.{name} is out of its range")
-    body = _write_json(asdict(message)).encode()
+            raise UnfitMessage(f"{type(message).__name__}.{name} is out of its range")
+    try:
+        body = _write_json(asdict(message)).encode()
+    except ValueError as error:  # half a surrogate pair
+        raise UnfitMessage(f"{type(message).__name__}: {error}") from None
     if len(body) > MAX_BODY:
-        raise ValueError(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
+        raise UnfitMessage(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
     return body
 
 

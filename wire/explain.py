@@ -15,7 +15,7 @@ _HEADER_NAMES = (
     "session",
     "base",
     "prefix_crc",
-    "ids",
+    "count",
     "draft_n",
     "accepted",
 )

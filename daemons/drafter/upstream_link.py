@@ -33,7 +33,7 @@ from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError, UnfitMessage
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -384,7 +384,7 @@ class UpstreamLink:
         try:
             if self.dealer.send(order):
                 return False
-        except ValueError as wrong:
+        except UnfitMessage as wrong:
             error = RequestError(
                 f"the request is longer than what a drafter can pass on ({wrong}): ask the verifier"
             )

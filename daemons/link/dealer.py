@@ -239,7 +239,7 @@ class Dealer:
     def send(self, message: m.Message) -> int:
         """Send a message; return its bytes, or 0 if the verifier is away or does not keep up.
 
-        Raise ValueError for a message that no frame can hold.
+        Raise UnfitMessage for a message that no frame can hold.
         """
         frame = encode(message)
         if hand_over(self.socket, self.traffic, frame) is not None:

@@ -52,7 +52,7 @@ CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 class DrafterPeer:
     """A drafter attached to this verifier.
 
-    number: it was the so-manieth to attach.
+    number: its place in the order in which drafters attached, from 1.
     key_name: the name here of the key that it has proved; empty if keys are not used.
     connection: its TCP connection, if libzmq names it.
     incoming: ids of its next OPEN. outgoing: frames of sessions that it is sent.

@@ -206,7 +206,13 @@ _insecure_rpc_option = flag(
     "--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`."
 )
 @_insecure_rpc_option
-@click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
+@option(
+    "--engine",
+    click.Choice(["llama", "sim"]),
+    None,
+    "llama: a GGUF model; sim: no model, steps that only take time, see docs/usage.md.",
+    "llama",
+)
 @_daemon_options
 def verifier(**values: Unpack[DaemonOptions]) -> None:
     """Run the verifier: it runs the target model and decides every token."""
@@ -224,9 +230,10 @@ def verifier(**values: Unpack[DaemonOptions]) -> None:
 @option(
     "--engine",
     click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
-    "auto|mlx|llama|ngram",
+    None,
     "mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before "
-    "in the text; auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
+    "in the text; sim: no model either, see docs/usage.md; auto: MLX on Apple Silicon, elsewhere "
+    "the engine for the model's format.",
     "auto",
 )
 @option(

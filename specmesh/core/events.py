@@ -20,7 +20,7 @@ from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 
-class Trim(NamedTuple):
+class Rollback(NamedTuple):
     """The session's sequence is to keep its first `length` ids."""
 
     length: int
@@ -111,7 +111,7 @@ class Step(NamedTuple):
 
 Rows = NDArray[np.float32] | None
 """Logits of a span, (rows, n_vocab); None if it has none."""
-VerifierEffect = m.Truth | m.Sync | m.Nack | Scored | Round | Trim | Finish
+VerifierEffect = m.Truth | m.Sync | m.Nack | Scored | Round | Rollback | Finish
 Plan = Prefill | Verify | Wait
 
 # --- the drafter's session

@@ -70,11 +70,11 @@ def ranks(
     ids = [*prompt, *said]
     sampler = Sampler(params)
     truths = rows(pair.target, ids[:-1], len(said))
-    guesses = rows(pair.drafter, ids[:-1], len(said))
+    draft_rows = rows(pair.drafter, ids[:-1], len(said))
     found = list[float]()
-    for at, (token, truth, guess) in enumerate(zip(said, truths, guesses, strict=True)):
+    for at, (token, truth, draft_row) in enumerate(zip(said, truths, draft_rows, strict=True)):
         after = sampler.after(ids[: len(prompt) + at])
-        found.append(place(after.distribution(truth), guess - truth, token, rng.random()))
+        found.append(place(after.distribution(truth), draft_row - truth, token, rng.random()))
     return found
 
 

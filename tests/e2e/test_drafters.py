@@ -86,7 +86,7 @@ def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
     verifier = mesh.verifier(models[0], *SMALL, "--reproducible", engine="llama")
     daemon = mesh.drafter(models[1], *SMALL, engine="llama")
     drafted, accepted = check_texts(verifier, [verifier, daemon])
-    # random weights: after a foreign token in the text their guesses are any
+    # random weights: after a foreign token in the text their drafts are any
     assert accepted / drafted > 0.3
     event = daemon.event("vocabulary_partial")
     assert event["level"] == "warning"

@@ -48,13 +48,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A step of the draft model: take in `ids`, and perhaps guess.
+    """A step of the draft model: take in `ids`, and perhaps draft.
 
-    text: the ids that a guess follows. window: of a text, without its beginning.
+    text: the ids that a draft follows. window: of a text, without its beginning.
     """
 
     ids: tuple[int, ...]
-    guess: bool
+    wants_draft: bool
     began: float
     text: Prefix
     window: bool
@@ -334,8 +334,10 @@ class Drafter:
                 self._cut = held
                 text = self._append(row)
                 window = row.shift != 0
-                guess = row.sampler is not None
-                draft = Draft(ids=row.ids, guess=guess, began=now, text=text, window=window)
+                wants_draft = row.sampler is not None
+                draft = Draft(
+                    ids=row.ids, wants_draft=wants_draft, began=now, text=text, window=window
+                )
                 return draft, effects
             nothing = ev.DraftedRows(held, ((),) * len(step.rows))
             finished = self._core.finish(step, nothing, now, now)
@@ -363,15 +365,15 @@ class Drafter:
         return Prefix(known[:end])
 
     def finish(
-        self, step: Draft, guess: int | None, proposal: Proposal | None, now: float
+        self, step: Draft, token: int | None, proposal: Proposal | None, now: float
     ) -> list[Effect]:
-        """Take the engine's result: its guess, if there is one, and its distribution."""
+        """Take the engine's result: its draft, if there is one, and its distribution."""
         assert self._step is not None, "results come of steps"
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
-        guesses = () if guess is None else (guess,)
-        result = ev.DraftedRows(self._cut, (guesses,))
+        tokens = () if token is None else (token,)
+        result = ev.DraftedRows(self._cut, (tokens,))
         effects = self._core.finish(self._step, result, step.began, now)
         return self._effects(effects)
 

@@ -97,5 +97,5 @@ def predict(
     engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None
 ) -> int | None:
     ask = Ask(seq, tuple(ids), sampler)
-    [guess] = engine.predict([ask])
-    return guess
+    [draft] = engine.predict([ask])
+    return draft

@@ -89,7 +89,7 @@ def generate(
         made.begin(0.0)
         rows = read(plan.last, *plan.drafts)
         for effect in made.stepped(plan, rows, 0.0, seconds=0.01):
-            if isinstance(effect, ev.Trim):
+            if isinstance(effect, ev.Rollback):
                 memory.truncate(effect.length)
             elif isinstance(effect, Round):
                 rounds.append(effect)

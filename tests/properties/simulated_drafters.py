@@ -86,21 +86,21 @@ class HonestDrafter:
         if step is None:
             return
         assert 0 < len(step.ids) <= self.setup.n_batch
-        guess = proposal = None
-        if step.guess:
-            guess, proposal = self.guess(step.text)
+        token = proposal = None
+        if step.wants_draft:
+            token, proposal = self.draft_after(step.text)
         self.busy = True
-        drafts = step.guess + len(step.ids) / 16 * step.window
+        drafts = step.wants_draft + len(step.ids) / 16 * step.window
         end = clock.now + self.setup.seconds * drafts
-        clock.at(end, lambda: self.finish(step, guess, proposal))
+        clock.at(end, lambda: self.finish(step, token, proposal))
 
-    def finish(self, step, guess, proposal):
+    def finish(self, step, token, proposal):
         self.busy = False
         if self.alive:
-            self.perform(self.core.finish(step, guess, proposal, self.world.clock.now))
+            self.perform(self.core.finish(step, token, proposal, self.world.clock.now))
             self.turn()
 
-    def guess(self, held):
+    def draft_after(self, held):
         """Return a draft, or now and then none, and the proposal that it is a sample of."""
         if self.proposes:
             return self.proposed(held)

@@ -28,17 +28,17 @@ def text(drafter: Drafter, k: int, choose: Choose, count: int = 24) -> list[int]
     return list(islice(ids, count))
 
 
-def guessing(choose: Choose, seed: int, accuracy: float = 0.75) -> Drafter:
+def sometimes_right(choose: Choose, seed: int, accuracy: float = 0.75) -> Drafter:
     """Return a drafter that proposes the target's own choice as often as `accuracy` says."""
     luck = random.Random(seed)
 
     def drafter(ids: Sequence[int], k: int) -> list[int]:
         known = list(ids)
         for _ in range(k):
-            guess = choose(target(known), known)
+            draft = choose(target(known), known)
             if luck.random() >= accuracy:
-                guess = luck.randrange(16)
-            known.append(guess)
+                draft = luck.randrange(16)
+            known.append(draft)
         return known[len(ids) :]
 
     return drafter
@@ -46,13 +46,13 @@ def guessing(choose: Choose, seed: int, accuracy: float = 0.75) -> Drafter:
 
 @given(CHOICES, st.integers(0, 6), st.integers(0))
 def test_the_text_is_the_targets_own(choose, k, seed):
-    drafter = guessing(choose, seed)
+    drafter = sometimes_right(choose, seed)
     expected = text(no_drafts, 0, choose)
     assert text(drafter, k, choose) == expected
 
 
 def test_right_drafts_save_steps():
-    drafter = guessing(greedy, 0, accuracy=1.0)
+    drafter = sometimes_right(greedy, 0, accuracy=1.0)
     steps = decode(target, drafter, 3, PROMPT)
     for step in islice(steps, 4):
         assert len(step) == 4

@@ -22,7 +22,7 @@ from specmesh.wire import messages as m
 
 REASONS = {"length", "magic", "checksum", "version", "kind", "count", "body"}
 MESSAGES = {message.__name__ for message in get_args(m.Message)}
-VERIFIER = "Truth Sync Nack Round Trim Finish accepted rejected stale waits solved resumed"
+VERIFIER = "Truth Sync Nack Round Rollback Finish accepted rejected stale waits solved resumed"
 DRAFTER = "Draft DraftProbs Nack KVCut Learned accepted sampled"
 REACHED = {
     "codec": REASONS | MESSAGES,
@@ -74,7 +74,7 @@ STEPPED = VerifierSession.stepped
 
 def step_without_trims(self, *step, **fields):
     effects = STEPPED(self, *step, **fields)
-    return [effect for effect in effects if not isinstance(effect, ev.Trim)]
+    return [effect for effect in effects if not isinstance(effect, ev.Rollback)]
 
 
 def hold_any_prefix(*_):

@@ -318,7 +318,7 @@ class SessionLifecycle:
                     self._outbox.add(vev.ToClient(context.client, effect))
                 case m.Truth() | m.Sync() | m.Nack():
                     self.drafters.send(context, effect)
-                case ev.Trim(length):
+                case ev.Rollback(length):
                     self._slots.cut(context.session.slot.seq, length)
                 case ev.Finish(reason, error):
                     self._finish(context, reason, error, now)

@@ -495,7 +495,7 @@ class VerifierSession:
         slot = self.slot
         if slot.length > length - 1:
             slot.length = length - 1
-            effects.append(ev.Trim(slot.length))
+            effects.append(ev.Rollback(slot.length))
         effects.append(done)
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))

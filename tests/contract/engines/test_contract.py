@@ -233,7 +233,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
 
 class TestDrafter:
     @pytest.mark.parametrize("sampler", [GREEDY, contract.SAMPLED], ids=["greedy", "sampled"])
-    def test_guess_is_a_function_of_the_prefix(self, drafter, sampler):
+    def test_draft_is_a_function_of_the_prefix(self, drafter, sampler):
         ids = text_ids(24)
         at_once = predict(drafter, 0, ids, sampler)
         for token in ids[:-1]:
@@ -267,9 +267,9 @@ class TestDrafter:
             assert predict(drafter, seq, last, GREEDY) == alone[seq]
 
     def test_several_at_once(self, drafter):
-        """Guesses for several sequences in one call are those of each one's own call."""
+        """Drafts for several sequences in one call are those of each one's own call."""
         if not drafter.info.capabilities.batches:
-            pytest.skip("it guesses for one sequence at a time")
+            pytest.skip("it drafts for one sequence at a time")
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
         firsts = []
         seconds = []
@@ -304,7 +304,7 @@ class TestDrafter:
                 drafter.carry_out(KVCopy(1, 0, 4))
 
     @pytest.mark.parametrize("shift", [0, 100])
-    def test_sampler_sees_the_position_of_the_guess(self, drafter, shift):
+    def test_sampler_sees_the_position_of_the_draft(self, drafter, shift):
         """The noise of coupled sampling is that of the position in the text.
 
         A sequence that holds a window of a text begins `shift` ids later in it.
@@ -323,8 +323,8 @@ class TestDrafter:
             drafter.predict([Ask(0, tuple(ids), sampler, shift=shift)])
         assert positions == [shift + 7, shift + 8]
 
-    def test_guess_with_a_full_context(self, drafter):
-        """The id after the last one that fits can be guessed but not taken in.
+    def test_draft_with_a_full_context(self, drafter):
+        """The id after the last one that fits can be drafted but not taken in.
 
         An engine without end takes it.
         """

@@ -178,7 +178,7 @@ def test_drafts_in_a_row():
     assert row.ids == (4,)
 
 
-def test_guesses_in_a_row_that_end():
+def test_drafts_in_a_row_that_end():
     """A model that has none after one of them has read it: nothing is fed twice, all is sent."""
     core = drafting()
     opened(core, 1)

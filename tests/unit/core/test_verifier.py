@@ -12,10 +12,11 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
-from specmesh.core.prefix import Prefix
-from specmesh.core.requests import Request
+from specmesh.core.prefix import Prefix, crc_of
+from specmesh.core.requests import Request, Tokens
+from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits, opened_options
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE
 from specmesh.core.verifier.core import VerifierCore
@@ -431,3 +432,58 @@ def test_a_drafter_is_left_only_if_it_was_asked_for_drafts(draft_n, changes):
             if isinstance(effect, vev.Noted):
                 logged.add(effect.name)
     assert logged == changes
+
+
+def test_effects_from_the_opening_of_a_session_to_its_end():
+    core = drafted()
+    asked = opening(draft_n=4)
+    params = asked.request.params
+    noted, began, opened, sync = core.handle(asked, 0.0)
+    assert noted.name == "session_opened"
+    assert began == vev.ToClient(
+        CLIENT,
+        vev.Began(
+            session=1,
+            prompt_ids=PROMPT,
+            params=params,
+            name="",
+            opened=0.0,
+            resumed=0,
+            adopted=False,
+        ),
+    )
+    assert opened == vev.ToDrafter(DRAFTER, m.Opened(1, 0, 2, opened_options(params)))
+    assert sync == vev.ToDrafter(DRAFTER, m.Sync(1, 0, 0, PROMPT, 4))
+    assert step(core, 0.0) == [
+        vev.Ran(started=0.0, ended=0.01, rows=1, tokens=0, rounds=(), draft_n=())
+    ]
+
+    draft = m.Draft(1, 2, crc_of(PROMPT), (SAID, WRONG))
+    assert core.handle(vev.FromDrafter(DRAFTER, draft), 0.05) == []
+    truth = m.Truth(1, 2, crc_of(PROMPT), (SAID, SAID), 4, accepted=1)
+    round_ = Round(
+        session=1,
+        base=2,
+        ids=(SAID, SAID),
+        accepted=1,
+        text=Tokens((SAID, SAID), 1),
+        drafts=(SAID, WRONG),
+        tested=2,
+        by_source=(SourceDrafts("remote", 2, tested=2, accepted=1),),
+        generated=2,
+        over=False,
+        first=True,
+        at=0.125,
+        sessions=1,
+    )
+    assert step(core, 0.1, seconds=0.025) == [
+        vev.ToDrafter(DRAFTER, truth),
+        vev.ToClient(CLIENT, round_),
+        vev.Ran(started=0.1, ended=0.125, rows=3, tokens=2, rounds=(round_,), draft_n=(4,)),
+    ]
+
+    ended, noted, done, forgotten = core.handle(vev.ClientLeft(CLIENT), 0.3)
+    assert ended.what.reason is m.FinishReason.CANCELLED
+    assert noted.name == "session_finished"
+    assert done == vev.ToDrafter(DRAFTER, m.Done(1, m.FinishReason.CANCELLED, 4, {}))
+    assert forgotten == vev.Forgotten(1)

@@ -432,8 +432,8 @@ class TestRestore:
         for token in (*IDS[40:50], *range(40, 90)):
             predict(engine, 0, [token], GREEDY)
         assert engine.carry_out(KVCut(0, 50)) == 50
-        guess = predict(engine, 0, IDS[50:51], GREEDY)
-        assert guess == predict(engine, 1, IDS[:51], GREEDY)
+        draft = predict(engine, 0, IDS[50:51], GREEDY)
+        assert draft == predict(engine, 1, IDS[:51], GREEDY)
 
 
 # --- steps of a constant width: the same bits with any drafts, cuts and other sequences

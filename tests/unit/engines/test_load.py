@@ -190,14 +190,14 @@ def test_choices_are_those_of_an_identical_model(sampler):
     for position in range(1, 60):
         logits = rng.standard_normal(len(VERIFIER)).astype(np.float32)
         inner.logits = logits[order]
-        guess = predict(engine, 0, (position % 41,), sampler)
-        assert guess == sampler.choose(logits, position)
+        drafted = predict(engine, 0, (position % 41,), sampler)
+        assert drafted == sampler.choose(logits, position)
     assert [order[token] for token in inner.fed] == [position % 41 for position in range(1, 60)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_best_token_without_counterpart_is_no_guess(temperature):
-    """If the best token is foreign there is no guess, not a second-best one."""
+def test_best_token_without_counterpart_is_no_draft(temperature):
+    """If the best token is foreign there is no draft, not a second-best one."""
     engine, inner = wrapped(Vocabulary((*WORDS[:39], b"foreign", b""), frozenset({40})))
     sampler = Sampler(SamplingParams(temperature=temperature, seed=1))
     inner.logits[39] = 9.0
@@ -217,11 +217,11 @@ def test_ids_outside_the_vocabulary():
     assert predict(engine, 0, (1,), GREEDY) is None
 
 
-# --- prompt lookup: what it guesses, and that its index follows every cut
+# --- prompt lookup: what it drafts, and that its index follows every cut
 
 
 def searched(ids, longest=4, shortest=2):
-    """The same guess by looking through everything."""
+    """The same draft by looking through everything."""
     for size in range(longest, shortest - 1, -1):
         for end in range(len(ids) - 1, size - 1, -1):
             if size < len(ids) and ids[end - size : end] == ids[-size:]:
