@@ -18,6 +18,8 @@ from queue import SimpleQueue
 from statistics import median
 
 CHUNK, TRIALS = 65536, 20
+MOST_LATE = 0.5e-3
+"""Seconds that threads take to wake; what is later is due to other work on this machine."""
 
 
 def serve(target: int, delay: float, jitter: float) -> None:
@@ -26,7 +28,7 @@ def serve(target: int, delay: float, jitter: float) -> None:
     Each way takes `delay` to `delay + jitter` seconds.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        delay = max(delay - _late(delay) / 2, 0.0)
+        delay = max(delay - min(_late(delay) / 2, MOST_LATE), 0.0)
         print(server.getsockname()[1], flush=True)
         while True:
             near = server.accept()[0]

@@ -157,6 +157,21 @@ def test_killed_and_started_again(mesh, client, killed):
     nothing_left(*pair.values())
 
 
+@fault("E3.34")
+def test_a_text_of_100_000_ids_goes_on(mesh):
+    """All its ids go to the next verifier; its client gets the rest of the text, once."""
+    sized = f"{TARGET},n_ctx=131072,n_batch=16384"
+    verifier, drafter = mesh.verifier(sized), mesh.drafter()
+    request = body([32 + at % 95 for at in range(100_000)], N, reconnect_timeout=PATIENCE)
+    with Stream(drafter, request) as stream:
+        stream.read(10)
+        verifier.kill()
+        again = mesh.verifier(sized, ready=False)
+        stream.read()
+    assert stream.ids == complete(again, request | {"draft_n": 0}).ids
+    nothing_left(again, drafter)
+
+
 @fault("E3.32")
 def test_frozen_verifier_is_found_again(mesh):
     """The drafter gives it up after 3.5 s, and goes on with the session once it moves again."""
