@@ -11,7 +11,8 @@ pytestmark = [pytest.mark.real, pytest.mark.models]
 
 N = 48
 SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (3000, 6000, 7500)]
-"""The target reads these for up to a minute: `pytest -m 'real and slow' tests/real`."""
+SLOW_GEMMA = [pytest.param(length, marks=pytest.mark.slow) for length in (400, 3000, 16000)]
+"""The target reads these for minutes: `pytest -m 'real and slow' tests/real`."""
 
 WINDOW = 256
 DOCUMENTS = ("ARCHITECTURE.md", "docs/usage.md", "docs/operations.md", "README.md")
@@ -26,9 +27,15 @@ def verifier(shared: Mesh) -> Daemon:
 
 @pytest.fixture(scope="module")
 def text(verifier: Daemon) -> list[int]:
+    return text_of(verifier)
+
+
+def text_of(verifier: Daemon) -> list[int]:
+    """Return the ids of the documents, the model's BOS in front."""
     root = Path(__file__).parents[2]
     content = "".join([(root / name).read_text(encoding="utf-8") for name in DOCUMENTS])
-    return verifier.client.get("/tokenize", {"content": content})["tokens"]
+    asked = {"content": content, "add_special": True}
+    return verifier.client.get("/tokenize", asked)["tokens"]
 
 
 @pytest.mark.timeout(1800)
@@ -51,3 +58,17 @@ def test_no_round_waits_while_windows_take_over(verifier, beside, text):
     window = drafter.stats()["window"]
     assert window["takeovers"] > 0
     assert window["held_up"] == 0
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("length", SLOW_GEMMA)
+def test_a_sliding_window_model_at_both_ends(mesh, length):
+    """Gemma, whose layers but some see 512 ids."""
+    model = real_models.path("gemma3-270m-q4_k_m.gguf")
+    options = ("--ctx", 16384 + 1024, "--max-sessions", 1, "--reproducible")
+    verifier = mesh.verifier(model, *options, engine="llama")
+    mesh.drafter(model, engine="llama")
+    asked = body(text_of(verifier)[:length], N, draft_n=4, cache_prompt=True)
+    [drafted, *_] = streams = drafted_texts(verifier, [asked], least=N // 4)
+    assert acceptance(streams) > 0.5
+    assert drafted.ids == complete(verifier, asked | {"draft_n": 0}).ids

@@ -4,6 +4,8 @@ On a CPU MLX takes some 180 ms for a token, and the target takes 20 ms: no draft
 time. So the target's steps are stretched, far enough for a busy machine too.
 """
 
+from pathlib import Path
+
 import pytest
 import real_models
 from acceptance import acceptance, drafted_texts
@@ -12,6 +14,7 @@ from processes import Daemon, Mesh, Stream, body, complete, edited
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
+ROOT = Path(__file__).parents[2]
 STEP_MS = 1500
 STRETCHED = edited(
     "from specmesh.machines import STEPS_MS", f"STEPS_MS['spark-7b'] = {{1: {STEP_MS}.0}}"
@@ -54,3 +57,18 @@ def test_drafts_change_no_id(texts, alone):
 
 def test_most_drafts_are_accepted(texts):
     assert acceptance(texts) > 0.5
+
+
+@pytest.mark.slow  # the target reads for a minute
+@pytest.mark.timeout(1800)
+def test_a_prompt_longer_than_the_context(mesh):
+    target = real_models.path("smollm2-f16.gguf")
+    options = ("--ctx", 8192, "--max-sessions", 1, "--reproducible", "--stretch", "spark-7b")
+    verifier = mesh.verifier(target, *options, engine="llama", program=STRETCHED)
+    mesh.drafter(real_models.path("smollm2-mlx"), engine="mlx")
+    prompt = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    ids = verifier.client.get("/tokenize", {"content": prompt})["tokens"][:6000]
+    asked = body(ids, N, draft_n=DRAFT_N, cache_prompt=True)
+    [drafted, *_] = streams = drafted_texts(verifier, [asked], least=10)
+    assert acceptance(streams) > 0.5
+    assert drafted.ids == complete(verifier, asked | {"draft_n": 0}).ids
