@@ -17,12 +17,13 @@ probabilities, for one draft at a time; later drafts of a block are accepted mor
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from command_line import Options
+from held_out import prompts
 from numpy.typing import NDArray
 
 from specmesh import logs
@@ -33,9 +34,6 @@ from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
-
-sys.path.insert(0, str(Path(__file__).parent))
-from held_out import prompts
 
 Probs = NDArray[np.float64]
 
@@ -121,17 +119,15 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Print the means."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
-    parser.add_argument("--drafter", type=Path, default=Path(bundled("drafter.gguf")))
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--temperature", 0.8)
+    parser.option("--top-k", 0)
+    parser.option("--top-p", 1.0)
+    parser.option("--prompts", 10)
+    parser.option("--tokens", 100)
+    parser.option("--target", Path(bundled("target.gguf")))
+    parser.option("--drafter", Path(bundled("drafter.gguf")))
+    parser.switch("--json")
     args = parser.parse_args()
     logs.configure("error")
     means = measure(args)

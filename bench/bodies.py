@@ -11,7 +11,6 @@ itself, and the statuses that it got. The first row is without such clients. Not
 the machine: each number holds what others take of its cores.
 """
 
-import argparse
 import asyncio
 import http.client
 import itertools
@@ -30,8 +29,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent))
 from body_shapes import COMPLETIONS, NUMBER, Shape, all_shapes
+from command_line import Options
 from live import start, until
 
 from specmesh.api.server import Api
@@ -217,13 +216,13 @@ def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve(Path(sys.argv[2]), sys.argv[3:])
         return
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="bundled")
-    parser.add_argument("--engine", default="llama")
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--only", default="", help="only shapes with this in their names")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--model", "bundled")
+    parser.option("--engine", "llama")
+    parser.option("--clients", 10)
+    parser.option("--seconds", 3.0)
+    parser.option("--only", "", "only shapes with this in their names")
+    parser.switch("--json")
     args = parser.parse_args()
     rows = list[dict[str, object]]()
     with (

@@ -9,7 +9,6 @@
 The burden of a case is how much longer a step takes while its drafter drafts on the same machine.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,6 +16,8 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
+
+from command_line import Options
 
 from specmesh.bench.steps import costs_of
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
@@ -213,14 +214,14 @@ def best(case: Case, costs: StepCosts, alpha: float) -> Policy:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=1200)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose names hold this")
+    parser = Options(__doc__)
+    parser.option("--tokens", 1200)
+    parser.option("--seeds", 3)
+    parser.option("--only", "", "cases whose names hold this")
     parser.add_argument(
         "--against", type=Path, help="what --json printed before: print auto over that"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
     before: dict[str, float] = {}
     if args.against:

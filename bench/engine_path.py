@@ -10,7 +10,6 @@ and llama_synchronize, which waits for a GPU, and without `choose`: a greedy arg
 and finish of a core. With --busy another thread computes in Python all the while.
 """
 
-import argparse
 import logging
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any
 import llama_cpp as lib
 import numpy as np
 import structlog
+from command_line import Options
 
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length.step_costs import StepCosts
@@ -229,16 +229,12 @@ def report(shape: str, taken: dict[str, list[tuple[float, float, float]]]) -> No
 
 def main() -> None:
     """Measure each shape and print it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Options(__doc__)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--rounds", type=int, default=1500)
-    parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument("--busy", action="store_true")
-    parser.add_argument(
-        "--switch", type=float, default=2e-4, help="sys.setswitchinterval, in seconds"
-    )
+    parser.option("--rounds", 1500)
+    parser.option("--gpu-layers", 0)
+    parser.switch("--busy")
+    parser.option("--switch", 2e-4, "sys.setswitchinterval, in seconds")
     args = parser.parse_args()
     sys.setswitchinterval(args.switch)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from command_line import Options
+
 from specmesh.core.draft_length import gate as constants
 from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 
@@ -124,12 +126,12 @@ def differing(before: dict[Case, float], after: dict[Case, float]) -> dict[str, 
 
 def main() -> None:
     """Measure with the gate's constants, and with others if these are named."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--set", type=_constants, default={}, help="constants of specmesh/core/draft_length/gate.py"
     )
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--json", action="store_true")
+    parser.option("--steps", 4000)
+    parser.switch("--json")
     args = parser.parse_args()
     before = measure(args.steps)
     result: dict[str, Any] = {"as it is": summary(before)}

@@ -3,11 +3,12 @@
 python bench/held_out.py [N] > prompts.jsonl
 """
 
-import argparse
 import json
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+
+from command_line import Options
 
 HELD_OUT = (
     "textwrap",
@@ -37,7 +38,7 @@ def prompts(count: int) -> Iterator[str]:
 
 def main() -> None:
     """Print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("count", metavar="N", type=int, nargs="?", default=100)
     for piece in prompts(parser.parse_args().count):
         print(json.dumps({"prompt": piece}))

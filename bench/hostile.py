@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import median
 
 import zmq
+from command_line import Options
+from live import ADDRESS, start, until
 
 from specmesh.client import Client
 from specmesh.core.fields import number_at, object_at
@@ -30,9 +32,6 @@ from specmesh.daemons.link.dealer import Route
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import ADDRESS, start, until
 
 HELLO = m.Hello(
     drafter="hostile",
@@ -219,12 +218,12 @@ def _rejected(client: Client) -> int:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = Options(__doc__)
+    parser.option("--step-ms", 20.0)
+    parser.option("--tokens", 200)
+    parser.option("--repeats", 5)
     parser.add_argument("--keys", nargs="?", const="")
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     parser.add_argument("--peer", choices=[*FLOODS, *KINDS], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:

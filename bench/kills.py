@@ -10,7 +10,6 @@ ids that were decoded in steps are prefilled in batches. The exit code is 1 for 
 difference, a failed generation, or a session that is left.
 """
 
-import argparse
 import json
 import random
 import signal
@@ -23,16 +22,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from command_line import Options
+from held_out import prompts
+from live import until
+from referee import near_tie, referee
+
 from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
-
-sys.path.insert(0, str(Path(__file__).parent))
-from held_out import prompts
-from live import until
-from referee import near_tie, referee
 
 ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0
@@ -190,12 +189,12 @@ def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | Non
 
 def main() -> None:
     """Run and print; the exit code is 1 for a difference."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--tokens", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = Options(__doc__)
+    parser.option("--kills", 50)
+    parser.option("--tokens", 150)
+    parser.option("--seed", 1)
     parser.add_argument("--models", choices=["sim", "bundled"], default="sim")
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
     logs.configure("error")
     rng = random.Random(args.seed)

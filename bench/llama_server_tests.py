@@ -8,7 +8,6 @@ takes its place: its texts and numbers of tokens differ, and are compared with `
 Prints a table with the reason of each failure; exit code 1 for an unexpected one.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,6 +15,8 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+
+from command_line import Options
 
 FILES = tuple(
     f"unit/test_{name}.py"
@@ -111,18 +112,12 @@ def pytest_sessionfinish() -> None:
 
 def main() -> None:
     """Run the tests and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("tests", type=Path, help="llama.cpp's tools/server/tests")
-    parser.add_argument(
-        "--python", default=sys.executable, help="an interpreter that has what the tests import"
-    )
-    parser.add_argument(
-        "--literally", action="store_true", help="compare texts and numbers of their model, too"
-    )
-    parser.add_argument(
-        "--log", type=Path, default=Path(os.devnull), help="a file for what pytest prints"
-    )
-    parser.add_argument("-k", default="", help="run these only, as pytest has it")
+    parser.option("--python", sys.executable, "an interpreter that has what the tests import")
+    parser.switch("--literally", "compare texts and numbers of their model, too")
+    parser.option("--log", Path(os.devnull), "a file for what pytest prints")
+    parser.option("-k", "", "run these only, as pytest has it")
     options = parser.parse_args()
     here = Path(__file__).resolve().parent
     with tempfile.TemporaryDirectory() as folder:

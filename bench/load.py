@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+from command_line import Options
 from foreign import Foreign
 from held_out import prompts
 from live import LOADING_S, daemons, start, until
@@ -222,23 +222,21 @@ def _over_llama_server(speeds: dict[str, float]) -> float | None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser = Options(__doc__)
+    parser.option("--target", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
     parser.add_argument("--sessions", type=_counts, default=(1, 4, 16), help="clients at once")
-    parser.add_argument("--slots", type=int, default=16, help="sessions that each server holds")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--characters", type=int, default=300, help="of each prompt, at most 300")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--threads", type=int, default=2, help="of the target; 0: what each takes by itself"
-    )
+    parser.option("--slots", 16, "sessions that each server holds")
+    parser.option("--tokens", 64)
+    parser.option("--characters", 300, "of each prompt, at most 300")
+    parser.option("--repeats", 3)
+    parser.option("--threads", 2, "of the target; 0: what each takes by itself")
     parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
     parser.add_argument(
         "--only", type=lambda text: text.split(","), help="contenders whose names begin so"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     return parser.parse_args()
 
 

@@ -13,7 +13,6 @@ checks their arguments by jsonschema, without the keywords that a tool's grammar
 all that was refused or invalid; exit code 1 if anything was.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -23,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from command_line import Options
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
@@ -269,14 +270,14 @@ def ask_all(
 
 def main() -> None:
     """Try the tools and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="servers whose name has this text")
+    parser = Options(__doc__)
+    parser.option("--only", "", "servers whose name has this text")
     parser.add_argument("--forms", default=",".join(FORMS), help="names, with commas")
-    parser.add_argument("--documents", type=int, default=0, help="calls of each tool to write")
-    parser.add_argument("--daemons", action="store_true", help="ask a real pair instead")
-    parser.add_argument("--sample", type=int, default=25, help="tools at each daemon; 0: all")
-    parser.add_argument("--target", default="bundled", help="the verifier's model")
-    parser.add_argument("--drafter", default="bundled", help="the drafter's model")
+    parser.option("--documents", 0, "calls of each tool to write")
+    parser.switch("--daemons", "ask a real pair instead")
+    parser.option("--sample", 25, "tools at each daemon; 0: all")
+    parser.option("--target", "bundled", "the verifier's model")
+    parser.option("--drafter", "bundled", "the drafter's model")
     options = parser.parse_args()
     every = list(servers(options.only))
     forms = options.forms.split(",")

@@ -12,19 +12,17 @@ engine: drafts are in hand when a step ends with
     --target step_ms=3.09,row_ms=0.25,n_vocab=128000 --drafter alpha=1,n_vocab=128000
 """
 
-import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import cast
 
+from command_line import Options
+from live import daemons, until
+
 from specmesh.bench.texts import generate
 from specmesh.client import Client
 from specmesh.core.fields import number_at
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import daemons, until
 
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
@@ -40,12 +38,12 @@ def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=1100)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--target", default="step_ms=0")
-    parser.add_argument("--drafter", default="alpha=1")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--rounds", 1100)
+    parser.option("--repeats", 3)
+    parser.option("--target", "step_ms=0")
+    parser.option("--drafter", "alpha=1")
+    parser.switch("--json")
     args = parser.parse_args()
     results: dict[str, list[dict[str, float]]] = {"4": [], "auto": [], "0": []}
     engines = (

@@ -30,7 +30,7 @@ from collections import Counter
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+from command_line import Options
 from contenders import Contender, Place, Run, llama_servers, specmesh
 from foreign import Foreign
 from held_out import prompts
@@ -159,14 +159,14 @@ def _span(text: str) -> list[int]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
-    parser.add_argument("--params", type=float, default=1e9, help="weights of the padding")
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--target", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser.option("--params", 1e9, "weights of the padding")
+    parser.option("--prompts", 10)
+    parser.option("--tokens", 128)
+    parser.option("--repeats", 1)
+    parser.option("--target", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
     parser.add_argument(
         "--sweep", type=_span, default=_span("1-8"), help="values of --spec-draft-n-max"
@@ -177,7 +177,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="keep the padded targets there, and use those that are there"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
     if len(args.cores) != 2 or not set(args.types) <= set(TYPES):
         parser.error(f"--cores takes two numbers, --types a list out of {','.join(TYPES)}")

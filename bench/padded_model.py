@@ -19,7 +19,6 @@ llama.cpp reads for the architecture `deci`, a Llama with per-layer sizes; for `
 first layer's.
 """
 
-import argparse
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from command_line import Options
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
@@ -228,14 +228,14 @@ def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -
 
 def main() -> None:
     """Write one file and print its properties."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", choices=TYPES, default="Q8_0")
-    parser.add_argument("--params", type=float, default=1e9, help="weights in the padding layers")
+    parser.option("--params", 1e9, "weights in the padding layers")
     parser.add_argument(
         "--width", type=int, help="channels of the residual stream (default: by --params)"
     )
-    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
+    parser.option("--target", Path(bundled("target.gguf")))
     args = parser.parse_args()
     layer = shape_for(args.params, args.width)
     write(args.out, layer, args.type, args.target)

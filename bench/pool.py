@@ -24,15 +24,14 @@ from pathlib import Path
 from statistics import median
 
 import zmq
+from command_line import Options
+from live import start, until
 
 from specmesh.client import Client
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.link.dealer import Route
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import start, until
 
 BEST = "draft_ms=2,alpha=0.8"
 OTHER = "draft_ms=3,alpha=0.75"
@@ -188,12 +187,12 @@ def measure(pool: Pool, tokens: int, repeats: int) -> dict[str, object]:
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = Options(__doc__)
+    parser.option("--step-ms", 20.0)
+    parser.option("--tokens", 2000)
+    parser.option("--repeats", 3)
     parser.add_argument("--liar", choices=["wrong", "echo"], default="wrong")
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     parser.add_argument("--be-liar", metavar="ADDRESS", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.be_liar:

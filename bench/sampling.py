@@ -6,11 +6,11 @@ Logits are random and peaked as a language model's are. Each way's steps are int
 others'; the table has the median and the 90th percentile in milliseconds per step.
 """
 
-import argparse
 import json
 import time
 
 import numpy as np
+from command_line import Options
 
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
@@ -50,13 +50,11 @@ def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--vocab", type=int, default=128_256)
-    parser.add_argument("--rows", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--vocab", 128_256)
+    parser.option("--rows", 9)
+    parser.option("--seconds", 10.0)
+    parser.switch("--json")
     args = parser.parse_args()
     taken = steps(args.vocab, args.rows, args.seconds)
     table: dict[str, dict[str, float]] = {}

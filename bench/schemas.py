@@ -10,7 +10,6 @@ that can. Prints how many schemas are refused, by kind, and the faults; exit cod
 document is invalid, or a schema is refused only since its objects are closed.
 """
 
-import argparse
 import json
 import re
 from collections import Counter, defaultdict
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from command_line import Options
 from llguidance import LLMatcher, LLTokenizer
 from validity import BYTES, Writer, repeated_names, violation
 
@@ -186,11 +186,11 @@ def lines(trial: Trial) -> Iterator[str]:
 
 def main() -> None:
     """Try the schemas and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("folder", type=Path, help="files with schemas")
-    parser.add_argument("--sample", type=int, default=1050, help="files to take; 0: all")
-    parser.add_argument("--documents", type=int, default=0, help="documents of each to write")
-    parser.add_argument("--instances", action="store_true", help="follow the files' documents")
+    parser.option("--sample", 1050, "files to take; 0: all")
+    parser.option("--documents", 0, "documents of each to write")
+    parser.switch("--instances", "follow the files' documents")
     options = parser.parse_args()
     trial = Trial(options.documents, options.instances)
     for path in files(options.folder, options.sample):

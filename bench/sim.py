@@ -11,7 +11,6 @@ The daemons are real, and a proxy delays each frame.
 - oracle: the ideal that knows the acceptance instead of learning it.
 """
 
-import argparse
 import json
 import signal
 import socket
@@ -24,6 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from command_line import Options
+from live import until
+
 from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client
 from specmesh.core.draft_length import MAX_DRAFTS
@@ -32,9 +34,6 @@ from specmesh.core.fields import Json, at, objects_at
 from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import until
 
 PROMPT = "a simulated text"
 MIN_PROXY_RTT_S = 0.5e-3
@@ -233,24 +232,20 @@ def generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, fl
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=34.2, help="a step of one row")
-    parser.add_argument("--row-ms", type=float, default=1.0, help="each further row")
-    parser.add_argument("--draft-ms", type=float, default=5.2, help="a draft")
-    parser.add_argument(
-        "--alpha",
-        default="0.75",
-        help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2",
+    parser = Options(__doc__)
+    parser.option("--step-ms", 34.2, "a step of one row")
+    parser.option("--row-ms", 1.0, "each further row")
+    parser.option("--draft-ms", 5.2, "a draft")
+    parser.option(
+        "--alpha", "0.75", "probability that a draft is accepted; several, 300 tokens each: 0.9/0.2"
     )
-    parser.add_argument("--round-trip-ms", type=float, default=0.3)
-    parser.add_argument("--jitter-ms", type=float, default=0.0)
+    parser.option("--round-trip-ms", 0.3)
+    parser.option("--jitter-ms", 0.0)
     parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
-    parser.add_argument("--tokens", type=int, default=600)
-    parser.add_argument(
-        "--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty"
-    )
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.option("--tokens", 600)
+    parser.option("--lockstep", "4", "fixed draft_n to compare with: 2,4; may be empty")
+    parser.option("--repeats", 1)
+    parser.switch("--json")
     args = parser.parse_args()
     steps: list[float] = []
     if args.steps_file is None:

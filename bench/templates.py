@@ -17,7 +17,6 @@ A thought has to be in the prompt where the template can show it. Prints a table
 shape and the reasons; exit code 1 where something is lost or failed.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -26,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from command_line import Options
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
@@ -362,9 +363,9 @@ def show_counts(name: str, counts: Counter[str]) -> None:
 
 def main() -> None:
     """Render everything and print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="templates whose path has this text")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser = Options(__doc__)
+    parser.option("--only", "", "templates whose path has this text")
+    parser.switch("--json", "print JSON instead of tables")
     options = parser.parse_args()
     every = dict[str, dict[str, Outcome]]()
     for name, source in collected(options.only):

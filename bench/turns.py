@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,15 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from command_line import Options
+from live import daemons
+from referee import near_tie, referee
+
 from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import daemons
-from referee import near_tie, referee
 
 WORDS = (
     "the of a file line when reads each name from list value with state open step data tree node "
@@ -113,17 +112,17 @@ def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--words", type=int, default=60)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--chats", type=int, default=1)
-    parser.add_argument("--ctx", type=int, default=4096)
-    parser.add_argument("--reproducible", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--model", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
+    parser.option("--turns", 10)
+    parser.option("--words", 60)
+    parser.option("--tokens", 24)
+    parser.option("--repeats", 3)
+    parser.option("--chats", 1)
+    parser.option("--ctx", 4096)
+    parser.switch("--reproducible")
+    parser.switch("--json")
     options = parser.parse_args()
     logs.configure("error")
     common = ["--threads", "1", "--ctx", str(options.ctx), "--max-sessions", "4"]

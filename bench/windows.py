@@ -9,12 +9,13 @@ has read the whole text, or a window of the given sizes from half a window back,
 the model's BOS in front.
 """
 
-import argparse
 import json
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from command_line import Options
 
 from specmesh import logs
 from specmesh.config import ModelSettings
@@ -89,15 +90,15 @@ def windows(
 
 def main() -> None:
     """Print the rates of each length."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--target", required=True)
     parser.add_argument("--drafter", required=True)
-    parser.add_argument("--lengths", default="1000,3000,6000,7500")
-    parser.add_argument("--sizes", default="512,1024,2048")
-    parser.add_argument("--texts", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.option("--lengths", "1000,3000,6000,7500")
+    parser.option("--sizes", "512,1024,2048")
+    parser.option("--texts", 5)
+    parser.option("--tokens", 160)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     given = parser.parse_args()
     logs.configure("error")
     lengths = [int(length) for length in given.lengths.split(",")]

@@ -9,7 +9,6 @@ a table, and which clients could not be installed; exit code 1 if something fail
 ran. `--record` writes down the requests of the clients, without keys.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from command_line import Options
 from interception import Body, through
 from packages import PACKAGES, Installed, installed
 from work import Place
@@ -133,7 +133,7 @@ def run(clients: dict[str, Installed], keys: bool, recorder: Recorder | None) ->
 
 def main() -> None:
     """Install the clients, run them, print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--venvs", type=Path, required=True, help="a folder for the clients' environments"
     )
