@@ -136,7 +136,7 @@ def other_server(
         name = "llama-server drafts"
         port += 1
         drafting = ["--spec-draft-model", args.drafter]
-        drafting += "--spec-type draft-simple --spec-draft-ngl 0".split()
+        drafting += ["--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
     threads = args.threads or len(args.cores)
     options = f"--host 127.0.0.1 --port {port} --threads {threads} --threads-batch {threads}"
     slots = f"--ctx-size {CTX * args.slots} --parallel {args.slots} --gpu-layers 0"
