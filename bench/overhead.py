@@ -1,4 +1,4 @@
-"""What specmesh itself costs per round, on loopback, with real daemons whose engines cost nothing.
+"""Measure a round of specmesh by itself: real daemons on loopback, engines that cost nothing.
 
     python bench/overhead.py [--rounds N] [--repeats N] [--target SIM] [--drafter SIM] [--json]
 
@@ -14,6 +14,7 @@ engine: drafts are in hand when a step ends with
 
 import json
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from typing import cast
 
@@ -22,14 +23,13 @@ from live import daemons, until
 
 from specmesh.bench.texts import generate
 from specmesh.client import Client
-from specmesh.core.fields import number_at
+from specmesh.core.fields import Json, number_at
 
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """Return the engine's idle milliseconds between two steps, over more than 1,024 rounds."""
-    text = generate(
-        client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}
-    )
+    body: Json = {"prompt": "overhead", "max_tokens": tokens, "temperature": 0}
+    text = generate(client, body | {"draft_n": draft_n})
     if draft_n == 4 and not number_at(text.report, "drafted", 0):
         raise SystemExit("its drafter does not draft")
     until(lambda: number_at(client.get("/stats"), "sessions.live") == 0)
@@ -45,24 +45,24 @@ def main() -> None:
     parser.option("--drafter", "alpha=1")
     parser.switch("--json")
     args = parser.parse_args()
-    results: dict[str, list[dict[str, float]]] = {"4": [], "auto": [], "0": []}
-    engines = (
-        ["--engine", "sim", "--model", args.target],
-        ["--engine", "sim", "--model", args.drafter],
-    )
-    with tempfile.TemporaryDirectory() as folder, daemons(Path(folder), *engines) as client:
+    # With four drafts a round has five tokens.
+    tokens: dict[int | str, int] = {4: 5 * args.rounds, "auto": args.rounds, 0: args.rounds}
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
+    target = ["--engine", "sim", "--model", args.target]
+    drafter = ["--engine", "sim", "--model", args.drafter]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        daemons(Path(folder), target, drafter) as client,
+    ):
         for _ in range(args.repeats):
-            for draft_n, rows in results.items():
-                rounds = args.rounds * (5 if draft_n == "4" else 1)
-                rows.append(
-                    pause_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds)
-                )
+            for draft_n, count in tokens.items():
+                results[str(draft_n)].append(pause_ms(client, draft_n, count))
     if args.json:
         print(json.dumps(results))
     else:
-        for draft_n, rows in results.items():
+        for name, rows in results.items():
             for row in rows:
-                print(f"draft_n={draft_n:5}", row)
+                print(f"draft_n={name:5}", row)
 
 
 if __name__ == "__main__":
