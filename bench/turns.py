@@ -144,7 +144,7 @@ def main() -> None:
         turns: list[Pairs] = [[] for _ in range(options.turns)]
         for repeat in range(options.repeats):
             for pairs, more in zip(turns, chat(client, options, repeat), strict=True):
-                pairs += more
+                pairs.extend(more)
         prefix_cache = client.get("/stats")["prefix_cache"]
     with referee(options.model, options.ctx) as target:
         rows: list[Json] = []
