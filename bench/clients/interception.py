@@ -37,9 +37,10 @@ def through(place: Place, passing: Passing) -> Iterator[Place]:
             self._pass_on(json.dumps(passing(self, json.loads(raw))).encode())
 
         def _pass_on(self, raw: bytes | None) -> None:
-            headers = {
-                name: self.headers[name] for name in self.headers if name.lower() not in DROPPED
-            }
+            headers: dict[str, str] = {}
+            for name, value in self.headers.items():
+                if name.lower() not in DROPPED:
+                    headers[name] = value
             connection = HTTPConnection(urlsplit(place.url).netloc)
             connection.request(self.command, self.path, raw, headers)
             answer = connection.getresponse()
