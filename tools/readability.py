@@ -7,8 +7,7 @@ statement, comprehensions, ternaries, packed assignments, positional arguments a
 docstrings. The limits come from measurements of h11, websockets, structlog, starlette, mini-sglang
 and mlx-lm.
 
-The exit code is 1 if a package exceeds one of them, unless it is in NOT_YET and no package was
-named; and if a package of NOT_YET exceeds none of them.
+The exit code is 1 if a package exceeds one of them.
 """
 
 import ast
@@ -22,8 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("specmesh", "wire", "daemons", "tests", "fuzz", "soak", "bench", "tools")
-NOT_YET = ("bench",)
-"""Packages that are still being rewritten. This list only shrinks."""
 
 COLUMNS = 100
 MOST_TARGETS = 2
@@ -251,18 +248,12 @@ def summary(package: str, reading: Reading) -> str:
     )
 
 
-def check(package: str, *, not_yet: bool) -> bool:
-    """Print a package's figures and faults, or only their number; return True if it passes."""
+def check(package: str) -> bool:
+    """Print a package's figures and faults; return True if it has no faults."""
     reading = read_package((ROOT / package).resolve())
     limits = TESTS if package in ("tests", "fuzz", "soak") else PRODUCT
     faults = [*excesses(reading, limits), *reading.faults]
     print(summary(package, reading))
-    if not_yet and faults:
-        print(f"  not yet: {len(faults)} faults, see tools/readability.py {package}")
-        return True
-    if not_yet:
-        print("  it has no faults: remove it from NOT_YET in tools/readability.py")
-        return False
     for fault in faults:
         print(f"  {fault}")
     return not faults
@@ -270,11 +261,9 @@ def check(package: str, *, not_yet: bool) -> bool:
 
 def main() -> int:
     """Check the packages named, or all; return the exit code."""
-    named = sys.argv[1:]
     passed = True
-    for package in named or PACKAGES:
-        not_yet = not named and package in NOT_YET
-        passed = check(package, not_yet=not_yet) and passed
+    for package in sys.argv[1:] or PACKAGES:
+        passed = check(package) and passed
     return int(not passed)
 
 

@@ -37,10 +37,10 @@ def through(place: Place, passing: Passing) -> Iterator[Place]:
             self._pass_on(json.dumps(passing(self, json.loads(raw))).encode())
 
         def _pass_on(self, raw: bytes | None) -> None:
-            headers: dict[str, str] = {}
-            for name, value in self.headers.items():
-                if name.lower() not in DROPPED:
-                    headers[name] = value
+            headers = dict(self.headers)
+            for name in self.headers:
+                if name.lower() in DROPPED:
+                    headers.pop(name, None)
             connection = HTTPConnection(urlsplit(place.url).netloc)
             connection.request(self.command, self.path, raw, headers)
             answer = connection.getresponse()
