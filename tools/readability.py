@@ -81,6 +81,19 @@ class Reading:
         """Return a count per 1,000 statements."""
         return 1000 * count / max(len(self.tokens), 1)
 
+    def mean(self) -> float:
+        """Return the mean number of tokens of a statement."""
+        return sum(self.tokens) / len(self.tokens)
+
+    def percentile(self, percent: int) -> int:
+        """Return a percentile of the tokens of a statement, which are sorted."""
+        place = len(self.tokens) * percent // 100
+        return self.tokens[place]
+
+    def dialect_rate(self) -> float:
+        """Return the dialect words per 1,000 words of docstrings."""
+        return 1000 * self.dialect / max(self.words, 1)
+
 
 def python_files(package: Path) -> list[Path]:
     """Return the package's own files: links lead to packages that are read by themselves."""
@@ -211,17 +224,14 @@ def read_package(package: Path) -> Reading:
 
 def excesses(reading: Reading, limits: Limits) -> Iterator[str]:
     """Yield each limit that a package exceeds, with its value."""
-    count = len(reading.tokens)
-    mean = sum(reading.tokens) / count
-    dialect = 1000 * reading.dialect / max(reading.words, 1)
     measured = {
-        "tokens a statement, mean": (mean, limits.mean),
-        "tokens a statement, median": (reading.tokens[count // 2], limits.median),
-        "tokens a statement, 90th percentile": (reading.tokens[count * 9 // 10], limits.p90),
+        "tokens a statement, mean": (reading.mean(), limits.mean),
+        "tokens a statement, median": (reading.percentile(50), limits.median),
+        "tokens a statement, 90th percentile": (reading.percentile(90), limits.p90),
         "comprehensions": (reading.per_thousand(reading.comprehensions), limits.comprehensions),
         "nested comprehensions": (reading.per_thousand(reading.nested), limits.nested),
         "ternaries": (reading.per_thousand(reading.ternaries), limits.ternaries),
-        "dialect": (dialect, MOST_DIALECT),
+        "dialect": (reading.dialect_rate(), MOST_DIALECT),
     }
     for name, (value, most) in measured.items():
         if value > most:
@@ -233,18 +243,14 @@ def excesses(reading: Reading, limits: Limits) -> Iterator[str]:
 
 def summary(package: str, reading: Reading) -> str:
     """Return one line with a package's figures."""
-    count = len(reading.tokens)
-    mean = sum(reading.tokens) / count
-    median = reading.tokens[count // 2]
-    p90 = reading.tokens[count * 9 // 10]
-    dialect = 1000 * reading.dialect / max(reading.words, 1)
+    sizes = f"{sum(reading.tokens)} tokens in {len(reading.tokens)} statements"
+    middle = f"median {reading.percentile(50)}, p90 {reading.percentile(90)}"
     return (
-        f"{package}: {sum(reading.tokens)} tokens in {count} statements, "
-        f"mean {mean:.1f}, median {median}, p90 {p90}; per 1,000: "
+        f"{package}: {sizes}, mean {reading.mean():.1f}, {middle}; per 1,000: "
         f"comprehensions {reading.per_thousand(reading.comprehensions):.0f}, "
         f"nested {reading.per_thousand(reading.nested):.1f}, "
         f"ternaries {reading.per_thousand(reading.ternaries):.0f}; "
-        f"dialect {dialect:.1f} of 1,000 words"
+        f"dialect {reading.dialect_rate():.1f} of 1,000 words"
     )
 
 

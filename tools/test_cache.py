@@ -34,7 +34,9 @@ class Archive:
 def cache_folder(*names: str) -> Path:
     """Return a folder of the test cache, and make it if it is missing."""
     chosen = os.environ.get(VARIABLE)
-    root = Path(chosen) if chosen else platformdirs.user_cache_path("specmesh-tests")
+    root = platformdirs.user_cache_path("specmesh-tests")
+    if chosen:
+        root = Path(chosen)
     folder = root.joinpath(*names)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -20,7 +20,6 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-from command_line import Options
 from interception import Body, through
 from packages import PACKAGES, Installed, installed
 from work import Place
