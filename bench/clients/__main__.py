@@ -26,6 +26,7 @@ from work import Place
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from command_line import Options
 from live import http_pair
 
 OFFLINE = {
