@@ -17,16 +17,17 @@ probabilities, for one draft at a time; later drafts of a block are accepted mor
 
 import argparse
 import json
-import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
+from command_line import Options
+from held_out import prompts
 from numpy.typing import NDArray
+from referee import referee
 
 from specmesh import logs
-from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import KVCut
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
@@ -34,10 +35,8 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
-sys.path.insert(0, str(Path(__file__).parent))
-from held_out import prompts
-
 Probs = NDArray[np.float64]
+Row = NDArray[np.float32]
 
 
 def coupled(p: Probs, q: Probs) -> float:
@@ -48,90 +47,92 @@ def coupled(p: Probs, q: Probs) -> float:
     others the second.
     """
     both = np.flatnonzero((p > 0) & (q > 0))
-    ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
+    ratio = np.full_like(p, np.inf)
+    np.divide(q, p, out=ratio, where=p > 0)
     order = np.argsort(ratio, kind="stable")
     place = np.empty(len(p), np.int64)
     place[order] = np.arange(len(p))
-    first, second = np.cumsum(p[order]), np.cumsum(q[order])
     at = place[both]
-    return float((1 / (first[at] / p[both] + (second[-1] - second[at]) / q[both])).sum())
+    up_to = np.cumsum(p[order])[at]
+    second = np.cumsum(q[order])
+    after = second[-1] - second[at]
+    shares = 1 / (up_to / p[both] + after / q[both])
+    return float(shares.sum())
 
 
-def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32]:
+def row(engine: LlamaVerifier, ids: list[int], held: int) -> Row:
     """Return the logits after the last id. `held` ids are in memory already."""
     for at in range(held, len(ids), 16):
-        part = tuple(ids[at : min(at + 16, len(ids))])
-        logits = engine.decode([Span(0, at, part, logits=True)])[0]
+        part = tuple(ids[at : at + 16])
+        [logits] = engine.decode([Span(0, at, part, logits=True)])
     assert logits is not None
-    row: NDArray[np.float32] = logits[-1]
-    return row
+    last: Row = logits[-1]
+    return last
 
 
-def distributions(
+def both_rows(
     target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler
-) -> Iterator[tuple[Probs, Probs, NDArray[np.int64], Probs]]:
-    """Yield both models' distributions at each position, and the head of the drafter's."""
+) -> Iterator[tuple[Row, Row]]:
+    """Yield the logits of both models at each position of a sampled text."""
     ids = target.tokenizer.encode(prompt)
     held = 0
     for _ in range(tokens):
-        truth, guess = rows(target, ids, held), rows(drafter, ids, held)
-        yield (
-            sampler.distribution(truth),
-            sampler.distribution(guess),
-            *sampler.likeliest(guess, MAX_PROPOSAL),
-        )
+        truth = row(target, ids, held)
+        yield truth, row(drafter, ids, held)
         held = len(ids)
         ids.append(sampler.choose(truth, len(ids)))
-    target.carry_out(KVCut(0, 0))
-    drafter.carry_out(KVCut(0, 0))
+
+
+def figures(truth: Row, guess: Row, sampler: Sampler) -> dict[str, float]:
+    """Return the figures of a position."""
+    p = sampler.distribution(truth)
+    q = sampler.distribution(guess)
+    head, shares = sampler.likeliest(guess, MAX_PROPOSAL)
+    draft = int(head[0])
+    proposal = proposal_of(head.tolist(), shares)
+    support, weights = SampledDraft(draft, proposal).shares()
+    return {
+        "best": np.minimum(p, q).sum(),
+        "coupled": coupled(p, q),
+        "probabilistic": np.minimum(p[support], weights).sum(),
+        "independent": p @ q,
+        "likeliest": p[draft],
+        "tokens_of_a_proposal": len(support),
+        "bytes_of_a_draft": 6 + 6 * len(support),
+        "distribution_in_the_proposal": q[support].sum(),
+    }
 
 
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """Return the means."""
-    found: dict[str, list[float]] = {}
-    target, drafter = (
-        LlamaVerifier(
-            ModelSettings(
-                engine="llama", model=str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1
-            )
-        )
-        for path in (args.target, args.drafter)
-    )
-    for number, prompt in enumerate(prompts(args.prompts)):
-        params = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p)
-        sampler = Sampler(replace(params, seed=number))
-        for p, q, head, shares in distributions(target, drafter, prompt, args.tokens, sampler):
-            proposal = proposal_of(head.tolist(), shares)
-            support, weights = SampledDraft(int(head[0]), proposal).shares()
-            for name, value in {
-                "best": np.minimum(p, q).sum(),
-                "coupled": coupled(p, q),
-                "probabilistic": np.minimum(p[support], weights).sum(),
-                "independent": p @ q,
-                "likeliest": p[int(head[0])],
-                "tokens_of_a_proposal": len(support),
-                "bytes_of_a_draft": 6 + 6 * len(support),
-                "distribution_in_the_proposal": q[support].sum(),
-            }.items():
-                found.setdefault(name, []).append(float(value))
-    for engine in (target, drafter):
-        engine.close()
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    sums: dict[str, float] = defaultdict(float)
+    params = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p)
+    with (
+        referee(args.target, gpu_layers=-1) as target,
+        referee(args.drafter, gpu_layers=-1) as drafter,
+    ):
+        for number, prompt in enumerate(prompts(args.prompts)):
+            sampler = Sampler(replace(params, seed=number))
+            for truth, guess in both_rows(target, drafter, prompt, args.tokens, sampler):
+                for name, value in figures(truth, guess, sampler).items():
+                    sums[name] += float(value)
+            target.carry_out(KVCut(0, 0))
+            drafter.carry_out(KVCut(0, 0))
+    positions = args.prompts * args.tokens
+    return {name: total / positions for name, total in sums.items()}
 
 
 def main() -> None:
     """Print the means."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--temperature", type=float, default=0.8)
-    parser.add_argument("--top-k", type=int, default=0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
-    parser.add_argument("--drafter", type=Path, default=Path(bundled("drafter.gguf")))
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--temperature", 0.8)
+    parser.option("--top-k", 0)
+    parser.option("--top-p", 1.0)
+    parser.option("--prompts", 10)
+    parser.option("--tokens", 100)
+    parser.option("--target", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
+    parser.switch("--json")
     args = parser.parse_args()
     logs.configure("error")
     means = measure(args)

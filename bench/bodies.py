@@ -25,14 +25,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Self
 
-sys.path.insert(0, str(Path(__file__).parent))
-from body_shapes import COMPLETIONS, NUMBER, Shape, all_shapes
-from live import start, until
+from body_shapes import COMPLETIONS, NUMBER, Json, Shape, all_shapes
+from command_line import Options
+from live import LOADING_S, command, running, until
 
 from specmesh.api.server import Api
 from specmesh.cli import main as specmesh
@@ -42,7 +45,7 @@ from specmesh.daemons import serve as daemons
 BEAT = 0.002  # seconds between two heartbeats
 LATE = struct.Struct("d")
 PATIENCE = 120.0
-SMALL = {"prompt": "Once upon a time", "max_tokens": 1}
+SMALL: Json = {"prompt": "Once upon a time", "max_tokens": 1}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -50,8 +53,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 def serve(record: Path, arguments: list[str]) -> None:
-    """Run `specmesh` with these arguments, and note in a file by how many seconds its event loop is
-    late at most."""
+    """Run `specmesh` with these arguments; keep the seconds by which its loop is late at most."""
     real = daemons.serving_api  # type: ignore[attr-defined]
     with record.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), LATE.size)
@@ -74,7 +76,7 @@ def serve(record: Path, arguments: list[str]) -> None:
 
 
 class Heartbeat:
-    """How late a daemon's loop was at most since the last look."""
+    """The longest that a daemon's loop was late since the last look."""
 
     def __init__(self, record: Path) -> None:
         record.write_bytes(bytes(LATE.size))
@@ -91,20 +93,38 @@ class Heartbeat:
 # --- its clients
 
 
-def raw_request(shape: Shape) -> bytes:
-    """Return a request's bytes, so that sending them costs this process nothing."""
-    head = f"POST {shape.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    if not shape.chunk:
-        return f"{head}Content-Length: {len(shape.body)}\r\n\r\n".encode() + shape.body
-    sent, step = [f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()], shape.chunk
-    for at in range(0, len(shape.body), step):
-        part = shape.body[at : at + step]
-        sent.append(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-    return b"".join((*sent, b"0\r\n\r\n"))
+def raw_request(path: str, body: bytes, chunk: int = 0) -> bytes:
+    """Return a request's bytes, so that sending them costs this process nothing.
+
+    chunk: bytes of each part of the body, 0 for a body in one.
+    """
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    if not chunk:
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    sent = f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
+    parts: list[bytes] = []
+    for at in range(0, len(body), chunk):
+        part = body[at : at + chunk]
+        parts.append(b"%x\r\n%b\r\n" % (len(part), part))
+    return sent + b"".join(parts) + b"0\r\n\r\n"
+
+
+def completion(body: Json) -> bytes:
+    """Return a completion's bytes."""
+    return raw_request(COMPLETIONS, json.dumps(body).encode())
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+OTHERS = {
+    "health": HEALTH,
+    "completion": completion(SMALL),
+    "schema": completion(SMALL | {"json_schema": SCHEMA}),
+}
+"""Requests of the other clients, by the names of their columns."""
 
 
 def exchange(path: Path, request: bytes) -> str:
-    """Send a request on a connection of its own; return its status, or how the connection ended."""
+    """Send a request on a connection of its own; return its status, or its error."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         connection.connect(os.fspath(path))
@@ -120,96 +140,96 @@ def exchange(path: Path, request: bytes) -> str:
 
 
 class Senders:
-    """Clients that send one request again and again until they are to stop."""
+    """Clients that send one request again and again in the block. None: they send nothing."""
 
-    def __init__(self, path: Path, shape: Shape, count: int) -> None:
-        self._path, self._request = path, raw_request(shape)
+    def __init__(self, path: Path, shape: Shape | None, count: int) -> None:
+        self.statuses = Counter[str]()
+        self.longest = 0.0
+        self._path = path
         self._numbers = itertools.count()
         self._over = threading.Event()
-        self.statuses, self.longest = Counter[str](), 0.0
-        self._threads = [threading.Thread(target=self._send) for _ in range(count)]
+        self._threads: list[threading.Thread] = []
+        if shape is not None:
+            self._request = raw_request(shape.path, shape.body, shape.chunk)
+            for _ in range(count):
+                self._threads.append(threading.Thread(target=self._send))
+
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        return self
 
     def _send(self) -> None:
         while not self._over.is_set():
-            begun, number = time.monotonic(), f"{next(self._numbers):08}"
+            number = f"{next(self._numbers):08}"
+            begun = time.monotonic()
             request = self._request.replace(NUMBER.encode(), number.encode())
             self.statuses[exchange(self._path, request)] += 1
             self.longest = max(self.longest, time.monotonic() - begun)
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop after the answers that are under way."""
         self._over.set()
         for thread in self._threads:
             thread.join()
 
 
-def timed(act: Callable[[], object]) -> float:
-    """Return how long something takes, in seconds."""
-    begun = time.monotonic()
-    act()
-    return time.monotonic() - begun
-
-
-def waits(path: Path, request: bytes, seconds: float) -> list[float]:
-    """Ask again and again for so long; return how long each answer took."""
-    end, found = time.monotonic() + seconds, list[float]()
+def waits(path: Path, seconds: float, request: bytes) -> list[float]:
+    """Ask again and again for so long; return the seconds until each answer."""
+    end = time.monotonic() + seconds
+    found: list[float] = []
     while time.monotonic() < end or not found:
-        found.append(timed(lambda: exchange(path, request)))
+        begun = time.monotonic()
+        exchange(path, request)
+        found.append(time.monotonic() - begun)
         time.sleep(0.01)
     return found
 
 
+def in_ms(seconds: float) -> float:
+    """Return milliseconds as they are printed."""
+    return round(seconds * 1e3, 1)
+
+
 def measure(
-    path: Path, beats: Heartbeat, shape: Shape | None, count: int, seconds: float
+    path: Path, beats: Heartbeat, shape: Shape | None, args: argparse.Namespace
 ) -> dict[str, object]:
     """Return one row."""
-    small = raw_request(Shape("", COMPLETIONS, json.dumps(SMALL).encode()))
-    guided = raw_request(
-        Shape("", COMPLETIONS, json.dumps(SMALL | {"json_schema": SCHEMA}).encode())
-    )
-    health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    asked = {"health": health, "completion": small, "schema": guided}
-    found = dict[str, list[float]]()
-
-    def ask(name: str) -> None:
-        found[name] = waits(path, asked[name], seconds)
-
-    threads = [threading.Thread(target=ask, args=(name,)) for name in asked]
+    ask = partial(waits, path, args.seconds)
     beats.take()
-    senders = Senders(path, shape, count) if shape is not None else None
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if senders is not None:
-        senders.end()
-    row: dict[str, object] = {"shape": shape.name if shape else "none"}
-    row["bytes"] = len(shape.body) if shape else 0
-    row["block"] = round(beats.take() * 1e3, 1)
-    for name, times in found.items():
-        row[name] = round(max(times) * 1e3, 1)
-        row[f"{name}_median"] = round(median(times) * 1e3, 1)
-    row["answer"] = round(senders.longest * 1e3, 1) if senders else 0.0
-    row["statuses"] = dict(senders.statuses) if senders else {}
+    with Senders(path, shape, args.clients) as senders, ThreadPoolExecutor() as pool:
+        found = list(pool.map(ask, OTHERS.values()))
+    row: dict[str, object] = {"shape": "none", "bytes": 0}
+    if shape is not None:
+        row = {"shape": shape.name, "bytes": len(shape.body)}
+    row["block"] = in_ms(beats.take())
+    for name, times in zip(OTHERS, found, strict=True):
+        row[name] = in_ms(max(times))
+        row[f"{name}_median"] = in_ms(median(times))
+    row["answer"] = in_ms(senders.longest)
+    row["statuses"] = dict(senders.statuses)
     return row
 
 
 @contextmanager
 def verifier(folder: Path, model: str, engine: str) -> Iterator[tuple[Path, Heartbeat]]:
-    """Run a verifier; yield its socket, and how late its loop is."""
-    path, record = folder / "v.sock", folder / "late"
+    """Run a verifier; yield its socket, and the heartbeat of its loop."""
+    path = folder / "v.sock"
+    record = folder / "late"
     beats = Heartbeat(record)
-    arguments = ["verifier", "--engine", engine, "--model", model, "--socket", str(path)]
-    arguments += ["--threads", "1", "--log-level", "error", "--bind", "tcp://127.0.0.1:7398"]
-    daemon = start([sys.executable, __file__, "--serve", str(record), *arguments])
-    try:
-        until(lambda: Client(path).get("/health")["status"] == "ok", 300.0)
+    options = command(
+        "verifier",
+        engine=engine,
+        model=model,
+        socket=path,
+        threads=1,
+        log_level="error",
+        bind="tcp://127.0.0.1:7398",
+    )
+    _, _, _, *arguments = options
+    with running([sys.executable, __file__, "--serve", str(record), *arguments]):
+        until(lambda: Client(path).get("/health")["status"] == "ok", LOADING_S)
         yield path, beats
-    finally:
-        daemon.terminate()
-        daemon.wait(30)
 
 
 def main() -> None:
@@ -217,24 +237,29 @@ def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve(Path(sys.argv[2]), sys.argv[3:])
         return
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="bundled")
-    parser.add_argument("--engine", default="llama")
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--only", default="", help="only shapes with this in their names")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--model", "bundled")
+    parser.option("--engine", "llama")
+    parser.option("--clients", 10)
+    parser.option("--seconds", 3.0)
+    parser.option("--only", "", "only shapes with this in their names")
+    parser.switch("--json")
     args = parser.parse_args()
-    rows = list[dict[str, object]]()
+    rows: list[dict[str, object]] = []
+    shapes: list[Shape | None] = [None]
+    for shape in all_shapes():
+        if args.only in shape.name:
+            shapes.append(shape)
     with (
         tempfile.TemporaryDirectory(prefix="specmesh-") as name,
         verifier(Path(name), args.model, args.engine) as (path, beats),
     ):
-        shapes = [None, *(one for one in all_shapes() if args.only in one.name)]
-        for shape in shapes:
-            rows.append(measure(path, beats, shape, args.clients, args.seconds))
+        for chosen in shapes:
+            row = measure(path, beats, chosen, args)
+            rows.append(row)
             if not args.json:
-                print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+                cells = [f"{name} {value}" for name, value in row.items()]
+                print("  ".join(cells), flush=True)
     if args.json:
         print(json.dumps(rows, indent=2))
 

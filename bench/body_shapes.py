@@ -160,18 +160,20 @@ def body_of(template: str, size: int) -> bytes:
 
 def shapes_of(templates: dict[str, str], path: str, size: int) -> list[Shape]:
     """Return the shapes of templates."""
-    return [Shape(name, path, body_of(text, size)) for name, text in templates.items()]
+    shapes: list[Shape] = []
+    for name, text in templates.items():
+        shapes.append(Shape(name, path, body_of(text, size)))
+    return shapes
 
 
 def completions(size: int = SIZE) -> list[Shape]:
     """Return shapes of a completion's body."""
-    prompts = '{"max_tokens":1,"prompt":[«"' + "word " * (size // 655) + '",»]}'
+    words = "word " * (size // 655)
+    prompts = '{"max_tokens":1,"prompt":[«"' + words + '",»]}'
     resumed = body_of(_RESUMED_WITH_GRAMMAR, min(size, _MOST_RESUMED))
-    return [
-        *shapes_of(_COMPLETIONS, COMPLETIONS, size),
-        Shape("128 prompts", COMPLETIONS, body_of(prompts, size)),
-        Shape("a resumed text with a grammar", COMPLETIONS, resumed),
-    ]
+    shapes = shapes_of(_COMPLETIONS | {"128 prompts": prompts}, COMPLETIONS, size)
+    shapes.append(Shape("a resumed text with a grammar", COMPLETIONS, resumed))
+    return shapes
 
 
 def chats(size: int = SIZE) -> list[Shape]:
@@ -187,9 +189,11 @@ def responses(size: int = SIZE) -> list[Shape]:
 def others(size: int = SIZE) -> list[Shape]:
     """Return shapes of other resources' bodies, and ways to send one."""
     short = _object(_ASKED)
+    by_byte = short[:-1] + b" " * (size // 10) + b"}"
+    in_parts = short[:-1] + b" " * (size - 99) + b"}"
     shapes = [
-        Shape("a body byte by byte", COMPLETIONS, short[:-1] + b" " * (size // 10) + b"}", 1),
-        Shape("a body in small parts", COMPLETIONS, short[:-1] + b" " * (size - 99) + b"}", 16),
+        Shape("a body byte by byte", COMPLETIONS, by_byte, 1),
+        Shape("a body in small parts", COMPLETIONS, in_parts, 16),
     ]
     for name, text in _OTHERS.items():
         shapes.append(Shape(name, name.split()[0], body_of(text, size)))
@@ -202,7 +206,9 @@ def _object(value: object) -> bytes:
 
 def shared() -> list[Shape]:
     """Return short bodies that ask for much of what all clients share."""
-    patterns = [{"type": "string", "pattern": f"^.*a{n}.{{0,{n}}}b.*$"} for n in range(20)]
+    patterns: list[Json] = []
+    for n in range(20):
+        patterns.append({"type": "string", "pattern": f"^.*a{n}.{{0,{n}}}b.*$"})
     schema = {"title": NUMBER, "allOf": patterns}
     bodies: dict[str, Json] = {
         "a slow schema": {"prompt": "x", "max_tokens": 1, "json_schema": schema},
@@ -211,7 +217,10 @@ def shared() -> list[Shape]:
         "128 long answers": {"prompt": ["x"] * 128, "max_tokens": 128},
         "a long answer": {"prompt": "x", "max_tokens": 512},
     }
-    return [Shape(name, COMPLETIONS, _object(body)) for name, body in bodies.items()]
+    shapes: list[Shape] = []
+    for name, body in bodies.items():
+        shapes.append(Shape(name, COMPLETIONS, _object(body)))
+    return shapes
 
 
 def all_shapes() -> list[Shape]:

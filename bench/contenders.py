@@ -6,16 +6,17 @@ the client to the arrival of the last. Prompt processing is left out, and so are
 figures.
 """
 
-import http.client
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from live import Cores, daemons, start, until
+from live import daemons, llama_server
 
 from specmesh.client import Client
 from specmesh.errors import DaemonUnreachable
@@ -54,20 +55,21 @@ class Place:
     cores: tuple[int, int]
 
 
-def timed(
-    events: Iterable[tuple[list[int], dict[str, Any]]],
-    counts: Callable[[dict[str, Any]], tuple[int, int]],
-) -> Run:
+Rest = dict[str, Any]
+Events = Iterator[tuple[list[int], Rest]]
+"""The ids and the rest of each event of a stream."""
+
+
+def timed(events: Events, counts: Callable[[Rest], tuple[int, int]]) -> Run:
     """Return a run from its stream.
 
-    events: ids and the rest of each event.
     counts: returns (drafted, accepted) for the rest of the last event.
     """
     ids: list[int] = []
     first = 0.0
     last = 0.0
     at_first = 0
-    rest: dict[str, Any] = {}
+    rest: Rest = {}
     for fresh, rest in events:  # noqa: B007 - the last one is read below
         if fresh:
             last = time.perf_counter()
@@ -91,25 +93,25 @@ def specmesh(place: Place) -> Iterator[dict[str, Contender]]:
     common = f"--threads 1 --ctx {CTX} --max-sessions 2 --gpu-layers 0 --model".split()
     verifier = [*common, place.target]
     drafter = [*common, place.drafter, "--engine", "llama"]
-    cores: tuple[Cores, Cores] = ({place.cores[0]}, {place.cores[1]})
-    with daemons(place.folder, verifier, drafter, cores) as client:
+    first, second = place.cores
+    with daemons(place.folder, verifier, drafter, ({first}, {second})) as client:
 
         def contender(draft_n: int | str) -> Contender:
-            return lambda prompt, tokens: timed(
-                _specmesh_events(client, prompt, tokens, draft_n), _specmesh_counts
-            )
+            def run(prompt: list[int], tokens: int) -> Run:
+                events = _specmesh_events(client, prompt, tokens, draft_n)
+                return timed(events, _specmesh_counts)
+
+            return run
 
         yield {"specmesh alone": contender(0), "specmesh auto": contender("auto")}
 
 
-def _specmesh_counts(rest: dict[str, Any]) -> tuple[int, int]:
+def _specmesh_counts(rest: Rest) -> tuple[int, int]:
     report = rest["report"]
     return int(report["drafted"]), int(report["accepted"])
 
 
-def _specmesh_events(
-    client: Client, prompt: list[int], tokens: int, draft_n: int | str
-) -> Iterator[tuple[list[int], dict[str, Any]]]:
+def _specmesh_events(client: Client, prompt: list[int], tokens: int, draft_n: int | str) -> Events:
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}
     for chunk in client.complete(body):
         ours: Any = chunk["specmesh"]
@@ -139,11 +141,15 @@ def llama_servers(
     place: Place, program: Path, settings: list[int | str | None]
 ) -> Iterator[dict[str, Contender]]:
     """Run one llama-server per setting, all at once. Idle ones share the mapped weights."""
+    contenders: dict[str, Contender] = {}
     with ExitStack() as stack:
-        ports = {_named(setting): PORT + index for index, setting in enumerate(settings)}
-        for setting in settings:
-            stack.enter_context(_llama_server(place, program, setting, ports[_named(setting)]))
-        yield {name: _server_contender(port) for name, port in ports.items()}
+        for port, setting in enumerate(settings, PORT):
+            words = [str(program), *server_options(place, setting), "--port", str(port)]
+            log = place.folder / f"llama-server-{port}.log"
+            healthy = partial(_healthy, port)
+            stack.enter_context(llama_server(words, set(place.cores), log, healthy))
+            contenders[_named(setting)] = _server_contender(port)
+        yield contenders
 
 
 def _named(setting: int | str | None) -> str:
@@ -154,65 +160,41 @@ def _named(setting: int | str | None) -> str:
     return f"llama-server n={setting}"
 
 
-@contextmanager
-def _llama_server(
-    place: Place, program: Path, setting: int | str | None, port: int
-) -> Iterator[None]:
-    command = [str(program), *server_options(place, setting), "--port", str(port)]
-    log = place.folder / f"llama-server-{port}.log"
-    process = start(command, set(place.cores), log)
-    try:
-        until(lambda: _healthy(port) or process.poll() is not None, 300.0)
-        if process.poll() is not None:
-            raise SystemExit(f"llama-server ended:\n{log.read_text(errors='replace')[-2000:]}")
-        yield
-    finally:
-        process.terminate()
-        process.wait(15)
-
-
 def _healthy(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    with closing(HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
+            return False
 
 
 def _server_contender(port: int) -> Contender:
     return lambda prompt, tokens: timed(_server_events(port, prompt, tokens), _server_counts)
 
 
-def _server_counts(rest: dict[str, Any]) -> tuple[int, int]:
+def _server_counts(rest: Rest) -> tuple[int, int]:
     timings = rest["timings"]
     return int(timings.get("draft_n", 0)), int(timings.get("draft_n_accepted", 0))
 
 
-def _server_events(
-    port: int, prompt: list[int], tokens: int
-) -> Iterator[tuple[list[int], dict[str, Any]]]:
+def _server_events(port: int, prompt: list[int], tokens: int) -> Events:
     body = {
         "prompt": prompt,
         "n_predict": tokens,
         "temperature": 0,
         "stream": True,
         "return_tokens": True,
+        "cache_prompt": False,
     }
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    try:
-        text = json.dumps(body | {"cache_prompt": False})
-        connection.request("POST", "/completion", text, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    with closing(HTTPConnection("127.0.0.1", port)) as connection:
+        connection.request("POST", "/completion", json.dumps(body), headers)
         response = connection.getresponse()
         if response.status != 200:
-            raise DaemonUnreachable(
-                f"llama-server answers {response.status}: {response.read()[:200]!r}"
-            )
+            answer = response.read()[:200]
+            raise DaemonUnreachable(f"llama-server answers {response.status}: {answer!r}")
         for line in response:
             if line.startswith(b"data: {"):
                 event = json.loads(line[6:])
                 yield event.get("tokens", []), event
-    finally:
-        connection.close()

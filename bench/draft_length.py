@@ -1,4 +1,4 @@
-"""How near `auto` comes to the best draft length, in virtual time; exact but for luck.
+"""Compare `auto` with the best draft length in virtual time; exact but for luck.
 
     python bench/draft_length.py [--tokens N] [--seeds N] [--only NAME] [--against FILE] [--json]
 
@@ -9,14 +9,16 @@
 The burden of a case is how much longer a step takes while its drafter drafts on the same machine.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
+
+from command_line import Options
 
 from specmesh.bench.steps import costs_of
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
@@ -46,11 +48,19 @@ def linear(first: float, each: float) -> dict[int, float]:
     return {1: first, 32: first + 31 * each}
 
 
+def cliffs() -> dict[int, float]:
+    """Return the milliseconds of Q8_0's rows on a CPU."""
+    steps: dict[int, float] = {}
+    for rows, cost in enumerate(Q8_0, 1):
+        steps[rows] = 30.0 * cost
+    return steps
+
+
 STEPS = {
     "7B-like": linear(34.2, 1.0),
     "70B-like": linear(52, 1.6),
     "fast": linear(6.9, 0.15),
-    "cliffs": {rows: 30.0 * cost for rows, cost in enumerate(Q8_0, 1)},
+    "cliffs": cliffs(),
     "H100 8B": H100_8B,
     "H100 70B": H100_70B,
 }
@@ -67,8 +77,8 @@ class Case:
 
     name: str
     draft: float
-    alphas: tuple[float, ...]
-    round_trip: float
+    alphas: tuple[float, ...] = (0.75,)
+    round_trip: float = 0.3
     period: int = 100
     users: int = 1
     burden: float = 0.0
@@ -106,51 +116,42 @@ class Found:
         return f"{self.case:<58}{rates}{self.auto / self.ideal:7.3f}{self.auto / self.alone:7.3f}"
 
 
-def like_7b(round_trip: float, *alphas: float, users: int = 1, burden: float = 0.0) -> Case:
-    """Return a target of 7B parameters with a drafter of 5.2 ms."""
-    return Case(
-        name="7B-like",
-        draft=5.2,
-        alphas=alphas,
-        round_trip=round_trip,
-        users=users,
-        burden=burden,
-    )
-
-
-def fast(round_trip: float, alpha: float, users: int = 1) -> Case:
-    """Return a fast target with a drafter that is hardly faster."""
-    return Case(name="fast", draft=5.2, alphas=(alpha,), round_trip=round_trip, users=users)
+like_7b = partial(Case, name="7B-like", draft=5.2)
+like_70b = partial(Case, name="70B-like", draft=3.3)
+fast = partial(Case, name="fast", draft=5.2)
+"""Targets with their drafters. The last one's drafter is hardly faster than the target."""
 
 
 def cases() -> Iterator[Case]:
     """Yield all cases."""
     for round_trip in (0.3, 5, 20, 80):
         for alpha in (0.5, 0.75, 0.9):
-            yield like_7b(round_trip, alpha)
-            yield Case(name="70B-like", draft=3.3, alphas=(alpha,), round_trip=round_trip)
+            yield like_7b(alphas=(alpha,), round_trip=round_trip)
+            yield like_70b(alphas=(alpha,), round_trip=round_trip)
         for alpha in (0.5, 0.75, 0.85, 0.95):
-            yield fast(round_trip, alpha)
-        yield like_7b(round_trip, 0.9, 0.2)
+            yield fast(alphas=(alpha,), round_trip=round_trip)
+        yield like_7b(alphas=(0.9, 0.2), round_trip=round_trip)
     for alpha in (0.75, 0.9):
-        yield Case(name="cliffs", draft=10, alphas=(alpha,), round_trip=0.3)
-    drafts = (1.5, 2.5, 5.0)
-    for name, alpha, draft, round_trip in product(
-        ("H100 8B", "H100 70B"), (0.65, 0.85), drafts, (0.3, 5)
-    ):
-        yield Case(name=name, draft=draft, alphas=(alpha,), round_trip=round_trip)
+        yield Case(name="cliffs", draft=10, alphas=(alpha,))
+    for name, alpha in product(("H100 8B", "H100 70B"), (0.65, 0.85)):
+        for draft, round_trip in product((1.5, 2.5, 5.0), (0.3, 5)):
+            yield Case(name=name, draft=draft, alphas=(alpha,), round_trip=round_trip)
     for users in (2, 4, 16):
-        yield like_7b(0.3, 0.75, users=users)
-        yield fast(0.3, 0.75, users=users)
+        yield like_7b(users=users)
+        yield fast(users=users)
     for burden in (10.0, 100.0):
-        yield like_7b(0.3, 0.75, burden=burden)
-    yield Case(name="fast", draft=1.0, alphas=(0.75,), round_trip=0.3, burden=20.0)
-    yield like_7b(0.3, 0.75, users=4, burden=100.0)
+        yield like_7b(burden=burden)
+    yield fast(draft=1.0, burden=20.0)
+    yield like_7b(users=4, burden=100.0)
+
+
+PolicyAt = Callable[[int], Policy]
+"""Returns the policy at a position of a text."""
 
 
 def run(case: Case, tokens: int, seeds: int) -> Found:
     """Return the mean of so many texts, all drafted with the same luck."""
-    costs = costs_of({"0": {str(rows): ms for rows, ms in STEPS[case.name].items()}})
+    costs = costs_of({0: STEPS[case.name]})
     site = Deployment(
         costs=costs,
         draft=case.draft / 1e3,
@@ -158,34 +159,42 @@ def run(case: Case, tokens: int, seeds: int) -> Found:
         known=calibrated(costs),
         burden=case.burden / 1e3,
     )
-    policies = {alpha: best(case, costs, alpha) for alpha in case.alphas}
+    policies: dict[float, Policy] = {}
+    for alpha in case.alphas:
+        policies[alpha] = best(case, costs, alpha)
 
-    def rate(draft_n: int | None, policy: Callable[[int], Policy] | None = None) -> float:
-        return fmean(one_rate(seed, draft_n, policy) for seed in range(seeds))
+    def informed(position: int) -> Policy:
+        return policies[case.alpha(position)]
 
-    def one_rate(seed: int, draft_n: int | None, policy: Callable[[int], Policy] | None) -> float:
-        chance = Random(seed)
+    def rate(draft_n: int | None, policy: PolicyAt | None = None) -> float:
         texts = Workload(1, tokens // case.users, draft_n)
-        # By position, so that all ways to draft have the same luck.
-        luck = [chance.random() for _ in range(tokens + 99)]
+        rates: list[float] = []
+        for seed in range(seeds):
+            right = partial(is_right, case, luck[seed])
+            simulation = Simulation(site, texts, case.users, right, policy)
+            rates.append(simulation.run().total)
+        return fmean(rates)
 
-        def right(position: int) -> bool:
-            return luck[position] < case.alpha(position)
-
-        return Simulation(site, texts, case.users, right, policy).run().total
-
+    # By position, so that all ways to draft have the same luck.
+    luck = [chances(seed, tokens + 99) for seed in range(seeds)]
     alone = rate(0)
     auto = rate(None)
     ideal = auto
     if case.users == 1 and not case.burden:
-        ideal = rate(None, lambda position: policies[case.alpha(position)])
-    return Found(
-        case=str(case),
-        alone=alone,
-        auto=auto,
-        ideal=max(ideal, alone),
-        promise=fmean(policy.rate for policy in policies.values()),
-    )
+        ideal = rate(None, informed)
+    promise = fmean(policy.rate for policy in policies.values())
+    return Found(case=str(case), alone=alone, auto=auto, ideal=max(ideal, alone), promise=promise)
+
+
+def chances(seed: int, count: int) -> list[float]:
+    """Return so many random numbers below 1."""
+    random = Random(seed)
+    return [random.random() for _ in range(count)]
+
+
+def is_right(case: Case, luck: list[float], position: int) -> bool:
+    """Return True if the draft for a position is right."""
+    return luck[position] < case.alpha(position)
 
 
 def calibrated(costs: StepCosts) -> StepCosts:
@@ -198,29 +207,29 @@ def calibrated(costs: StepCosts) -> StepCosts:
 
 
 def best(case: Case, costs: StepCosts, alpha: float) -> Policy:
-    """Return the policy of somebody who knows all estimates."""
-    steps = tuple(costs.seconds(rows) for rows in range(1, ROWS + 1))
-    return solve(
-        PolicyInputs(
-            steps=steps,
-            rates=(alpha,) * ROWS,
-            interval=case.draft / 1e3,
-            restart=(case.round_trip + 1.5 * case.draft) / 1e3,
-            alone=steps[0],
-        )
+    """Return the policy of a verifier that knows all estimates."""
+    steps = tuple(map(costs.seconds, range(1, ROWS + 1)))
+    restart = case.round_trip + 1.5 * case.draft
+    inputs = PolicyInputs(
+        steps=steps,
+        rates=(alpha,) * ROWS,
+        interval=case.draft / 1e3,
+        restart=restart / 1e3,
+        alone=steps[0],
     )
+    return solve(inputs)
 
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=1200)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose names hold this")
+    parser = Options(__doc__)
+    parser.option("--tokens", 1200)
+    parser.option("--seeds", 3)
+    parser.option("--only", "", "cases whose names hold this")
     parser.add_argument(
         "--against", type=Path, help="what --json printed before: print auto over that"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
     before: dict[str, float] = {}
     if args.against:
@@ -235,11 +244,12 @@ def main() -> None:
         row = run(case, args.tokens, args.seeds)
         rows.append(row)
         if not args.json:
-            old = before.get(row.case)
-            ratio = f"{row.auto / old:7.3f}" if old else ""
-            print(row.line() + ratio, flush=True)
+            line = row.line()
+            if row.case in before:
+                line += f"{row.auto / before[row.case]:7.3f}"
+            print(line, flush=True)
     if args.json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print(json.dumps(list(map(asdict, rows)), indent=1))
 
 
 if __name__ == "__main__":

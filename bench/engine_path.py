@@ -10,20 +10,21 @@ and llama_synchronize, which waits for a GPU, and without `choose`: a greedy arg
 and finish of a core. With --busy another thread computes in Python all the while.
 """
 
-import argparse
 import logging
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import llama_cpp as lib
 import numpy as np
 import structlog
+from command_line import Options
 
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length.step_costs import StepCosts
@@ -108,16 +109,18 @@ class Bare:
 
 
 def engine_turn(engine: LlamaVerifier, sequences: int, rows: int) -> Turn:
-    """Steps of our engine, cut as a session would."""
-    held, sampler = 0, Sampler(SamplingParams())
+    """Return steps of our engine, cut as a session would."""
+    held = 0
+    sampler = Sampler(SamplingParams())
+    ids = tuple(range(40, 40 + rows))
 
     def turn() -> float:
         nonlocal held
         if rows > 1 or held == 0:
             for seq in range(sequences):
                 engine.carry_out(KVCut(seq, held))
-        ids = tuple(range(40, 40 + rows))
-        found = engine.decode([Span(seq, held, ids, logits=True) for seq in range(sequences)])
+        spans = [Span(seq, held, ids, logits=True) for seq in range(sequences)]
+        found = engine.decode(spans)
         decoded = now()
         for block in found:
             assert block is not None
@@ -129,12 +132,11 @@ def engine_turn(engine: LlamaVerifier, sequences: int, rows: int) -> Turn:
 
 
 def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
-    """Sessions that nobody drafts for."""
+    """Return steps of sessions without drafters."""
     for seq in range(N_SEQ):
         engine.carry_out(KVCut(seq, 0))
-    limits = TargetLimits(
-        N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces
-    )
+    vocabulary = engine.vocabulary
+    limits = TargetLimits(N_CTX, len(vocabulary), frozenset(), pieces=vocabulary.pieces)
     target = Target(
         limits=limits,
         costs=StepCosts(),
@@ -165,8 +167,9 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
 
 
 def drafter_turn(engine: LlamaDrafter) -> Turn:
-    """DraftedRows, one after the other."""
-    held, sampler = 0, Sampler(SamplingParams())
+    """Return drafts, one after the other."""
+    held = 0
+    sampler = Sampler(SamplingParams())
 
     def turn() -> float:
         nonlocal held
@@ -181,7 +184,7 @@ def drafter_turn(engine: LlamaDrafter) -> Turn:
 
 @contextmanager
 def busy_thread() -> Iterator[None]:
-    """Another thread that computes in Python."""
+    """Run another thread that computes in Python."""
     stopping = False
 
     def work() -> None:
@@ -197,86 +200,98 @@ def busy_thread() -> Iterator[None]:
         thread.join()
 
 
-def measured(turns: dict[str, Turn], rounds: int) -> dict[str, list[tuple[float, float, float]]]:
-    """Seconds of each turn, of them in llama_decode, and choosing."""
-    global inside
-    taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in turns}
+Taken = dict[str, list[tuple[float, float, float]]]
+"""Seconds of each turn, by its name: all of them, those in llama_decode, those of choosing."""
+
+
+def measured(turns: dict[str, Turn], rounds: int) -> Taken:
+    """Return the seconds of so many rounds."""
+    taken: Taken = defaultdict(list)
     for _ in range(rounds):
         for name, turn in turns.items():
             if isinstance(turn, Bare):
                 turn.prepare()
-            inside, started = 0.0, now()
-            chosen = turn()
-            taken[name].append((now() - started, inside, chosen))
+            before = inside
+            started = now()
+            choosing = turn()
+            whole = now() - started
+            taken[name].append((whole, inside - before, choosing))
     return taken
 
 
-def report(shape: str, taken: dict[str, list[tuple[float, float, float]]]) -> None:
-    """Median and 90th percentile in milliseconds."""
+def report(shape: str, taken: Taken) -> None:
+    """Print medians and 90th percentiles in milliseconds."""
     for name, seconds in taken.items():
         whole, decoding, choosing = (np.array(seconds) * 1e3).T
-        columns = {
-            "llama_decode": decoding,
-            "around": whole - decoding - choosing,
-            "choose": choosing,
-        }
-        told = (
-            f"{key} {np.median(ms):7.3f} p90 {np.percentile(ms, 90):7.3f}"
-            for key, ms in columns.items()
-        )
-        print(f"{shape:<12} {name:<7}", "  ".join(told))
+        around = whole - decoding - choosing
+        columns = {"llama_decode": decoding, "around": around, "choose": choosing}
+        cells: list[str] = []
+        for column, ms in columns.items():
+            median, p90 = np.percentile(ms, [50, 90])
+            cells.append(f"{column} {median:7.3f} p90 {p90:7.3f}")
+        print(f"{shape:<12} {name:<7}", "  ".join(cells))
 
 
-def main() -> None:
-    """Measure each shape and print it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--rounds", type=int, default=1500)
-    parser.add_argument("--gpu-layers", type=int, default=0)
-    parser.add_argument("--busy", action="store_true")
-    parser.add_argument(
-        "--switch", type=float, default=2e-4, help="sys.setswitchinterval, in seconds"
-    )
-    args = parser.parse_args()
-    sys.setswitchinterval(args.switch)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.model or write(
-            Path(folder) / "wide.gguf", TinyModel(n_vocab=N_VOCAB, layers=1, width=16, n_ctx=N_CTX)
-        )
+class Bench:
+    """The engines and the model of all shapes."""
+
+    def __init__(self, path: Path, gpu_layers: int) -> None:
         settings = ModelSettings(
             engine="llama",
             model=str(path),
             ctx=N_CTX,
             max_sessions=N_SEQ,
             threads=1,
-            gpu_layers=args.gpu_layers,
+            gpu_layers=gpu_layers,
         )
-        for name in ("llama_decode", "llama_synchronize"):
-            setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
-        engine = LlamaVerifier(settings)
-        second = LlamaVerifier(settings)
-        drafter = LlamaDrafter(settings)
+        self._engine = LlamaVerifier(settings)
+        self._second = LlamaVerifier(settings)
+        self._drafter = LlamaDrafter(settings)
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = args.gpu_layers
-        model = lib.llama_model_load_from_file(bytes(path), params)
+        params.n_gpu_layers = gpu_layers
+        self._model = lib.llama_model_load_from_file(bytes(path), params)
+
+    def turns(self, sequences: int, rows: int) -> dict[str, Turn]:
+        """Return the turns of a shape."""
+        turns: dict[str, Turn] = {}
+        turns["bare"] = Bare(self._model, sequences, rows)
+        turns["engine"] = engine_turn(self._engine, sequences, rows)
+        if rows == 1:
+            turns["core"] = core_turn(self._second, sequences)
+        if sequences == rows == 1:
+            turns["guess"] = drafter_turn(self._drafter)
+        return turns
+
+
+def model_at(chosen: str, folder: Path) -> Path:
+    """Return the path of the chosen model; without one, of a wide one that is written."""
+    if chosen:
+        return Path(chosen)
+    model = TinyModel(n_vocab=N_VOCAB, layers=1, width=16, n_ctx=N_CTX)
+    return write(folder / "wide.gguf", model)
+
+
+def main() -> None:
+    """Measure each shape and print it."""
+    parser = Options(__doc__)
+    parser.option("--model", "")
+    parser.option("--rounds", 1500)
+    parser.option("--gpu-layers", 0)
+    parser.switch("--busy")
+    parser.option("--switch", 2e-4, "sys.setswitchinterval, in seconds")
+    args = parser.parse_args()
+    sys.setswitchinterval(args.switch)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    for name in ("llama_decode", "llama_synchronize"):
+        setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(model_at(args.model, Path(folder)), args.gpu_layers)
         for shape, (sequences, rows) in SHAPES.items():
-            turns: dict[str, Turn] = {
-                "bare": Bare(model, sequences, rows),
-                "engine": engine_turn(engine, sequences, rows),
-            }
-            if rows == 1:
-                turns["core"] = core_turn(second, sequences)
-            if sequences == rows == 1:
-                turns["guess"] = drafter_turn(drafter)
+            turns = bench.turns(sequences, rows)
             measured(turns, 20)
-            if args.busy:
-                with busy_thread():
-                    report(shape, measured(turns, args.rounds))
-            else:
-                report(shape, measured(turns, args.rounds))
+            with busy_thread() if args.busy else nullcontext():
+                taken = measured(turns, args.rounds)
+            report(shape, taken)
 
 
 if __name__ == "__main__":

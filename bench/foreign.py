@@ -11,7 +11,8 @@ WORKING = (0, 1, 2, 5, 6)
 
 def _busy() -> float:
     """Return the seconds that all cores have worked since the start of the machine."""
-    total = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    first, *_ = Path("/proc/stat").read_text().splitlines()
+    _, *total = first.split()
     ticks = sum(int(total[column]) for column in WORKING)
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""The gate's constants: `SpeculationGate` in virtual time, beside itself with other constants.
+"""Measure the gate's constants: `SpeculationGate` in virtual time, with these and with others.
 
     python bench/gate.py [--set NAME=VALUE,...] [--steps N] [--json]
 
@@ -13,8 +13,12 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import nlargest
+from itertools import product
 from statistics import fmean, geometric_mean
 from typing import Any
+
+from command_line import Options
 
 from specmesh.core.draft_length import gate as constants
 from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
@@ -44,19 +48,17 @@ class Case:
 def cases() -> Iterator[Case]:
     """Yield all cases."""
     for sessions in (1, 4, 16):
-        estimates = (1.0, 0.7) if sessions == 1 else (0.0,)
+        estimates = [0.0]
+        if sessions == 1:
+            estimates = [1.0, 0.7]
         for tokens in TOKENS:
-            lengths = (100,) if tokens[0] == tokens[1] else (100, 500, 2500)
-            for length in lengths:
-                for cost in (1.3, 1.9):
-                    for estimate in estimates:
-                        yield Case(
-                            sessions=sessions,
-                            tokens=tokens,
-                            length=length,
-                            cost=cost,
-                            estimate=estimate,
-                        )
+            lengths = [100]
+            if tokens[0] != tokens[1]:
+                lengths += [500, 2500]
+            for length, cost, estimate in product(lengths, (1.3, 1.9), estimates):
+                yield Case(
+                    sessions=sessions, tokens=tokens, length=length, cost=cost, estimate=estimate
+                )
 
 
 def speed(case: Case, steps: int, seed: int) -> float:
@@ -73,7 +75,9 @@ def speed(case: Case, steps: int, seed: int) -> float:
             kind = 1 - kind
             left = luck.expovariate(1 / case.length)
         chance = (case.tokens[kind] - 1) / 4
-        accepted = sum(luck.random() < chance for _ in range(4 * case.sessions))
+        accepted = 0
+        for _ in range(4 * case.sessions):
+            accepted += int(luck.random() < chance)
         factor = luck.choice(NOISE)
         if luck.random() < 0.001:
             factor = 20.0
@@ -83,16 +87,15 @@ def speed(case: Case, steps: int, seed: int) -> float:
         if drafting:
             tokens += accepted
             seconds *= case.cost
-        gate.stepped(
-            StepOutcome(
-                sessions=case.sessions,
-                tokens=tokens,
-                seconds=seconds,
-                drafting=drafting,
-                has_drafts=drafting,
-                rate_alone=case.estimate,
-            )
+        outcome = StepOutcome(
+            sessions=case.sessions,
+            tokens=tokens,
+            seconds=seconds,
+            drafting=drafting,
+            has_drafts=drafting,
+            rate_alone=case.estimate,
         )
+        gate.stepped(outcome)
         now += seconds
         total += tokens
     return total / now / case.sessions
@@ -108,28 +111,31 @@ def measure(steps: int) -> dict[Case, float]:
 
 def summary(speeds: dict[Case, float]) -> dict[str, float]:
     """Return the mean and the worst of all cases."""
-    return {
-        "mean": round(geometric_mean(speeds.values()), 4),
-        "worst": round(min(speeds.values()), 4),
-    }
+    mean = geometric_mean(speeds.values())
+    worst = min(speeds.values())
+    return {"mean": round(mean, 4), "worst": round(worst, 4)}
 
 
 def differing(before: dict[Case, float], after: dict[Case, float]) -> dict[str, list[float]]:
     """Return the speeds of the cases that differ most."""
-    most = sorted(before, key=lambda case: -abs(after[case] / before[case] - 1))
-    return {
-        str(case): [round(before[case], 3), round(after[case], 3)] for case in most[:MOST_SHOWN]
-    }
+
+    def difference(case: Case) -> float:
+        return abs(after[case] / before[case] - 1)
+
+    found: dict[str, list[float]] = {}
+    for case in nlargest(MOST_SHOWN, before, difference):
+        found[str(case)] = [round(before[case], 3), round(after[case], 3)]
+    return found
 
 
 def main() -> None:
     """Measure with the gate's constants, and with others if these are named."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--set", type=_constants, default={}, help="constants of specmesh/core/draft_length/gate.py"
     )
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--json", action="store_true")
+    parser.option("--steps", 4000)
+    parser.switch("--json")
     args = parser.parse_args()
     before = measure(args.steps)
     result: dict[str, Any] = {"as it is": summary(before)}

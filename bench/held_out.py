@@ -1,10 +1,5 @@
-"""Print prompts on which the bundled pair was not trained: pieces of the standard library.
+"""Prompts on which the bundled pair was not trained: pieces of the standard library."""
 
-python bench/held_out.py [N] > prompts.jsonl
-"""
-
-import argparse
-import json
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +28,3 @@ def prompts(count: int) -> Iterator[str]:
         at = (index // len(texts) * 1777 + 900) % max(len(text) - 400, 1)
         start = text.find("\n", at) + 1
         yield text[start : start + 300]
-
-
-def main() -> None:
-    """Print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("count", metavar="N", type=int, nargs="?", default=100)
-    for piece in prompts(parser.parse_args().count):
-        print(json.dumps({"prompt": piece}))
-
-
-if __name__ == "__main__":
-    main()

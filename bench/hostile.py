@@ -11,51 +11,46 @@ one takes none of it. With --keys the wire is encrypted, and who was cut off sta
 """
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from operator import truediv
 from pathlib import Path
 from statistics import median
 
 import zmq
+from command_line import Options
+from live import ADDRESS, command, is_drafted, running, until
 
+from specmesh.bench.texts import generate
 from specmesh.client import Client
-from specmesh.core.fields import number_at, object_at
+from specmesh.core.fields import Json, number_at, object_at
 from specmesh.daemons.link.dealer import Route
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live import ADDRESS, start, until
-
 HELLO = m.Hello(
-    drafter="hostile",
-    engine="none",
-    model="none",
-    vocab_fingerprint="",
-    n_vocab=0,
-    n_ctx=8192,
+    drafter="hostile", engine="none", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=8192
 )
 IDS = tuple(range(65, 97))
+OPTIONS: Json = {"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0}
+LONG_DRAFT = m.Draft(0, 40, 0, IDS)
+SHORT_DRAFT = m.Draft(0, 40, 0, IDS[:8])
+UNKNOWN_IDS = m.Open(ref=1, prompt="", options=OPTIONS, ids=[2**31] * 1000)
 FLOODS: dict[str, list[m.Message]] = {
-    "drafts": [m.Draft(0, 40, 0, IDS), m.Draft(0, 40, 0, IDS[:8])],
+    "drafts": [LONG_DRAFT, SHORT_DRAFT],
     "nacks": [m.Nack(0, 0, 0)],
     "hellos": [HELLO, m.Bye()],
     "vocab": [m.Vocab(0)],
-    "opens": [
-        m.Open(
-            ref=1,
-            prompt="",
-            options={"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0},
-            ids=[2**31] * 1000,
-        )
-    ],
+    "opens": [UNKNOWN_IDS],
 }
 """Frames that are sent as fast as the connection takes them; a session's number is filled in.
 
@@ -65,9 +60,9 @@ The request of OPEN cannot be served: a served client is no flood.
 WITHIN = {"drafts": 990, "nacks": 99}
 """Frames per second of a peer that is never cut off."""
 
-Table = dict[str, dict[str, object]]
+KINDS = ("wrong", *FLOODS, "junk", "drafts within limits", "nacks within limits")
 
-KINDS = ("wrong", *FLOODS, "junk", *(f"{name} within limits" for name in WITHIN))
+Table = dict[str, dict[str, object]]
 
 
 def peer(kind: str, keys: KeyFolder | None) -> None:
@@ -75,205 +70,203 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
     os.nice(19)
     dealer = Route(zmq.Context(), ADDRESS, keys=keys).open()
     name, within, _ = kind.partition(" within")
-    session, interval = 0, 1 / WITHIN[name] if within else 0.0
-    frames = itertools.cycle(
-        [b"junk"] if name == "junk" else [encode(message) for message in FLOODS[name]]
-    )
+    frames = [b"junk"]
+    if name in FLOODS:
+        frames = list(map(encode, FLOODS[name]))
+    interval = 0.0
+    if within:
+        interval = 1 / WITHIN[name]
+    session = 0
     dealer.poll(10_000, zmq.POLLOUT)
     dealer.send(encode(HELLO))
     due = time.monotonic()
-    while True:
+    for frame in itertools.cycle(frames):
         if dealer.poll(0):
             message = decode(dealer.recv())
             if isinstance(message, m.Opened):
                 session = message.session
-            answer: m.Message | None = (
-                m.Pong(message.number) if isinstance(message, m.Ping) else None
-            )
-            answer = HELLO if isinstance(message, m.Error) and message.code == "hello" else answer
-            if answer is not None:
-                with contextlib.suppress(zmq.Again):
-                    dealer.send(encode(answer), zmq.NOBLOCK)
-        frame = next(frames)
-        if frame[:1] == b"S" and frame[3] < 16:
-            frame = frame[:4] + session.to_bytes(4, "little") + frame[8:]
-        if time.monotonic() < due:
-            time.sleep(max(due - time.monotonic(), 0.0))
+            reply(dealer, message)
+        wait = due - time.monotonic()
+        if wait > 0:
+            time.sleep(wait)
         due = max(due + interval, time.monotonic() - 0.1)
-        with contextlib.suppress(zmq.Again):
-            dealer.send(frame, zmq.NOBLOCK)
+        with suppress(zmq.Again):
+            dealer.send(of_session(frame, session), zmq.NOBLOCK)
+
+
+def reply(dealer: zmq.Socket[bytes], message: m.Message) -> None:
+    """Answer a message without which the verifier would end the connection."""
+    answer: m.Message
+    match message:
+        case m.Ping(number):
+            answer = m.Pong(number)
+        case m.Error(code="hello"):
+            answer = HELLO
+        case _:
+            return
+    with suppress(zmq.Again):
+        dealer.send(encode(answer), zmq.NOBLOCK)
+
+
+def of_session(frame: bytes, session: int) -> bytes:
+    """Return a frame with the number of a session, if it is of a type that has one."""
+    if frame[:1] == b"S" and frame[3] < 16:
+        return frame[:4] + session.to_bytes(4, "little") + frame[8:]
+    return frame
 
 
 def speed(client: Client, tokens: int) -> float:
-    """Tokens per second of one text."""
-    for chunk in client.complete(
-        {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
-    ):
-        told = chunk["specmesh"]
-        if isinstance(told, dict) and "report" in told:
-            return float(told["report"]["tokens_per_second"])
-    raise SystemExit("the verifier did not report")
+    """Return the tokens per second of one text."""
+    body: Json = {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
+    text = generate(client, body)
+    return number_at(text.report, "tokens_per_second")
 
 
-@contextlib.contextmanager
+@contextmanager
 def beside(
-    kind: str | None, client: Client, folder: Path, keys: "Iterator[list[str]]"
+    kind: str | None, client: Client, folder: Path, keys: Iterator[list[str]]
 ) -> Iterator[None]:
-    """While such a peer is there, with a key of its own if any."""
+    """Run a peer of this kind, with a key of its own if any; None: no peer."""
     if kind is None:
         yield
         return
-    own = next(keys)
-    before = number_at(client.get("/stats"), "wire.frames_received")
-    run = [
-        sys.executable,
-        "-m",
-        "specmesh",
-        "drafter",
-        "--engine",
-        "sim",
-        "--model",
-        "alpha=0,draft_ms=1",
-    ]
-    wrong = [
-        *run,
-        "--connect",
-        ADDRESS,
-        "--socket",
-        str(folder / "d.sock"),
-        "--log-level",
-        "error",
-        *own,
-    ]
-    process = start(wrong if kind == "wrong" else [sys.executable, __file__, "--peer", kind, *own])
-    try:
-        until(lambda: number_at(client.get("/stats"), "wire.frames_received") > before)
+    words = [sys.executable, __file__, "--peer", kind]
+    if kind == "wrong":
+        words = command(
+            "drafter",
+            engine="sim",
+            model="alpha=0,draft_ms=1",
+            connect=ADDRESS,
+            socket=folder / "d.sock",
+            log_level="error",
+        )
+    before = _received(client)
+    with running([*words, *next(keys)]):
+        until(lambda: _received(client) > before)
         yield
-    finally:
-        process.terminate()
-        process.wait()
-        until(lambda: not client.get("/stats")["peers"])
+    until(lambda: not is_drafted(client))
 
 
-def busy(process: int) -> float:
-    """Processor seconds that a process has used."""
+def _received(client: Client) -> float:
+    return number_at(client.get("/stats"), "wire.frames_received")
+
+
+def _rejected(client: Client) -> int:
+    rejected = object_at(client.get("/stats"), "wire.rejected")
+    total = 0.0
+    for reason in rejected:
+        total += number_at(rejected, reason)
+    return int(total)
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Tally:
+    """The measurements beside one kind of peer, one of each repeat. dropped: frames of all."""
+
+    speeds: list[float] = field(default_factory=list[float])
+    cores: list[float] = field(default_factory=list[float])
+    dropped: int = 0
 
 
 def measure(
     client: Client, process: int, args: argparse.Namespace, folder: Path, keys: Iterator[list[str]]
 ) -> Table:
-    """The numbers, by the kind of peer."""
-    kinds: tuple[str | None, ...] = (None, *KINDS)
-    ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    dropped: dict[str, int] = dict.fromkeys(KINDS, 0)
-    used: dict[str | None, list[float]] = {kind: [] for kind in kinds}
-    speeds: list[float] = []
+    """Return the numbers, by the kind of peer."""
+    kinds = (None, *KINDS)
+    tallies: dict[str | None, Tally] = defaultdict(Tally)
     for repeat in range(args.repeats):
-        found: dict[str | None, float] = {}
-        for kind in kinds[repeat % len(kinds) :] + kinds[: repeat % len(kinds)]:
-            before = _rejected(client)
+        first = repeat % len(kinds)
+        for kind in kinds[first:] + kinds[:first]:
+            tally = tallies[kind]
+            rejected = _rejected(client)
             with beside(kind, client, folder, keys):
-                begun, cpu = time.monotonic(), busy(process)
-                found[kind] = speed(client, args.tokens)
-                used[kind].append((busy(process) - cpu) / (time.monotonic() - begun))
-            if kind is not None:
-                dropped[kind] += _rejected(client) - before
-        speeds.append(found[None])
-        for kind in KINDS:
-            ratios[kind].append(found[kind] / found[None])
-    told: Table = {
-        "alone": {
-            "tokens_per_second": round(median(speeds), 2),
-            "cores": round(median(used[None]), 3),
-        }
-    }
+                begun = time.monotonic()
+                used = processor_seconds(process)
+                tally.speeds.append(speed(client, args.tokens))
+                used = processor_seconds(process) - used
+                tally.cores.append(used / (time.monotonic() - begun))
+            tally.dropped += _rejected(client) - rejected
+    alone = tallies[None]
+    tokens_per_second = round(median(alone.speeds), 2)
+    cores = round(median(alone.cores), 3)
+    table: Table = {"alone": {"tokens_per_second": tokens_per_second, "cores": cores}}
     for kind in KINDS:
-        told[kind] = {
-            "ratio": round(median(ratios[kind]), 4),
-            "lowest": round(min(ratios[kind]), 4),
-            "cores": round(median(used[kind]), 3),
-            "frames_dropped": dropped[kind],
+        tally = tallies[kind]
+        ratios = list(map(truediv, tally.speeds, alone.speeds))
+        table[kind] = {
+            "ratio": round(median(ratios), 4),
+            "lowest": round(min(ratios), 4),
+            "cores": round(median(tally.cores), 3),
+            "frames_dropped": tally.dropped,
         }
-    return told
+    return table
 
 
 def allowed(folder: Path, count: int) -> tuple[list[str], Iterator[list[str]]]:
-    """Options with the verifier's keys, and those of so many peers that it allows."""
+    """Return options with the verifier's keys, and those of so many peers that it allows."""
     verifier = KeyFolder(folder / "keys")
     server = verifier.new().public.hex()
     options: list[list[str]] = []
     for number in range(count):
-        one = KeyFolder(folder / f"keys{number}")
-        verifier.allow(Listing.DRAFTERS, one.new().public.hex(), f"peer{number}")
-        one.allow(Listing.VERIFIERS, server, ADDRESS)
-        options.append(["--keys", str(one.path)])
+        own = KeyFolder(folder / f"keys{number}")
+        verifier.allow(Listing.DRAFTERS, own.new().public.hex(), f"peer{number}")
+        own.allow(Listing.VERIFIERS, server, ADDRESS)
+        options.append(["--keys", str(own.path)])
     return ["--keys", str(verifier.path)], iter(options)
 
 
-def _rejected(client: Client) -> int:
-    rejected = object_at(client.get("/stats"), "wire.rejected")
-    return int(sum(number_at(rejected, reason) for reason in rejected))
+def _arguments() -> argparse.Namespace:
+    parser = Options(__doc__)
+    parser.option("--step-ms", 20.0)
+    parser.option("--tokens", 200)
+    parser.option("--repeats", 5)
+    parser.add_argument("--keys", nargs="?", const="")
+    parser.switch("--json")
+    parser.add_argument("--peer", choices=[*FLOODS, *KINDS], help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--keys", nargs="?", const="")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--peer", choices=[*FLOODS, *KINDS], help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = _arguments()
     if args.peer:
         peer(args.peer, KeyFolder(Path(args.keys)) if args.keys else None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        own, keys = (
-            allowed(folder, args.repeats * len(KINDS))
-            if args.keys is not None
-            else ([], itertools.repeat([]))
-        )
-        command = [
-            sys.executable,
-            "-m",
-            "specmesh",
+        own: list[str] = []
+        keys: Iterator[list[str]] = itertools.repeat([])
+        if args.keys is not None:
+            own, keys = allowed(folder, args.repeats * len(KINDS))
+        words = command(
             "verifier",
-            "--engine",
-            "sim",
-            "--bind",
-            ADDRESS,
-            *own,
-        ]
-        settings = [
-            "--model",
-            f"step_ms={args.step_ms}",
-            "--socket",
-            str(folder / "v.sock"),
-            "--log-level",
-            "error",
-        ]
-        process = start([*command, *settings])
-        try:
+            engine="sim",
+            model=f"step_ms={args.step_ms}",
+            bind=ADDRESS,
+            socket=folder / "v.sock",
+            log_level="error",
+        )
+        with running([*words, *own]) as process:
             client = Client(folder / "v.sock")
             until(lambda: "peers" in client.get("/stats"))
-            told = measure(client, process.pid, args, folder, keys)
-        finally:
-            process.terminate()
-            process.wait(15)
+            table = measure(client, process.pid, args, folder, keys)
     if args.json:
-        print(json.dumps(told))
+        print(json.dumps(table))
         return
-    alone = told["alone"]
+    alone = table["alone"]
     cores = f"{alone['cores']} cores of {os.cpu_count()}"
     print(f"alone {alone['tokens_per_second']} tokens/s with {cores}")
     for kind in KINDS:
-        row = told[kind]
-        speed = f"{row['ratio']:7.3f} lowest {row['lowest']:6.3f}"
+        row = table[kind]
+        speeds = f"{row['ratio']:7.3f} lowest {row['lowest']:6.3f}"
         drops = f"frames dropped {row['frames_dropped']}"
-        print(f"{kind:22} {speed} with {row['cores']:.3f} cores, {drops}")
+        print(f"{kind:22} {speeds} with {row['cores']:.3f} cores, {drops}")
 
 
 if __name__ == "__main__":

@@ -13,15 +13,20 @@ difference, a failed generation, or a session that is left.
 import argparse
 import json
 import random
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
+
+from command_line import Options
+from held_out import prompts
+from live import Process, command, is_drafted, start, until
+from referee import near_tie, referee
 
 from specmesh import logs
 from specmesh.client import Client
@@ -29,21 +34,22 @@ from specmesh.core.fields import Json, ids_at, number_at
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 
-sys.path.insert(0, str(Path(__file__).parent))
-from held_out import prompts
-from live import until
-from referee import near_tie, referee
-
 ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0
-RUN = [sys.executable, "-m", "specmesh"]
-OPTIONS = ["--threads", "1", "--ctx", "1024", "--max-sessions", "4"]
+LIMITS = {"threads": 1, "ctx": 1024, "max_sessions": 4}
+LINKS: dict[str, dict[str, object]] = {
+    "verifier": {"bind": ADDRESS, "grace": GRACE},
+    "drafter": {"connect": ADDRESS},
+}
 SIM = {"verifier": ("sim", "step_ms=8"), "drafter": ("sim", "draft_ms=0.5,alpha=0.9")}
 BUNDLED = {
     "verifier": ("llama", bundled("target.gguf")),
     "drafter": ("llama", bundled("drafter.gguf")),
 }
+HELD = {"verifier": ("live", "kept"), "drafter": ("live", "interrupted")}
+"""Kinds of sessions that a daemon holds, with clients or without."""
 TEMPERATURE = 0.8
+ALIKE = ("identical", "near tie")
 
 
 @dataclass(slots=True)
@@ -52,23 +58,19 @@ class Pair:
 
     folder: Path
     models: dict[str, tuple[str, str]]
-    processes: "dict[str, subprocess.Popen[bytes]]" = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
 
     def start(self, role: str) -> None:
         """Start a daemon, which writes on in the log of the one before."""
         engine, model = self.models[role]
-        command = [*RUN, role, *OPTIONS, "--engine", engine, "--model", model]
-        command += ["--socket", str(self.socket(role))]
-        if role == "verifier":
-            command += ["--bind", ADDRESS, "--grace", str(GRACE)]
-        else:
-            command += ["--connect", ADDRESS]
-        with (self.folder / f"{role}.log").open("ab") as file:
-            self.processes[role] = subprocess.Popen(command, stdout=file, stderr=file)
+        path = self.socket(role)
+        options = LIMITS | LINKS[role]
+        words = command(role, engine=engine, model=model, socket=path, **options)
+        self.processes[role] = start(words, log=self.folder / f"{role}.log")
 
     def kill(self, role: str) -> None:
         """Kill a daemon by SIGKILL, and start it again at once."""
-        self.processes[role].send_signal(signal.SIGKILL)
+        self.processes[role].kill()
         self.processes[role].wait()
         self.start(role)
 
@@ -78,16 +80,19 @@ class Pair:
 
     def ready(self) -> None:
         """Wait until both serve, the drafter attached."""
-        until(lambda: bool(Client(self.socket("verifier")).get("/stats").get("peers")))
-        until(lambda: Client(self.socket("drafter")).get("/health").get("status") == "ok")
+        verifier = Client(self.socket("verifier"))
+        drafter = Client(self.socket("drafter"))
+        until(lambda: is_drafted(verifier))
+        until(lambda: drafter.get("/health").get("status") == "ok")
 
     def left(self) -> int:
-        """Return the number of sessions that the daemons hold, with clients or without."""
-        count = 0
-        for role, names in (("verifier", ("live", "kept")), ("drafter", ("live", "interrupted"))):
-            told = Client(self.socket(role)).get("/stats")
-            count += int(sum(number_at(told, f"sessions.{name}") for name in names))
-        return count
+        """Return the number of sessions that the daemons hold."""
+        count = 0.0
+        for role, names in HELD.items():
+            stats = Client(self.socket(role)).get("/stats")
+            for name in names:
+                count += number_at(stats, f"sessions.{name}")
+        return int(count)
 
     def stop(self) -> None:
         """End both."""
@@ -106,20 +111,19 @@ class Text:
 
     def command(self, pair: Pair, tokens: int, *more: str) -> list[str]:
         """Return the command that generates it."""
-        command = [*RUN, "generate", self.prompt, "--socket", str(pair.socket(self.at))]
-        command += ["--max-tokens", str(tokens), *more]
+        words = command("generate", socket=pair.socket(self.at), max_tokens=tokens)
         if self.seed is not None:
-            command += ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
-        return command
+            words += ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
+        return [*words, *more, self.prompt]
 
 
 def alone(text: Text, pair: Pair, tokens: int) -> Json:
     """Return the undisturbed text, by the verifier alone."""
-    words = Text(text.prompt, "verifier", text.seed).command(
-        pair, tokens, "--draft-n", "0", "--json"
-    )
-    told: Json = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
-    return told
+    undisturbed = replace(text, at="verifier")
+    words = undisturbed.command(pair, tokens, "--draft-n", "0", "--json")
+    done = subprocess.run(words, capture_output=True, check=True)
+    answer: Json = json.loads(done.stdout)
+    return answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,19 +138,18 @@ class Disturbed:
 
 
 def disturbed(
-    text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count: int, *, rounds: bool
+    text: Text, pair: Pair, tokens: int, roles: Sequence[str], count: int, *, rounds: bool
 ) -> Disturbed:
     """Generate a text, and kill these daemons after `count` characters.
 
     rounds: kill them after as many rounds instead; the ids are then known.
     """
-    more = ("--json", "--verbose") if rounds else ()
-    process = subprocess.Popen(
-        text.command(pair, tokens, *more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-    )
+    more: tuple[str, ...] = ()
+    if rounds:
+        more = ("--json", "--verbose")
+    words = text.command(pair, tokens, *more)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdout=pipe, stderr=pipe, bufsize=0)
     assert process.stdout is not None
     assert process.stderr is not None
     begin = b""
@@ -154,12 +157,7 @@ def disturbed(
         for _ in range(count):
             process.stderr.readline()
     else:
-        begin = process.stdout.read(1)
-        while len(begin) < count:
-            part = process.stdout.read(count - len(begin))
-            if not part:
-                break
-            begin += part
+        begin = read_some(process.stdout, count)
     midway = process.poll() is None
     for role in roles:
         pair.kill(role)
@@ -176,11 +174,26 @@ def disturbed(
     )
 
 
+def read_some(file: IO[bytes], count: int) -> bytes:
+    """Return `count` bytes of a pipe, or less if it ends before."""
+    found = b""
+    while len(found) < count:
+        part = file.read(count - len(found))
+        if not part:
+            break
+        found += part
+    return found
+
+
 def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | None) -> str:
-    """Return "identical", "near tie" or "different"."""
+    """Return the outcome of a text: one of ALIKE, "different", or its exit code."""
+    if got.code:
+        return f"exit code {got.code}"
     if got.text == expected["text"]:
         return "identical"
-    noise = None if text.seed is None else (TEMPERATURE, text.seed)
+    noise: tuple[float, int] | None = None
+    if text.seed is not None:
+        noise = (TEMPERATURE, text.seed)
     prompt = ids_at(expected, "prompt_token_ids")
     ids = ids_at(expected, "token_ids")
     if target is not None and near_tie(target, prompt, ids, got.ids, noise):
@@ -188,52 +201,78 @@ def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | Non
     return "different"
 
 
+class Trial:
+    """Kills the daemons of a pair, and counts the outcomes. target: of real models."""
+
+    def __init__(self, pair: Pair, target: LlamaVerifier | None, args: argparse.Namespace) -> None:
+        self._pair = pair
+        self._target = target
+        self._tokens: int = args.tokens
+        self._luck = random.Random(args.seed)
+        self.outcomes: Counter[str] = Counter()
+        self.killed: Counter[str] = Counter()
+        self.midway = 0
+
+    def kill_during(self, number: int, prompt: str) -> None:
+        """Generate a text after the prompt, and kill daemons in the middle of it."""
+        self._pair.ready()
+        roles = self._luck.choice([("verifier",), ("drafter",), ("verifier", "drafter")])
+        seed: int | None = None
+        if number % 3 == 2:
+            seed = number
+        text = Text(prompt, self._luck.choice(["verifier", "drafter"]), seed)
+        expected = alone(text, self._pair, self._tokens)
+        rounds = self._target is not None
+        whole = len(str(expected["text"]))
+        if rounds:
+            whole = self._tokens // 4  # most of which have up to 4 ids
+        count = 1 + int(self._luck.random() * whole * 0.95)
+        got = disturbed(text, self._pair, self._tokens, roles, count, rounds=rounds)
+        outcome = same(text, expected, got, self._target)
+        self.midway += int(got.midway)
+        self.outcomes[outcome] += 1
+        self.killed["+".join(roles)] += 1
+        if outcome not in ALIKE:
+            print(f"text {number} at the {text.at}, {roles} killed: {outcome}")
+            print(f"{expected['text']!r}\n{got}")
+
+
 def main() -> None:
     """Run and print; the exit code is 1 for a difference."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--tokens", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = Options(__doc__)
+    parser.option("--kills", 50)
+    parser.option("--tokens", 150)
+    parser.option("--seed", 1)
     parser.add_argument("--models", choices=["sim", "bundled"], default="sim")
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
     logs.configure("error")
-    rng = random.Random(args.seed)
-    real = args.models == "bundled"
-    outcomes: Counter[str] = Counter()
-    killed: Counter[str] = Counter()
-    midway = 0
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
-        pair = Pair(Path(folder), BUNDLED if real else SIM)
-        ends.callback(pair.stop)
-        target = ends.enter_context(referee(bundled("target.gguf"))) if real else None
-        for role in ("verifier", "drafter"):
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        models = SIM
+        target: LlamaVerifier | None = None
+        if args.models == "bundled":
+            models = BUNDLED
+            target = stack.enter_context(referee(bundled("target.gguf")))
+        pair = Pair(Path(folder), models)
+        stack.callback(pair.stop)
+        for role in models:
             pair.start(role)
+        trial = Trial(pair, target, args)
         for number, prompt in enumerate(prompts(args.kills)):
-            pair.ready()
-            roles = rng.choice([("verifier",), ("drafter",), ("verifier", "drafter")])
-            seed = number if number % 3 == 2 else None
-            text = Text(prompt, rng.choice(["verifier", "drafter"]), seed)
-            expected = alone(text, pair, args.tokens)
-            whole = len(str(expected["text"]))
-            if real:
-                whole = args.tokens // 4  # rounds, most of which have up to 4 ids
-            count = 1 + int(rng.random() * whole * 0.95)
-            got = disturbed(text, pair, args.tokens, roles, count, rounds=real)
-            outcome = f"exit code {got.code}" if got.code else same(text, expected, got, target)
-            midway += int(got.midway)
-            outcomes[outcome] += 1
-            killed["+".join(roles)] += 1
-            if outcome not in ("identical", "near tie"):
-                print(f"text {number} at the {text.at}, {roles} killed: {outcome}")
-                print(f"{expected['text']!r}\n{got}")
+            trial.kill_during(number, prompt)
         pair.ready()
         time.sleep(GRACE + 0.5)
         left = pair.left()
-    counts = {"kills": args.kills, "midway": midway, "killed": dict(killed)}
-    result = counts | {"texts": dict(outcomes), "sessions_left": left}
+    result = {
+        "kills": args.kills,
+        "midway": trial.midway,
+        "killed": dict(trial.killed),
+        "texts": dict(trial.outcomes),
+        "sessions_left": left,
+    }
     print(json.dumps(result) if args.json else result)
-    raise SystemExit(1 if left or outcomes["identical"] + outcomes["near tie"] != args.kills else 0)
+    different = trial.outcomes.keys() - set(ALIKE)
+    raise SystemExit(bool(left or different))
 
 
 if __name__ == "__main__":

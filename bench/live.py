@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,68 +20,99 @@ from specmesh.errors import SpecmeshError
 ADDRESS = "tcp://127.0.0.1:7399"
 LOADING_S = 300.0
 """A verifier reads its whole model, perhaps gigabytes, and times steps of it before it answers."""
+ANSWERING_S = 600.0  # that a daemon has for an answer over HTTP
 
 Cores = set[int] | None
+Process = subprocess.Popen[bytes]
 
 
 def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for a condition, asked for again while the daemon does not answer."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
+        with suppress(SpecmeshError):
             if ready():
                 return
-        except SpecmeshError:
-            pass
         time.sleep(0.05)
     raise SystemExit("the daemons did not come up")
 
 
-def start(
-    command: list[str], cores: Cores = None, log: Path | None = None
-) -> "subprocess.Popen[bytes]":
-    """A process that may run on these cores only (None: on any), its output in `log` if one is
-    named."""
+def command(role: str, **options: object) -> list[str]:
+    """Return the command of a daemon with these options, whose names have _ in place of -."""
+    words = [sys.executable, "-m", "specmesh", role]
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        words += [f"--{flag}", str(value)]
+    return words
+
+
+def start(words: list[str], cores: Cores = None, log: Path | None = None) -> Process:
+    """Start a process that may run on these cores only, its output in `log`.
+
+    None: on any core, and with this process's output.
+    """
     if cores is None:
-        return _popen(command, log)
+        return _popen(words, log)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # a child inherits it
     try:
-        return _popen(command, log)
+        return _popen(words, log)
     finally:
         os.sched_setaffinity(0, before)
 
 
-def _popen(command: list[str], log: Path | None) -> "subprocess.Popen[bytes]":
+def _popen(words: list[str], log: Path | None) -> Process:
     if log is None:
-        return subprocess.Popen(command)
-    with log.open("wb") as file:
-        return subprocess.Popen(command, stdout=file, stderr=file)
+        return subprocess.Popen(words)
+    with log.open("ab") as file:
+        return subprocess.Popen(words, stdout=file, stderr=file)
+
+
+@contextmanager
+def running(words: list[str], cores: Cores = None, log: Path | None = None) -> Iterator[Process]:
+    """Start a process as `start` does, and end it with the block."""
+    process = start(words, cores, log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def llama_server(
+    words: list[str], cores: Cores, log: Path, answers: Callable[[], bool]
+) -> Iterator[None]:
+    """Run a llama-server, and wait until it answers. Raise SystemExit if it ends before."""
+    with running(words, cores, log) as process:
+        until(lambda: process.poll() is not None or answers(), LOADING_S)
+        if process.poll() is not None:
+            end = log.read_text(errors="replace")[-2000:]
+            raise SystemExit(f"llama-server ended:\n{end}")
+        yield
 
 
 @contextmanager
 def daemons(
     folder: Path, verifier: list[str], drafter: list[str], cores: tuple[Cores, Cores] = (None, None)
 ) -> Iterator[Client]:
-    """A verifier and a drafter with these options; the client is the verifier's, and the drafter is
-    attached."""
-    run = [sys.executable, "-m", "specmesh"]
-    quiet = ["--log-level", "warning"]
-    ours, theirs = ["--socket", str(folder / "v.sock")], ["--socket", str(folder / "d.sock")]
+    """Run a verifier and a drafter with these options, and wait until the drafter is attached.
+
+    Yields the verifier's client.
+    """
     address = f"tcp://127.0.0.1:{free_port()}"
-    processes = [
-        start([*run, "verifier", *verifier, *quiet, "--bind", address, *ours], cores[0]),
-        start([*run, "drafter", *drafter, *quiet, "--connect", address, *theirs], cores[1]),
-    ]
-    try:
-        client = Client(folder / "v.sock")
-        until(lambda: bool(client.get("/stats").get("peers")), LOADING_S)
+    socket_path = folder / "v.sock"
+    ours = command("verifier", log_level="warning", bind=address, socket=socket_path)
+    theirs = command("drafter", log_level="warning", connect=address, socket=folder / "d.sock")
+    with running([*ours, *verifier], cores[0]), running([*theirs, *drafter], cores[1]):
+        client = Client(socket_path)
+        until(lambda: is_drafted(client), LOADING_S)
         yield client
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(15)
+
+
+def is_drafted(client: Client) -> bool:
+    """Return True if a verifier has a drafter."""
+    return bool(client.get("/stats").get("peers"))
 
 
 def free_port() -> int:
@@ -99,15 +130,14 @@ class Api:
     url: str
     key: str
 
-    def post(self, path: str, body: object, seconds: float = 600.0) -> tuple[int, Any]:
+    def post(self, path: str, body: object) -> tuple[int, Any]:
         """Return the status and the parsed answer."""
         place = urlsplit(self.url)
-        connection = HTTPConnection(place.netloc, timeout=seconds)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
-        connection.request("POST", place.path + path, json.dumps(body), headers)
-        answer = connection.getresponse()
-        content: Any = json.loads(answer.read())
-        connection.close()
+        with closing(HTTPConnection(place.netloc, timeout=ANSWERING_S)) as connection:
+            connection.request("POST", place.path + path, json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = json.loads(answer.read())
         return answer.status, content
 
 
@@ -120,16 +150,20 @@ def http_pair(
     key: str = "",
     models: tuple[str, str] = ("bundled", "bundled"),
 ) -> Iterator[tuple[Api, Api]]:
-    """Run a verifier and a drafter with these models and a chat template, and yield their APIs.
-    They want the key if one is given."""
-    source, secret = folder / "template.jinja", folder / "keys"
+    """Run a verifier and a drafter with these models and a chat template; yield their APIs.
+
+    They want the key if one is given.
+    """
+    source = folder / "template.jinja"
     source.write_text(template, encoding="utf-8")
-    secret.touch(0o600)
-    secret.write_text(key, encoding="utf-8")
     common = ["--threads", "1", "--ctx", str(ctx), "--max-sessions", "2"]
     if key:
+        secret = folder / "keys"
+        secret.touch(0o600)
+        secret.write_text(key, encoding="utf-8")
         common += ["--api-key-file", str(secret)]
-    apis, options = list[Api](), list[list[str]]()
+    apis: list[Api] = []
+    options: list[list[str]] = []
     for name, model in zip(("verifier", "drafter"), models, strict=True):
         place = f"127.0.0.1:{free_port()}"
         apis.append(Api(name, f"http://{place}/v1", key))
@@ -138,12 +172,3 @@ def http_pair(
     verifier += ["--chat-template", str(source)]
     with daemons(folder, verifier, drafter):
         yield apis[0], apis[1]
-
-
-@contextmanager
-def live_pair(folder: Path, target: str, drafter: str) -> Iterator[Client]:
-    """Two GGUF models, one thread each: two pools of spinning threads on the same cores would stall
-    each other."""
-    common = ["--threads", "1", "--ctx", "1024", "--max-sessions", "2"]
-    with daemons(folder, ["--model", target, *common], ["--model", drafter, *common]) as client:
-        yield client

@@ -8,7 +8,6 @@ takes its place: its texts and numbers of tokens differ, and are compared with `
 Prints a table with the reason of each failure; exit code 1 for an unexpected one.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,16 +16,15 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-FILES = tuple(
-    f"unit/test_{name}.py"
-    for name in (
-        "completion",
-        "chat_completion",
-        "compat_oai_responses",
-        "tokenize",
-        "template",
-        "tool_call",
-    )
+from command_line import Options
+
+FILES = (
+    "unit/test_completion.py",
+    "unit/test_chat_completion.py",
+    "unit/test_compat_oai_responses.py",
+    "unit/test_tokenize.py",
+    "unit/test_template.py",
+    "unit/test_tool_call.py",
 )
 COMPARED = (
     "test_completion_with_response_format",
@@ -57,6 +55,7 @@ EXPECTED = {
     "test_date_inside_prompt[fireworks": "its template needs `functions`: refused",
 }
 """Reasons of expected failures, by the beginning of a test's name and bracket."""
+
 _results: dict[str, tuple[str, str]] = {}
 
 
@@ -70,7 +69,7 @@ class _Number(int):
 
 
 def pytest_configure() -> None:
-    """As a plugin of the tests: load no presets, compare no texts."""
+    """Load no presets, compare no texts. The tests take this module as a plugin."""
     # The module is llama.cpp's, in the folder of its tests.
     import utils  # type: ignore[import-not-found]  # noqa: PLC0415
 
@@ -81,26 +80,30 @@ def pytest_configure() -> None:
 
 
 def _is_compared() -> bool:
-    return any(f"::{name}[" in os.environ["PYTEST_CURRENT_TEST"] for name in COMPARED)
+    _, _, name = os.environ["PYTEST_CURRENT_TEST"].partition("::")
+    return name.partition("[")[0] in COMPARED
 
 
 def pytest_collection_modifyitems(items: list) -> None:  # type: ignore[type-arg]
-    """Leave out what is slow because of its model; compare no numbers of a prompt's tokens."""
-    items[:] = [
-        item for item in items if item.originalname in SLOW or not any(item.iter_markers("slow"))
-    ]
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if "n_prompt" in params and "LITERALLY" not in os.environ:
-            params["n_prompt"] = _Number()
+    """Leave out tests of slow models; compare no numbers of a prompt's tokens."""
+    for item in list(items):
+        if item.get_closest_marker("slow") and item.originalname not in SLOW:
+            items.remove(item)
+        elif hasattr(item, "callspec") and "LITERALLY" not in os.environ:
+            params = item.callspec.params
+            if "n_prompt" in params:
+                params["n_prompt"] = _Number()
 
 
 def pytest_runtest_logreport(report) -> None:  # type: ignore[no-untyped-def]
-    """Keep what came of a test: its worst outcome, and in a line why."""
+    """Keep the outcome of a test, and a line with its reason."""
     if report.when == "call" or report.outcome != "passed":
+        why = ""
         crash = getattr(report.longrepr, "reprcrash", None)
-        why = crash.message.splitlines()[0] if crash else ""
-        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else why
+        if crash:
+            why = crash.message.splitlines()[0]
+        if isinstance(report.longrepr, tuple):
+            why = report.longrepr[2]
         _results[report.nodeid.partition("::")[2]] = (report.outcome, why)
 
 
@@ -111,48 +114,32 @@ def pytest_sessionfinish() -> None:
 
 def main() -> None:
     """Run the tests and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("tests", type=Path, help="llama.cpp's tools/server/tests")
-    parser.add_argument(
-        "--python", default=sys.executable, help="an interpreter that has what the tests import"
-    )
-    parser.add_argument(
-        "--literally", action="store_true", help="compare texts and numbers of their model, too"
-    )
-    parser.add_argument(
-        "--log", type=Path, default=Path(os.devnull), help="a file for what pytest prints"
-    )
-    parser.add_argument("-k", default="", help="run these only, as pytest has it")
+    parser.option("--python", sys.executable, "an interpreter that has what the tests import")
+    parser.switch("--literally", "compare texts and numbers of their model, too")
+    parser.option("--log", Path(os.devnull), "a file for what pytest prints")
+    parser.option("-k", "", "run these only, as pytest has it")
     options = parser.parse_args()
     here = Path(__file__).resolve().parent
     with tempfile.TemporaryDirectory() as folder:
-        results, server = Path(folder, "results"), Path(folder, "server")
+        results = Path(folder, "results")
+        server = Path(folder, "server")
         server.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{here / "llama_shim.py"}" "$@"\n')
         server.chmod(0o700)
-        told = {
+        variables = {
             "RESULTS": str(results),
             "LLAMA_SERVER_BIN_PATH": str(server),
             "PYTHONPATH": f"{here}{os.pathsep}{here.parent}",
         }
-        told |= {"LITERALLY": "1"} if options.literally else {}
-        words = [
-            options.python,
-            "-m",
-            "pytest",
-            "-p",
-            Path(__file__).stem,
-            "-p",
-            "no:cacheprovider",
-        ]
+        if options.literally:
+            variables["LITERALLY"] = "1"
+        words = [options.python, "-m", "pytest", "-p", Path(__file__).stem]
+        words += ["-p", "no:cacheprovider", "-k", options.k, *FILES]
+        environment = os.environ | variables
         with options.log.open("wb") as log:
-            command = [*words, "-k", options.k, *FILES]
             subprocess.run(
-                command,
-                cwd=options.tests,
-                env=os.environ | told,
-                stdout=log,
-                stderr=log,
-                check=False,
+                words, cwd=options.tests, env=environment, stdout=log, stderr=log, check=False
             )
         found: dict[str, tuple[str, str]] = json.loads(results.read_text())
     raise SystemExit(show(found))
@@ -162,13 +149,16 @@ def show(found: dict[str, tuple[str, str]]) -> int:
     """Print the table. Return 1 for an unexpected failure, else 0."""
     print("| test | result | why |\n|---|---|---|")
     unknown = 0
+    count: Counter[str] = Counter()
     for name, (outcome, why) in found.items():
+        count[outcome] += 1
         reason = _expected(name)
         if outcome == "failed" and reason is None:
             unknown += 1
-        shown = "" if outcome == "passed" else reason or why
+        shown = reason or why
+        if outcome == "passed":
+            shown = ""
         print(f"| `{name}` | {outcome} | {shown} |")
-    count = Counter(outcome for outcome, _ in found.values())
     failed = f"{count['failed']} failed ({unknown} without a reason)"
     print(f"\n{count['passed']} of {count.total()} passed, {failed}")
     return int(unknown > 0)

@@ -15,15 +15,19 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from live import command, free_port
+
 from specmesh.client import chunks
+
+Body = dict[str, Any]
 
 MODEL = Path(__file__).parents[1] / "specmesh" / "models" / "target.gguf"
 CHATML = (
@@ -32,9 +36,9 @@ CHATML = (
 )
 OWN = {"n_predict", "n_probs", "return_tokens", "response_fields"}
 """Fields of /completion that are answered here."""
-LACKING = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
+LACKING: Body = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
 """A sampler that specmesh has not, at what turns it off."""
-SAMPLING = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
+SAMPLING: Body = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """llama-server's defaults."""
 UNVERSIONED = ("/completions", "/chat/completions", "/responses")
 """Paths that llama-server has without OpenAI's /v1, too."""
@@ -56,29 +60,38 @@ def options() -> argparse.Namespace:
     parser.add_argument("--reasoning", default="auto")
     parser.add_argument("--kv-unified", action="store_true")
     parser.add_argument("--verbose", action="store_true")
-    return parser.parse_known_args()[0]
+    chosen, _ = parser.parse_known_args()
+    if chosen.chat_template == "chatml":
+        chosen.chat_template = CHATML
+    return chosen
 
 
 def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[bytes]":
     """Start a verifier with these options, its socket in `folder`."""
     model = folder / f"{chosen.alias}.gguf"
     model.symlink_to(MODEL)
-    template = folder / "template.jinja"
-    template.write_text(CHATML if chosen.chat_template == "chatml" else chosen.chat_template)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        bind = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    template = chosen.chat_template_file
+    if not template:
+        template = folder / "template.jinja"
+        template.write_text(chosen.chat_template)
     ctx = chosen.ctx_size
     if not chosen.kv_unified:
         ctx //= chosen.parallel
-    command = [sys.executable, "-m", "specmesh", "verifier", "--threads", "1"]
-    command += ["--model", str(model), "--bind", bind, "--socket", str(folder / "s")]
-    command += ["--chat-template", str(chosen.chat_template_file or template)]
-    command += ["--ctx", str(ctx), "--max-sessions", str(chosen.parallel)]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")
-    }
-    environment["XDG_CONFIG_HOME"] = os.devnull
-    return subprocess.Popen(command, env=environment)
+    words = command(
+        "verifier",
+        threads=1,
+        model=model,
+        bind=f"tcp://127.0.0.1:{free_port()}",
+        socket=folder / "s",
+        chat_template=template,
+        ctx=ctx,
+        max_sessions=chosen.parallel,
+    )
+    environment = {"XDG_CONFIG_HOME": os.devnull}
+    for name, value in os.environ.items():
+        if not name.startswith("SPECMESH_"):
+            environment.setdefault(name, value)
+    return subprocess.Popen(words, env=environment)
 
 
 class Refused(Exception):
@@ -109,18 +122,23 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if self.path != "/slots":
                 return self.forward(None)
-            live = json.loads(self.ask("GET", "/stats").read())["sessions"]["live"]
-            return self.tell(
-                [{"id": slot, "is_processing": slot < live} for slot in range(self.chosen.parallel)]
-            )
+            stats = json.loads(self.ask("GET", "/stats").read())
+            slots: list[Body] = []
+            for slot in range(self.chosen.parallel):
+                busy = slot < stats["sessions"]["live"]
+                slots.append({"id": slot, "is_processing": busy})
+            return self.answer(slots)
         except OSError:
-            return self.tell({"error": {"message": "starting"}}, 503)
+            return self.answer({"error": {"message": "starting"}}, 503)
 
     def do_POST(self) -> None:
         """Answer llama-server's own paths, and pass on the others."""
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        body = {"seed": self.chosen.seed, "temperature": float(self.chosen.temp)} | SAMPLING | body
-        body = {"chat_template_kwargs": {"enable_thinking": self.chosen.reasoning != "off"}} | body
+        body: Body = SAMPLING | {
+            "seed": self.chosen.seed,
+            "temperature": float(self.chosen.temp),
+            "chat_template_kwargs": {"enable_thinking": self.chosen.reasoning != "off"},
+        }
+        body |= json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.upstream = Upstream(self.verifier)
         try:
             match self.path:
@@ -128,14 +146,16 @@ class Handler(BaseHTTPRequestHandler):
                     self.completion(body)
                 case "/chat/completions/input_tokens":
                     answer = self.read("/v1/chat/completions", body | {"max_tokens": 0})
-                    self.tell({"input_tokens": answer["usage"]["prompt_tokens"]})
+                    self.answer({"input_tokens": answer["usage"]["prompt_tokens"]})
                 case "/chat/completions" if body.pop("verbose", self.chosen.verbose):
                     answer = self.read("/v1/chat/completions", self.limit() | body)
-                    self.tell(spelled(answer) | {"__verbose": self.read("/apply-template", body)})
+                    prompt = self.read("/apply-template", body)
+                    self.answer(spelled(answer) | {"__verbose": prompt})
                 case _:
                     self.forward(self.limit() | body)
         except Refused as error:
-            self.tell(error.args[1], error.args[0])
+            status, refusal = error.args
+            self.answer(refusal, status)
         finally:
             self.upstream.close()
 
@@ -147,8 +167,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def ask(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
         """Return the verifier's answer, of any status."""
+        text: str | None = None
+        if body is not None:
+            text = json.dumps(body)
         self.upstream = Upstream(self.verifier)
-        self.upstream.request(method, path, None if body is None else json.dumps(body))
+        self.upstream.request(method, path, text)
         return self.upstream.getresponse()
 
     def asked(self, path: str, body: object) -> http.client.HTTPResponse:
@@ -164,7 +187,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def forward(self, body: object) -> None:
         """Pass a request on, and its answer line by line, in llama-server's spelling."""
-        path = f"/v1{self.path}" if self.path in UNVERSIONED else self.path
+        path = self.path
+        if path in UNVERSIONED:
+            path = f"/v1{path}"
         answer = self.ask(self.command, path, body)
         self.send_response(answer.status)
         self.end_headers()
@@ -176,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self.wfile.write(line)
 
-    def tell(self, value: object, status: int = 200) -> None:
+    def answer(self, value: object, status: int = 200) -> None:
         """Answer with JSON."""
         self.send_response(status)
         self.end_headers()
@@ -190,42 +215,52 @@ class Handler(BaseHTTPRequestHandler):
             case list() if {int, str} <= set(map(type, prompt)):
                 return self.read("/tokenize", {"content": prompt, "add_special": True})["tokens"]
             case list() if int not in map(type, prompt):
-                return [self.prompt(part) for part in prompt]
+                return list(map(self.prompt, prompt))
         return prompt
 
-    def completion(self, body: dict[str, Any]) -> None:
+    def completion(self, body: Body) -> None:
         """Answer llama-server's own completion from a stream of /v1, to notice a lost client."""
         wanted = body.get("n_predict", self.chosen.n_predict)
         stream = body.get("stream")
         prompt = body["prompt"]
-        several = isinstance(prompt, list) and int not in map(type, prompt)
-        asked = {name: value for name, value in body.items() if name not in OWN} | {"stream": True}
-        asked |= {"prompt": self.prompt(prompt), "max_tokens": wanted}
-        asked |= {"logprobs": body["n_probs"]} if body.get("n_probs") else {}
-        told: list[list[dict[str, Any]]] = [[] for _ in (prompt if several else [prompt])]
+        asked = body | {"prompt": self.prompt(prompt), "max_tokens": wanted, "stream": True}
+        for name in OWN:
+            asked.pop(name, None)
+        if body.get("n_probs"):
+            asked["logprobs"] = body["n_probs"]
+        settings: Body = LACKING | {"n_predict": wanted, "seed": body["seed"]}
+        by_prompt: dict[int, list[Body]] = defaultdict(list)
         answer = self.asked("/v1/completions", asked)
         if stream:
             self.send_response(200)
             self.end_headers()
-        for event in native(chunks(answer), LACKING | {"n_predict": wanted, "seed": body["seed"]}):
+        for event in native(chunks(answer), settings):
             if stream:
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-            elif select.select([self.connection], [], [], 0)[0] and not self.connection.recv(
-                1, socket.MSG_PEEK
-            ):
+            elif self.is_lost():
                 return
-            told[event["index"]].append(event)
-        if not stream:
-            answers = [whole(events, body) for events in told]
-            self.tell(answers if several else answers[0])
+            by_prompt[event["index"]].append(event)
+        if stream:
+            return
+        answers: list[Body] = []
+        for _, events in sorted(by_prompt.items()):
+            answers.append(whole(events, body))
+        several = isinstance(prompt, list) and int not in map(type, prompt)
+        self.answer(answers if several else answers[0])
+
+    def is_lost(self) -> bool:
+        """Return True if the client has closed its connection."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
 
-def spelled(answer: dict[str, Any]) -> dict[str, Any]:
+def spelled(answer: Body) -> Body:
     """Return an answer of /v1 in llama-server's spelling: it differs in three places."""
     error = answer.get("error") or {}
     if error.get("code") == "context_length_exceeded":
         n_ctx, n_prompt = map(int, re.findall(r"(\d+) tokens", error["message"]))
-        error |= {"type": "exceed_context_size_error", "n_ctx": n_ctx, "n_prompt_tokens": n_prompt}
+        error["type"] = "exceed_context_size_error"
+        error |= {"n_ctx": n_ctx, "n_prompt_tokens": n_prompt}
     if "system_fingerprint" in answer:
         answer["system_fingerprint"] = f"b-{answer['system_fingerprint']}"
     for choice in answer.get("choices", []):
@@ -234,36 +269,48 @@ def spelled(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def native(chunks_of_v1: Iterator[Any], settings: Body) -> Iterator[Body]:
     """Yield chunks of /v1 as llama-server's: with probabilities one per token, and an end."""
-    for chunk in told:
+    for chunk in chunks_of_v1:
         extra = chunk["specmesh"]
+        ids = extra.get("token_ids", [])
+        entries = extra.get("logprobs", [])
         for choice in chunk["choices"]:
-            event = {"index": choice["index"], "stop": False}
-            ids, entries = extra.get("token_ids", []), extra.get("logprobs", [])
+            text = choice["text"]
+            event: Body = {"index": choice["index"], "stop": False}
             for entry in entries:
-                more = {
-                    "content": entry["token"],
-                    "tokens": [entry["id"]],
-                    "completion_probabilities": [entry],
-                }
-                yield event | more
+                token = {"content": entry["token"], "tokens": [entry["id"]]}
+                yield event | token | {"completion_probabilities": [entry]}
             if ids and not entries:
-                yield event | {"content": choice["text"], "tokens": ids}
+                yield event | {"content": text, "tokens": ids}
             if choice["finish_reason"] is not None:
-                cached = extra["report"]["cached_tokens"]
-                times = {"prompt_n": len(extra["prompt_token_ids"]) - cached, "cache_n": cached}
-                times["predicted_n"] = extra["report"]["generated_tokens"]
-                end = {"stop": True, "stop_type": ENDS[choice["finish_reason"]], "truncated": False}
-                end |= {
-                    "content": "" if ids else choice["text"],
-                    "tokens": [],
-                    "has_new_line": False,
-                }
-                yield event | end | {"timings": times, "generation_settings": settings}
+                end = end_of(extra, choice["finish_reason"])
+                if not ids:
+                    end["content"] = text
+                yield event | end | {"generation_settings": settings}
 
 
-def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
+def end_of(extra: Body, reason: str) -> Body:
+    """Return llama-server's last event from the last chunk's extension."""
+    report = extra["report"]
+    cached = report["cached_tokens"]
+    times = {
+        "prompt_n": len(extra["prompt_token_ids"]) - cached,
+        "cache_n": cached,
+        "predicted_n": report["generated_tokens"],
+    }
+    return {
+        "stop": True,
+        "stop_type": ENDS[reason],
+        "truncated": False,
+        "content": "",
+        "tokens": [],
+        "has_new_line": False,
+        "timings": times,
+    }
+
+
+def whole(events: list[Body], body: Body) -> Body:
     """Return the events of one answer as one."""
     content = ""
     probabilities: list[Any] = []
@@ -273,12 +320,8 @@ def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
         probabilities += event.get("completion_probabilities", [])
         if body.get("return_tokens"):
             ids += event["tokens"]
-    return events[-1] | {
-        "completion_probabilities": probabilities,
-        "content": content,
-        "tokens": ids,
-        "has_new_line": "\n" in content,
-    }
+    answer = events[-1] | {"completion_probabilities": probabilities}
+    return answer | {"content": content, "tokens": ids, "has_new_line": "\n" in content}
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+from command_line import Options, numbers
 from foreign import Foreign
 from held_out import prompts
-from live import LOADING_S, daemons, start, until
+from live import daemons, llama_server
 
 from specmesh import logs
 from specmesh.bench.load import Texts, level, run_clients
@@ -72,7 +73,9 @@ class Server(Client):
         """
         known = 0
         for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
-            text = "".join(str(choice["text"]) for choice in objects_at(chunk, "choices"))
+            text = ""
+            for choice in objects_at(chunk, "choices"):
+                text += str(choice["text"])
             count = int(number_at(chunk, "usage.completion_tokens", 0)) - known
             if text:
                 count = max(count, 1)
@@ -103,8 +106,11 @@ class Contender:
     body: Json
 
 
+Contenders = dict[str, Contender]
+
+
 @contextmanager
-def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dict[str, Contender]]:
+def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[Contenders]:
     """Run one pair, asked with adaptive drafts and without drafts."""
     common = f"--ctx {CTX} --max-sessions {args.slots} --gpu-layers 0".split()
     verifier = ["--model", args.target, "--max-queue", "64", *common]
@@ -113,62 +119,57 @@ def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dic
         verifier += ["--threads", str(args.threads)]
         drafter += ["--threads", "1"]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
-        yield {
-            "specmesh auto": Contender(client, body | {"draft_n": "auto"}),
-            "specmesh alone": Contender(client, body | {"draft_n": 0}),
-        }
+        auto = Contender(client, body | {"draft_n": "auto"})
+        alone = Contender(client, body | {"draft_n": 0})
+        yield {"specmesh auto": auto, "specmesh alone": alone}
 
 
 @contextmanager
-def llama_server(
+def other_server(
     args: argparse.Namespace, folder: Path, body: Json, drafts: bool
-) -> Iterator[dict[str, Contender]]:
+) -> Iterator[Contenders]:
     """Run one llama-server with as many slots."""
-    port = PORT + int(drafts)
+    name = "llama-server alone"
+    port = PORT
+    drafting: list[str] = []
+    if drafts:
+        name = "llama-server drafts"
+        port += 1
+        drafting = ["--spec-draft-model", args.drafter]
+        drafting += ["--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
     threads = args.threads or len(args.cores)
     options = f"--host 127.0.0.1 --port {port} --threads {threads} --threads-batch {threads}"
     slots = f"--ctx-size {CTX * args.slots} --parallel {args.slots} --gpu-layers 0"
-    command = [str(args.llama_server), *options.split(), *slots.split(), "--model", args.target]
-    if drafts:
-        command += ["--spec-draft-model", args.drafter]
-        command += ["--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
+    words = [str(args.llama_server), "--model", args.target]
+    words += [*options.split(), *slots.split(), *drafting]
     log = folder / f"llama-server-{port}.log"
     server = Server(port)
-    process = start(command, args.cores, log)
-    try:
-        until(lambda: process.poll() is not None or _up(server), LOADING_S)
-        if process.poll() is not None:
-            raise SystemExit(f"llama-server ended:\n{log.read_text(errors='replace')[-2000:]}")
-        name = "llama-server drafts" if drafts else "llama-server alone"
+    with llama_server(words, args.cores, log, lambda: _up(server)):
         yield {name: Contender(server, body | {"model": server.model()})}
-    finally:
-        process.terminate()
-        process.wait(15)
 
 
 def _up(server: Server) -> bool:
     try:
-        return any(True for _ in server.complete({"prompt": "a", "max_tokens": 1}))
+        chunks = list(server.complete({"prompt": "a", "max_tokens": 1}))
     except SpecmeshError:
         return False
+    return bool(chunks)
 
 
-def measure(
-    contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int, characters: int
-) -> Runs:
+def measure(contenders: Contenders, sessions: list[int], repeats: int, characters: int) -> Runs:
     """Run every contender at every count `repeats` times, after an uncounted text of each.
 
     characters: of each prompt.
     """
     names = list(contenders)
-    runs: Runs = {}
-    for name in names:
-        runs[name] = []
+    runs: Runs = defaultdict(list)
     fresh = prompts(10**6)
 
     def texts(name: str, count: int) -> Texts:
         contender = contenders[name]
-        cut = [prompt[:characters] for prompt in islice(fresh, count)]
+        cut: list[str] = []
+        for prompt in islice(fresh, count):
+            cut.append(prompt[:characters])
         bodies = requests_of(cut, contender.body)
         return run_clients(contender.source, bodies, 1, count, lambda: None)
 
@@ -215,35 +216,32 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
 
 def _over_llama_server(speeds: dict[str, float]) -> float | None:
     ours = speeds.get("specmesh auto")
-    theirs = [speed for name, speed in speeds.items() if name.startswith("llama-server")]
+    theirs: list[float] = []
+    for name, speed in speeds.items():
+        if name.startswith("llama-server"):
+            theirs.append(speed)
     if ours is None or not theirs:
         return None
     return round(ours / max(theirs), 3)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser = Options(__doc__)
+    parser.option("--target", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
-    parser.add_argument("--sessions", type=_counts, default=(1, 4, 16), help="clients at once")
-    parser.add_argument("--slots", type=int, default=16, help="sessions that each server holds")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--characters", type=int, default=300, help="of each prompt, at most 300")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--threads", type=int, default=2, help="of the target; 0: what each takes by itself"
-    )
-    parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
-    parser.add_argument(
-        "--only", type=lambda text: text.split(","), help="contenders whose names begin so"
-    )
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    parser.add_argument("--sessions", type=numbers, default=[1, 4, 16], help="clients at once")
+    parser.option("--slots", 16, "sessions that each server holds")
+    parser.option("--tokens", 64)
+    parser.option("--characters", 300, "of each prompt, at most 300")
+    parser.option("--repeats", 3)
+    parser.option("--threads", 2, "of the target; 0: what each takes by itself")
+    parser.add_argument("--cores", type=numbers, default=[0, 1])
+    parser.option("--only", "", "contenders whose names begin so")
+    parser.switch("--json")
+    args = parser.parse_args()
+    args.cores = set(args.cores)
+    return args
 
 
 def main() -> None:
@@ -256,10 +254,11 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contenders = dict(stack.enter_context(specmesh(args, folder, body)))
-        for drafts in (False, True) if args.llama_server else ():
-            contenders |= stack.enter_context(llama_server(args, folder, body, drafts))
+        if args.llama_server:
+            for drafts in (False, True):
+                contenders |= stack.enter_context(other_server(args, folder, body, drafts))
         for name in list(contenders):
-            if args.only and not name.startswith(tuple(args.only)):
+            if not name.startswith(tuple(args.only.split(","))):
                 del contenders[name]
         runs = measure(contenders, args.sessions, args.repeats, args.characters)
     found: dict[str, list[Json]] = {}
@@ -270,7 +269,8 @@ def main() -> None:
         print(json.dumps({"machine": machine, "contenders": found, "ratios": ratios(runs)}))
         return
     for name, levels in found.items():
-        print("\n".join([f"\n{name}", *columns(levels)]))
+        print(f"\n{name}")
+        print("\n".join(columns(levels)))
     print(f"\nother programs kept {machine['foreign_cores']} cores busy")
     for row in ratios(runs):
         print(json.dumps(row))

@@ -1,4 +1,4 @@
-"""Can the tools of published MCP servers be called, in every form of calls?
+"""Call the tools of published MCP servers, in every form of calls.
 
     make tools
     python bench/mcp_tools.py [--documents N]
@@ -13,7 +13,6 @@ checks their arguments by jsonschema, without the keywords that a tool's grammar
 all that was refused or invalid; exit code 1 if anything was.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -24,10 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from command_line import Options
+
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from live import Api, http_pair
-from test_cache import cache_folder
+from test_cache import cached_files
 from validity import BYTES, Writer, repeated_names, violation, without_ignored
 
 from specmesh.api.dialects.chat import parse_chat
@@ -82,13 +83,9 @@ def function_of(tool: Mapping[str, Any]) -> Json:
 
 def servers(only: str) -> Iterator[Tools]:
     """Yield the lists in the cache. Raise SystemExit if there are none."""
-    folder = cache_folder("tools")
-    paths = [path for path in sorted(folder.glob("*.json")) if only in path.stem]
-    if not paths:
-        raise SystemExit(f"no tools in {folder}: make tools")
-    for path in paths:
+    for path in cached_files("tools", "*.json", only):
         found = json.loads(path.read_text(encoding="utf-8"))
-        yield Tools(path.stem, [function_of(tool) for tool in found["tools"]])
+        yield Tools(path.stem, list(map(function_of, found["tools"])))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,7 +101,9 @@ class Count:
 
     def shown(self, name: str) -> str:
         """Return a row of the table."""
-        refused = sum(trouble.startswith("refused") for trouble in self.troubles)
+        refused = 0
+        for trouble in self.troubles:
+            refused += int(trouble.startswith("refused"))
         invalid = len(self.troubles) - refused
         row = f"{name:<26}{self.requests:>9}{self.long:>9}{refused:>9}"
         return f"{row}{self.valid:>8}{self.twice:>7}{self.cut:>6}{invalid:>9}"
@@ -163,9 +162,10 @@ class InProcess:
         self, grammar: Grammar, tool: Json, form: str, seed: int, count: Count
     ) -> None:
         known = FORMATS[form]
-        phrases = [mark for mark in (known.param_end, known.end) if mark]
         try:
-            written = Writer(seed, phrases).write(self._grammars.compile(grammar))
+            written = Writer(seed, (known.param_end, known.end)).write(
+                self._grammars.compile(grammar)
+            )
         except RequestError as error:
             count.troubles.append(f"stuck: {name_of(tool)}: {error}")
             return
@@ -174,7 +174,10 @@ class InProcess:
             return
         parser = CallParser(known, [function_in(tool)])
         events = parser.feed(written.text, over=True)
-        arguments = "".join(one.text for one in events if isinstance(one, ArgumentsPart))
+        arguments = ""
+        for event in events:
+            if isinstance(event, ArgumentsPart):
+                arguments += event.text
         check(tool, arguments, count)
 
 
@@ -203,8 +206,9 @@ def check(tool: Json, arguments: str, count: Count) -> None:
 def compile_all(every: Sequence[Tools], forms: Sequence[str], documents: int) -> dict[str, Count]:
     """Return the counts of all lists and tools, by form."""
     trial = InProcess(documents)
-    counts = {form: Count() for form in forms}
-    for form, count in counts.items():
+    counts: dict[str, Count] = {}
+    for form in forms:
+        count = counts[form] = Count()
         for tools in every:
             trial.try_list(tools, form, count)
             for tool in tools.functions:
@@ -251,7 +255,8 @@ def ask_all(
     """Return the counts of the requests at both daemons, by form and daemon."""
     tools = list[tuple[str, Json]]()
     for one in every:
-        tools += [(one.server, tool) for tool in one.functions]
+        for tool in one.functions:
+            tools.append((one.server, tool))
     counts = dict[str, Count]()
     for form in forms:
         chosen = tools
@@ -269,18 +274,19 @@ def ask_all(
 
 def main() -> None:
     """Try the tools and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="servers whose name has this text")
+    parser = Options(__doc__)
+    parser.option("--only", "", "servers whose name has this text")
     parser.add_argument("--forms", default=",".join(FORMS), help="names, with commas")
-    parser.add_argument("--documents", type=int, default=0, help="calls of each tool to write")
-    parser.add_argument("--daemons", action="store_true", help="ask a real pair instead")
-    parser.add_argument("--sample", type=int, default=25, help="tools at each daemon; 0: all")
-    parser.add_argument("--target", default="bundled", help="the verifier's model")
-    parser.add_argument("--drafter", default="bundled", help="the drafter's model")
+    parser.option("--documents", 0, "calls of each tool to write")
+    parser.switch("--daemons", "ask a real pair instead")
+    parser.option("--sample", 25, "tools at each daemon; 0: all")
+    parser.option("--target", "bundled", "the verifier's model")
+    parser.option("--drafter", "bundled", "the drafter's model")
     options = parser.parse_args()
     every = list(servers(options.only))
     forms = options.forms.split(",")
-    print(f"{len(every)} servers, {sum(len(one.functions) for one in every)} tools\n{HEAD}")
+    count_tools = sum(len(one.functions) for one in every)
+    print(f"{len(every)} servers, {count_tools} tools\n{HEAD}")
     if options.daemons:
         models = (options.target, options.drafter)
         counts = ask_all(every, forms, options.sample, models)

@@ -1,4 +1,4 @@
-"""What specmesh itself costs per round, on loopback, with real daemons whose engines cost nothing.
+"""Measure a round of specmesh by itself: real daemons on loopback, engines that cost nothing.
 
     python bench/overhead.py [--rounds N] [--repeats N] [--target SIM] [--drafter SIM] [--json]
 
@@ -12,26 +12,24 @@ engine: drafts are in hand when a step ends with
     --target step_ms=3.09,row_ms=0.25,n_vocab=128000 --drafter alpha=1,n_vocab=128000
 """
 
-import argparse
 import json
-import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from typing import cast
 
+from command_line import Options
+from live import daemons, until
+
 from specmesh.bench.texts import generate
 from specmesh.client import Client
-from specmesh.core.fields import number_at
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import daemons, until
+from specmesh.core.fields import Json, number_at
 
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """Return the engine's idle milliseconds between two steps, over more than 1,024 rounds."""
-    text = generate(
-        client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}
-    )
+    body: Json = {"prompt": "overhead", "max_tokens": tokens, "temperature": 0}
+    text = generate(client, body | {"draft_n": draft_n})
     if draft_n == 4 and not number_at(text.report, "drafted", 0):
         raise SystemExit("its drafter does not draft")
     until(lambda: number_at(client.get("/stats"), "sessions.live") == 0)
@@ -40,31 +38,31 @@ def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=1100)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--target", default="step_ms=0")
-    parser.add_argument("--drafter", default="alpha=1")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--rounds", 1100)
+    parser.option("--repeats", 3)
+    parser.option("--target", "step_ms=0")
+    parser.option("--drafter", "alpha=1")
+    parser.switch("--json")
     args = parser.parse_args()
-    results: dict[str, list[dict[str, float]]] = {"4": [], "auto": [], "0": []}
-    engines = (
-        ["--engine", "sim", "--model", args.target],
-        ["--engine", "sim", "--model", args.drafter],
-    )
-    with tempfile.TemporaryDirectory() as folder, daemons(Path(folder), *engines) as client:
+    # With four drafts a round has five tokens.
+    tokens: dict[int | str, int] = {4: 5 * args.rounds, "auto": args.rounds, 0: args.rounds}
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
+    target = ["--engine", "sim", "--model", args.target]
+    drafter = ["--engine", "sim", "--model", args.drafter]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        daemons(Path(folder), target, drafter) as client,
+    ):
         for _ in range(args.repeats):
-            for draft_n, rows in results.items():
-                rounds = args.rounds * (5 if draft_n == "4" else 1)
-                rows.append(
-                    pause_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds)
-                )
+            for draft_n, count in tokens.items():
+                results[str(draft_n)].append(pause_ms(client, draft_n, count))
     if args.json:
         print(json.dumps(results))
     else:
-        for draft_n, rows in results.items():
+        for name, rows in results.items():
             for row in rows:
-                print(f"draft_n={draft_n:5}", row)
+                print(f"draft_n={name:5}", row)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,14 @@ that build llama-server; without it its rows are left out.
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from statistics import median
 
-sys.path.insert(0, str(Path(__file__).parent))
+from command_line import Options, numbers
 from contenders import Contender, Place, Run, llama_servers, specmesh
 from foreign import Foreign
 from held_out import prompts
@@ -38,6 +38,7 @@ from padded_model import TYPES, shape_for, write
 from referee import referee
 
 from specmesh import logs
+from specmesh.bench.texts import ratio as share
 from specmesh.paths import bundled
 
 Runs = dict[str, list[Run]]
@@ -49,20 +50,23 @@ def measure(
 ) -> Runs:
     """Run every contender on every text, `repeats` times, in rotating order."""
     names = list(contenders)
-    runs: Runs = {name: [] for name in names}
-    for name in names:
-        contenders[name](texts[0], tokens)
-    for turn in range(len(texts) * repeats):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            runs[name].append(contenders[name](texts[turn % len(texts)], tokens))
+    runs: Runs = {}
+    for name, contender in contenders.items():
+        contender(texts[0], tokens)
+        runs[name] = []
+    for turn, text in enumerate(texts * repeats):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            runs[name].append(contenders[name](text, tokens))
     return runs
 
 
 def ratio(runs: Runs, one: str, other: str) -> float:
     """Return the median over turns of the speed of `one` over that of `other`, on the same text."""
-    pairs = zip(runs[one], runs[other], strict=True)
-    return round(statistics.median(ours.rate / theirs.rate for ours, theirs in pairs), 3)
+    ratios: list[float] = []
+    for ours, theirs in zip(runs[one], runs[other], strict=True):
+        ratios.append(ours.rate / theirs.rate)
+    return round(median(ratios), 3)
 
 
 def row(runs: list[Run], alone: list[Run]) -> Row:
@@ -77,51 +81,58 @@ def row(runs: list[Run], alone: list[Run]) -> Row:
         total["same"] += int(run.ids == reference.ids)
         seconds += run.seconds
     drafted = total["drafted"]
+    overall = total["timed"] / seconds
     return {
         "tokens_per_second": round(median_rate(runs), 2),
-        "overall": round(total["timed"] / seconds, 2),
-        "acceptance": round(total["accepted"] / drafted, 3) if drafted else None,
-        "drafts_per_token": round(drafted / total["tokens"], 2),
+        "overall": round(overall, 2),
+        "acceptance": share(total["accepted"], drafted, 3),
+        "drafts_per_token": share(drafted, total["tokens"], 2),
         "same_text": total["same"],
     }
 
 
 def median_rate(runs: list[Run]) -> float:
     """Return the median of tokens per second."""
-    return statistics.median(run.rate for run in runs)
+    return median(run.rate for run in runs)
 
 
 def summary(runs: Runs) -> dict[str, object]:
     """Return the rows of all contenders, and their ratios."""
-    rows = {name: row(found, runs["specmesh alone"]) for name, found in runs.items()}
+    alone = runs["specmesh alone"]
+    rows: dict[str, Row] = {}
+    swept: dict[str, float] = {}
+    for name, found in runs.items():
+        rows[name] = row(found, alone)
+        if name.startswith("llama-server n="):
+            swept[name] = median_rate(found)
     ratios: dict[str, object] = {"auto / alone": ratio(runs, "specmesh auto", "specmesh alone")}
-    swept = [name for name in runs if name.startswith("llama-server n=")]
     if "llama-server default" in runs:
         ratios["auto / llama-server default"] = ratio(runs, "specmesh auto", "llama-server default")
     if swept:
-        best = max(swept, key=lambda name: median_rate(runs[name]))
+        best = max(swept, key=swept.__getitem__)
         ratios["auto / llama-server best"] = ratio(runs, "specmesh auto", best)
         ratios["best"] = best.removeprefix("llama-server ")
-    return {"turns": len(runs["specmesh alone"]), "rows": rows, "ratios": ratios}
+    return {"turns": len(alone), "rows": rows, "ratios": ratios}
 
 
 def show(kind: str, found: dict[str, object]) -> None:
     """Print the table of one type."""
-    rows, ratios = found["rows"], found["ratios"]
+    rows = found["rows"]
+    ratios = found["ratios"]
     assert isinstance(rows, dict)
     assert isinstance(ratios, dict)
-    print(
-        f"\n{kind}: {found['turns']} turns, other programs kept {found['foreign_cores']} cores busy"
-    )
+    foreign = f"other programs kept {found['foreign_cores']} cores busy"
+    print(f"\n{kind}: {found['turns']} turns, {foreign}")
     print(f"{'':22}   tok/s  overall  acceptance  drafts/token  same text")
-    for name, one in rows.items():
-        acceptance = "-" if one["acceptance"] is None else f"{one['acceptance']:.3f}"
-        print(
-            f"{name:22} {one['tokens_per_second']:7.2f} {one['overall']:8.2f} {acceptance:>11}"
-            f" {one['drafts_per_token']:13.2f} {one['same_text']:10}"
-        )
+    for name, cells in rows.items():
+        acceptance = "-"
+        if cells["acceptance"] is not None:
+            acceptance = f"{cells['acceptance']:.3f}"
+        speeds = f"{cells['tokens_per_second']:7.2f} {cells['overall']:8.2f}"
+        drafts = f"{acceptance:>11} {cells['drafts_per_token']:13.2f}"
+        print(f"{name:22} {speeds} {drafts} {cells['same_text']:10}")
     print("   ".join(f"{name}: {value}" for name, value in ratios.items()))
-    if not any(name.startswith("llama-server") for name in rows):
+    if "llama-server alone" not in rows:
         print("llama-server: not measured, --llama-server was not given")
 
 
@@ -132,7 +143,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
     if not target.is_file():
         write(target, layer, kind, Path(args.target))
     with referee(args.target) as engine:
-        texts = [engine.tokenizer.encode(prompt) for prompt in prompts(args.prompts)]
+        texts = list(map(engine.tokenizer.encode, prompts(args.prompts)))
     foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -144,10 +155,9 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
         found = summary(measure(contenders, texts, args.tokens, args.repeats))
     if args.out is None:
         target.unlink()
-    return found | {
-        "padding_weights": layer.count * layer.params(),
-        "foreign_cores": foreign.cores(),
-    }
+    found["padding_weights"] = layer.count * layer.params()
+    found["foreign_cores"] = foreign.cores()
+    return found
 
 
 def _span(text: str) -> list[int]:
@@ -155,18 +165,18 @@ def _span(text: str) -> list[int]:
     first, _, last = text.partition("-")
     if last:
         return list(range(int(first), int(last) + 1))
-    return [int(part) for part in text.split(",") if part]
+    return numbers(text)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
-    parser.add_argument("--params", type=float, default=1e9, help="weights of the padding")
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--target", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
+    parser = Options(__doc__)
+    parser.option("--types", ",".join(TYPES))
+    parser.option("--params", 1e9, "weights of the padding")
+    parser.option("--prompts", 10)
+    parser.option("--tokens", 128)
+    parser.option("--repeats", 1)
+    parser.option("--target", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
     parser.add_argument(
         "--sweep", type=_span, default=_span("1-8"), help="values of --spec-draft-n-max"
@@ -177,8 +187,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="keep the padded targets there, and use those that are there"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     args = parser.parse_args()
+    args.types = args.types.split(",")
     if len(args.cores) != 2 or not set(args.types) <= set(TYPES):
         parser.error(f"--cores takes two numbers, --types a list out of {','.join(TYPES)}")
     return args
@@ -194,9 +205,10 @@ def main() -> None:
         folder = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         for kind in args.types:
-            results[kind] = of_type(kind, args, folder)
+            found = of_type(kind, args, folder)
+            results[kind] = found
             with redirect_stdout(sys.stderr if args.json else sys.stdout):
-                show(kind, results[kind])
+                show(kind, found)
     if args.json:
         print(json.dumps({"tokens": args.tokens, "prompts": args.prompts, "types": results}))
 

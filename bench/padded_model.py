@@ -19,7 +19,7 @@ llama.cpp reads for the architecture `deci`, a Llama with per-layer sizes; for `
 first layer's.
 """
 
-import argparse
+import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from command_line import Options
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
@@ -47,6 +48,7 @@ _SIZES = (
     "head_count_kv",
     "rms_epsilon",
 )
+_OWN = ("GGUF.", "general.architecture", "general.file_type", "general.name")
 _ROWS_AT_ONCE = 2048
 """Rows quantised in one go: gguf's quantisation makes several float copies of its input."""
 
@@ -78,19 +80,21 @@ class Layer:
         """Return (rows, columns) of the matrices of one layer, by name."""
         queries = self.heads * self.head
         keys = self.heads_kv * self.head
+        key = (keys, self.width)
+        up = (self.hidden, self.width)
         return {
             "attn_q": (queries, self.width),
-            "attn_k": (keys, self.width),
-            "attn_v": (keys, self.width),
+            "attn_k": key,
+            "attn_v": key,
             "attn_output": (self.width, queries),
-            "ffn_gate": (self.hidden, self.width),
-            "ffn_up": (self.hidden, self.width),
+            "ffn_gate": up,
+            "ffn_up": up,
             "ffn_down": (self.width, self.hidden),
         }
 
     def params(self) -> int:
         """Return the number of weights of one layer without its two gains."""
-        return sum(rows * columns for rows, columns in self.matrices().values())
+        return sum(map(math.prod, self.matrices().values()))
 
 
 def shape_for(params: float, width: int | None = None) -> Layer:
@@ -116,8 +120,10 @@ def widen(name: str, values: Array, width: int, old: int) -> Array:
         gain[:old] = values * np.sqrt(old / width)
         return gain
     rows, columns = values.shape
-    writes = kind in _ZERO
-    wide = np.zeros((width, columns) if writes else (rows, width), values.dtype)
+    shape = (rows, width)
+    if kind in _ZERO:
+        shape = (width, columns)
+    wide = np.zeros(shape, values.dtype)
     wide[:rows, :columns] = values
     return wide
 
@@ -125,8 +131,11 @@ def widen(name: str, values: Array, width: int, old: int) -> Array:
 def quantised(values: Array, kind: str) -> Array:
     """Return a float32 matrix in the type of that name; a quantised one as GGUF's bytes."""
     target = gguf.GGMLQuantizationType[kind]
-    rows = range(0, len(values), _ROWS_AT_ONCE)
-    return np.concatenate([quantize(values[row : row + _ROWS_AT_ONCE], target) for row in rows])
+    parts: list[Array] = []
+    for row in range(0, len(values), _ROWS_AT_ONCE):
+        part = values[row : row + _ROWS_AT_ONCE]
+        parts.append(quantize(part, target))
+    return np.concatenate(parts)
 
 
 def padding(layer: Layer, kind: str, seed: int = 0) -> dict[str, Array]:
@@ -136,53 +145,46 @@ def padding(layer: Layer, kind: str, seed: int = 0) -> dict[str, Array]:
     """
     rng = np.random.default_rng(seed)
     out: dict[str, Array] = {}
-    for name, (rows, columns) in layer.matrices().items():
-        if name in _ZERO:
-            values = np.zeros((rows, columns), np.float32)
-        else:
-            values = rng.standard_normal((rows, columns), np.float32) / np.float32(np.sqrt(columns))
+    for name, shape in layer.matrices().items():
+        values = np.zeros(shape, np.float32)
+        if name not in _ZERO:
+            values = rng.standard_normal(shape, np.float32)
+            values /= np.float32(np.sqrt(shape[1]))
         out[name] = quantised(values, kind)
     return out
 
 
 def _copy_fields(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
-    """Everything the file says of itself but its sizes: tokenizer, rotation, context."""
+    """Copy all fields but sizes and those of the file itself: tokenizer, rotation, context."""
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in {
-            "general.architecture",
-            "general.file_type",
-            "general.name",
-        }:
+        if name.startswith(_OWN) or name.endswith(_SIZES):
             continue
-        if name.endswith(_SIZES):
-            continue
-        element = field.types[1] if len(field.types) > 1 else None
-        writer.add_key_value(
-            re.sub(r"^llama\.", "deci.", name), field.contents(), field.types[0], element
-        )
+        deci_name = re.sub(r"^llama\.", "deci.", name)
+        writer.add_key_value(deci_name, field.contents(), *field.types[:2])
 
 
 def _add_sizes(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, layer: Layer) -> None:
     def old(key: str) -> Any:
         return reader.fields[f"llama.{key}"].contents()
 
-    original, width = old("block_count"), old("embedding_length")
+    original = old("block_count")
+
+    def of_each(key: str, added: int) -> list[int]:
+        return [old(key)] * original + [added] * layer.count
+
+    width_share = old("embedding_length") / layer.width
     writer.add_embedding_length(layer.width)
     writer.add_block_count(original + layer.count)
-    writer.add_feed_forward_length(
-        [old("feed_forward_length")] * original + [layer.hidden] * layer.count
-    )
-    writer.add_head_count([old("attention.head_count")] * original + [layer.heads] * layer.count)
-    writer.add_head_count_kv(
-        [old("attention.head_count_kv")] * original + [layer.heads_kv] * layer.count
-    )
-    writer.add_layer_norm_rms_eps(old("attention.layer_norm_rms_epsilon") * width / layer.width)
+    writer.add_feed_forward_length(of_each("feed_forward_length", layer.hidden))
+    writer.add_head_count(of_each("attention.head_count", layer.heads))
+    writer.add_head_count_kv(of_each("attention.head_count_kv", layer.heads_kv))
+    writer.add_layer_norm_rms_eps(old("attention.layer_norm_rms_epsilon") * width_share)
     writer.add_key_length(layer.head)
     writer.add_value_length(layer.head)
 
 
 def _check(reader: gguf.GGUFReader, layer: Layer) -> int:
-    """The original's width; raises SystemExit where this target cannot be padded so."""
+    """Return the original's width. Raise SystemExit if this target cannot be padded so."""
     if reader.fields["general.architecture"].contents() != "llama":
         raise SystemExit("only a GGUF of architecture llama can be padded")
     width = int(reader.fields["llama.embedding_length"].contents())
@@ -198,8 +200,10 @@ def write(out: Path, layer: Layer, kind: str, source: Path) -> Path:
     width = _check(reader, layer)
     temporary = out.with_name(out.name + ".tmp")
     writer = gguf.GGUFWriter(temporary, "deci")
-    named = reader.fields.get("general.name")
-    writer.add_name(f"{source.stem if named is None else named.contents()} padded {kind}")
+    name = source.stem
+    if "general.name" in reader.fields:
+        name = reader.fields["general.name"].contents()
+    writer.add_name(f"{name} padded {kind}")
     writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[kind]])
     _copy_fields(writer, reader)
     _add_sizes(writer, reader, layer)
@@ -218,7 +222,9 @@ def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -
     """Add all padding layers from number `first` on. Their values do not matter for the cost."""
     matrices = padding(layer, kind)
     gain = np.ones(layer.width, np.float32)
-    raw = None if kind in {"F32", "F16"} else gguf.GGMLQuantizationType[kind]
+    raw: gguf.GGMLQuantizationType | None = None
+    if kind not in {"F32", "F16"}:
+        raw = gguf.GGMLQuantizationType[kind]
     for index in range(first, first + layer.count):
         writer.add_tensor(f"blk.{index}.attn_norm.weight", gain)
         writer.add_tensor(f"blk.{index}.ffn_norm.weight", gain)
@@ -228,14 +234,14 @@ def _add_padding(writer: gguf.GGUFWriter, layer: Layer, kind: str, first: int) -
 
 def main() -> None:
     """Write one file and print its properties."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", choices=TYPES, default="Q8_0")
-    parser.add_argument("--params", type=float, default=1e9, help="weights in the padding layers")
+    parser.option("--params", 1e9, "weights in the padding layers")
     parser.add_argument(
         "--width", type=int, help="channels of the residual stream (default: by --params)"
     )
-    parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
+    parser.option("--target", Path(bundled("target.gguf")))
     args = parser.parse_args()
     layer = shape_for(args.params, args.width)
     write(args.out, layer, args.type, args.target)

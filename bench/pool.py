@@ -13,32 +13,34 @@ text is the target's own.
 
 import argparse
 import json
-import os
-import signal
-import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import zmq
+from command_line import Options
+from live import Process, command, free_port, start, until
 
 from specmesh.client import Client
+from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.link.dealer import Route
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live import start, until
+Actions = dict[int, Callable[[], object]]
+"""Actions in the middle of a text, by the number of its tokens."""
 
 BEST = "draft_ms=2,alpha=0.8"
 OTHER = "draft_ms=3,alpha=0.75"
 WRONG = "draft_ms=1,alpha=0"
-RUN = [sys.executable, "-m", "specmesh"]
 PROMPT = "a pool of drafters"
+BEHIND = 8
+"""Ids between the end of a text and a late draft for it."""
 
 
 def echo(address: str) -> None:
@@ -46,12 +48,7 @@ def echo(address: str) -> None:
     dealer = Route(zmq.Context(), address).open()
     dealer.poll(10_000, zmq.POLLOUT)
     hello = m.Hello(
-        drafter="liar",
-        engine="none",
-        model="none",
-        vocab_fingerprint="",
-        n_vocab=0,
-        n_ctx=8192,
+        drafter="liar", engine="none", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=8192
     )
     dealer.send(encode(hello))
     texts: dict[int, Prefix] = {}
@@ -62,106 +59,105 @@ def echo(address: str) -> None:
                 dealer.send(encode(m.Pong(number)))
             case m.Opened(session):
                 texts[session] = Prefix()
-            case m.Truth(session, base, _, ids, draft_n) | m.Sync(session, base, _, ids, draft_n):
-                text = texts.setdefault(session, Prefix())
-                if base > len(text):
-                    dealer.send(encode(m.Nack(session, len(text), text.crc)))
-                    continue
-                text.truncate(base)
-                text.extend(ids)
-                if draft_n:
-                    dealer.send(encode(m.Draft(session, len(text), text.crc, (0,) * draft_n)))
-                elif len(text) > 8:
-                    at = len(text) - 8
-                    dealer.send(
-                        encode(m.Draft(session, at, text.crc_at(at), tuple(text[at : len(text)])))
-                    )
+            case m.Truth() | m.Sync():
+                text = texts.setdefault(message.session, Prefix())
+                answer = answer_to(message, text)
+                if answer is not None:
+                    dealer.send(encode(answer))
             case _:
                 pass
 
 
-class Pool:
-    """A verifier and whichever drafters a text is to have."""
+def answer_to(message: m.Truth | m.Sync, text: Prefix) -> m.Message | None:
+    """Bring a text up to date; return a wrong draft if one is wanted, else a late one."""
+    session = message.session
+    if message.base > len(text):
+        return m.Nack(session, len(text), text.crc)
+    text.truncate(message.base)
+    text.extend(message.ids)
+    if message.draft_n:
+        return m.Draft(session, len(text), text.crc, (0,) * message.draft_n)
+    at = len(text) - BEHIND
+    if at <= 0:
+        return None
+    return m.Draft(session, at, text.crc_at(at), tuple(text[at : len(text)]))
 
-    def __init__(
-        self, folder: Path, step_ms: float, liar: str = "wrong", *options: str, row_ms: float = 0.5
-    ) -> None:
-        self._folder, self._liar = folder, liar
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        model = f"step_ms={step_ms},row_ms={row_ms}"
-        verifier = ["verifier", "--engine", "sim", "--model", model, "--bind", self.address]
-        self.process = start(
-            [*RUN, *verifier, *options, "--socket", str(folder / "v.sock"), "--log-level", "error"]
+
+class Pool:
+    """A verifier, and the drafters that a text is to have."""
+
+    def __init__(self, folder: Path, step_ms: float, liar: str) -> None:
+        self._folder = folder
+        self._liar = liar
+        self._address = f"tcp://127.0.0.1:{free_port()}"
+        path = folder / "v.sock"
+        words = command(
+            "verifier",
+            engine="sim",
+            model=f"step_ms={step_ms},row_ms=0.5",
+            bind=self._address,
+            socket=path,
+            log_level="error",
         )
-        self.client = Client(folder / "v.sock")
-        until(lambda: "peers" in self.client.get("/stats"))
-        self.drafters: dict[str, int] = {}
+        self._process = start(words)
+        self._client = Client(path)
+        until(lambda: "peers" in self._client.get("/stats"))
+        self._drafters: dict[str, Process] = {}
 
     def attach(self, name: str) -> None:
         """Start a drafter, by its settings or as the liar."""
+        model = WRONG if name == "liar" else name
+        words = command(
+            "drafter",
+            engine="sim",
+            model=model,
+            connect=self._address,
+            socket=self._folder / f"{time.monotonic_ns()}.sock",
+            log_level="error",
+        )
         if name == "liar" and self._liar == "echo":
-            process = start([sys.executable, __file__, "--be-liar", self.address])
-        else:
-            options = [
-                "--engine",
-                "sim",
-                "--model",
-                WRONG if name == "liar" else name,
-                "--connect",
-                self.address,
-            ]
-            path = self._folder / f"{time.monotonic_ns()}.sock"
-            process = start(
-                [*RUN, "drafter", *options, "--socket", str(path), "--log-level", "error"]
-            )
-        self.drafters[name] = process.pid
+            words = [sys.executable, __file__, "--be-liar", self._address]
+        self._drafters[name] = start(words)
 
     def kill(self, name: str) -> None:
         """End a drafter at once."""
-        pid = self.drafters.pop(name)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        process = self._drafters.pop(name)
+        process.kill()
+        process.wait()
 
     def alone(self, *names: str) -> None:
         """Have exactly these drafters."""
-        for name in set(self.drafters) - set(names):
+        for name in set(self._drafters) - set(names):
             self.kill(name)
         for name in names:
-            if name not in self.drafters:
+            if name not in self._drafters:
                 self.attach(name)
-        until(lambda: len(self._peers()) == len(names))
-
-    def _peers(self) -> list[object]:
-        peers = self.client.get("/stats")["peers"]
-        assert isinstance(peers, list)
-        return peers
+        until(lambda: len(objects_at(self._client.get("/stats"), "peers")) == len(names))
 
     def close(self) -> None:
         """End all of it."""
         self.alone()
-        self.process.terminate()
-        self.process.wait(15)
+        self._process.terminate()
+        self._process.wait(15)
 
-    def text(self, tokens: int, when: dict[int, Callable[[], None]]) -> tuple[float, list[int]]:
-        """Return tokens per second of one text, and its ids. when: actions by number of tokens."""
+    def text(self, tokens: int, actions: Actions) -> tuple[float, list[int]]:
+        """Return the tokens per second of one text, and its ids, with actions in the middle."""
         ids: list[int] = []
-        waiting = sorted(when.items())
-        body = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
-        for chunk in self.client.complete(body):
-            told = chunk["specmesh"]
-            assert isinstance(told, dict)
-            new = told.get("token_ids", [])
-            ids += new if isinstance(new, list) else []
+        waiting = sorted(actions.items())
+        body: Json = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
+        for chunk in self._client.complete(body):
+            extension = object_at(chunk, "specmesh")
+            ids += ids_at(extension, "token_ids")
             while waiting and len(ids) >= waiting[0][0]:
-                waiting.pop(0)[1]()
-            if "report" in told:
-                return float(told["report"]["tokens_per_second"]), ids
+                _, act = waiting.pop(0)
+                act()
+            if "report" in extension:
+                return number_at(extension, "report.tokens_per_second"), ids
         raise SystemExit("the verifier did not report")
 
 
 def measure(pool: Pool, tokens: int, repeats: int) -> dict[str, object]:
-    """The numbers."""
+    """Return the numbers."""
     ratios: list[float] = []
     speeds: list[float] = []
     texts: list[list[int]] = []
@@ -170,30 +166,31 @@ def measure(pool: Pool, tokens: int, repeats: int) -> dict[str, object]:
         best, ids = pool.text(tokens, {})
         texts.append(ids)
         pool.alone(BEST, OTHER, "liar")
-        events: dict[int, Callable[[], None]] = {}
+        actions: Actions = {}
         for name, at in ((BEST, tokens // 4), (OTHER, tokens // 2)):
-            events[at] = lambda name=name: pool.kill(name)  # type: ignore[misc]
-            events[at + tokens // 20] = lambda name=name: pool.attach(name)  # type: ignore[misc]
-        speed, ids = pool.text(tokens, events)
+            actions[at] = partial(pool.kill, name)
+            actions[at + tokens // 20] = partial(pool.attach, name)
+        speed, ids = pool.text(tokens, actions)
         texts.append(ids)
         speeds.append(best)
         ratios.append(speed / best)
+    equal = all(ids == texts[0] for ids in texts)
     return {
         "best_alone": round(median(speeds), 2),
         "ratio": round(median(ratios), 4),
         "lowest": round(min(ratios), 4),
-        "texts_equal": all(ids == texts[0] and len(ids) == tokens for ids in texts),
+        "texts_equal": equal and len(texts[0]) == tokens,
     }
 
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser = Options(__doc__)
+    parser.option("--step-ms", 20.0)
+    parser.option("--tokens", 2000)
+    parser.option("--repeats", 3)
     parser.add_argument("--liar", choices=["wrong", "echo"], default="wrong")
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     parser.add_argument("--be-liar", metavar="ADDRESS", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.be_liar:
@@ -201,15 +198,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         pool = Pool(Path(name), args.step_ms, args.liar)
         try:
-            told = measure(pool, args.tokens, args.repeats)
+            found = measure(pool, args.tokens, args.repeats)
         finally:
             pool.close()
     if args.json:
-        print(json.dumps(told))
+        print(json.dumps(found))
         return
-    print(f"the best alone: {told['best_alone']} tokens/s")
-    print(f"the pool: {told['ratio']} times that, lowest {told['lowest']}")
-    print(f"every text the target's own: {told['texts_equal']}")
+    print(f"the best alone: {found['best_alone']} tokens/s")
+    print(f"the pool: {found['ratio']} times that, lowest {found['lowest']}")
+    print(f"every text the target's own: {found['texts_equal']}")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ MARGIN = 0.05
 
 
 @contextmanager
-def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
+def referee(path: str, n_ctx: int = 1024, gpu_layers: int = 0) -> Iterator[LlamaVerifier]:
     """Load the model of this file on one thread."""
-    engine = LlamaVerifier(
-        ModelSettings(engine="llama", model=path, ctx=n_ctx, max_sessions=1, threads=1),
-        n_batch=n_ctx,
+    settings = ModelSettings(
+        engine="llama", model=path, ctx=n_ctx, max_sessions=1, threads=1, gpu_layers=gpu_layers
     )
+    engine = LlamaVerifier(settings, n_batch=n_ctx)
     try:
         yield engine
     finally:
@@ -40,21 +40,23 @@ def near_tie(
     There both ids are the target's first two choices, decoded anew in one row, and closer than
     MARGIN. noise: (temperature, seed) of sampled texts, whose noise at that position counts.
     """
+    common = min(len(ids), len(others))
     at = 0
-    while at < min(len(ids), len(others)) and ids[at] == others[at]:
+    while at < common and ids[at] == others[at]:
         at += 1
-    if at == min(len(ids), len(others)):
+    if at == common:
         return False
     prefix = (*prompt, *ids[:at])
     target.carry_out(KVCut(0, 0))
     target.decode([Span(0, 0, prefix[:-1], logits=False)])
-    row = target.decode([Span(0, len(prefix) - 1, prefix[-1:], logits=True)])[0]
+    [row] = target.decode([Span(0, len(prefix) - 1, prefix[-1:], logits=True)])
     assert row is not None
     scores = row[0].astype(np.float64)
     margin = MARGIN
     if noise is not None:
         temperature, seed = noise
-        scores = scores / temperature + gumbel(np.uint64(seed), len(prefix), np.arange(len(scores)))
+        every_id = np.arange(len(scores))
+        scores = scores / temperature + gumbel(np.uint64(seed), len(prefix), every_id)
         margin = MARGIN / temperature
     second, first = np.argsort(scores)[-2:].tolist()
     close = bool(scores[first] - scores[second] < margin)

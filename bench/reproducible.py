@@ -7,10 +7,11 @@ after a prompt of 200 ids both take single ids in turn. A plain step is the cost
 alone otherwise; a step of the width is the cost of each step now, with drafts or without.
 """
 
-import argparse
 import time
 from pathlib import Path
 from statistics import median
+
+from command_line import Options
 
 from specmesh import logs
 from specmesh.config import ModelSettings
@@ -72,9 +73,9 @@ def row(path: Path, threads: int | None, steps: int) -> str:
 
 def main() -> None:
     """Print a row per model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("models", nargs="*", type=Path, default=[Path(bundled("target.gguf"))])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.option("--steps", 60)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     logs.configure("error")

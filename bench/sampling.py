@@ -6,25 +6,26 @@ Logits are random and peaked as a language model's are. Each way's steps are int
 others'; the table has the median and the 90th percentile in milliseconds per step.
 """
 
-import argparse
 import json
 import time
+from collections import defaultdict
+from functools import partial
 
 import numpy as np
+from command_line import Options
 
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
+sampled = partial(SamplingParams, temperature=0.8)
 WAYS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),
     "greedy, penalties": SamplingParams(penalties=Penalties(repeat=1.1)),
-    "top-k 40": SamplingParams(temperature=0.8, top_k=40),
-    "top-k 40, top-p 0.95": SamplingParams(temperature=0.8, top_k=40, top_p=0.95),
-    "top-k 40, top-p 0.95, min-p 0.05": SamplingParams(
-        temperature=0.8, top_k=40, top_p=0.95, min_p=0.05
-    ),
-    "top-p 0.95": SamplingParams(temperature=0.8, top_k=0, top_p=0.95),
-    "min-p 0.05": SamplingParams(temperature=0.8, min_p=0.05),
-    "nothing but temperature": SamplingParams(temperature=0.8),
+    "top-k 40": sampled(top_k=40),
+    "top-k 40, top-p 0.95": sampled(top_k=40, top_p=0.95),
+    "top-k 40, top-p 0.95, min-p 0.05": sampled(top_k=40, top_p=0.95, min_p=0.05),
+    "top-p 0.95": sampled(top_p=0.95),
+    "min-p 0.05": sampled(min_p=0.05),
+    "nothing but temperature": sampled(),
 }
 
 
@@ -33,9 +34,7 @@ def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
     rng = np.random.default_rng(1)
     logits = rng.gumbel(0, 2.0, (rows, vocab)).astype(np.float32)
     before = rng.integers(0, vocab, 64).tolist()
-    taken: dict[str, list[float]] = {}
-    for name in WAYS:
-        taken[name] = []
+    taken: dict[str, list[float]] = defaultdict(list)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for name, params in WAYS.items():
@@ -50,13 +49,11 @@ def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--vocab", type=int, default=128_256)
-    parser.add_argument("--rows", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--vocab", 128_256)
+    parser.option("--rows", 9)
+    parser.option("--seconds", 10.0)
+    parser.switch("--json")
     args = parser.parse_args()
     taken = steps(args.vocab, args.rows, args.seconds)
     table: dict[str, dict[str, float]] = {}

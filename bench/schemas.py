@@ -1,4 +1,4 @@
-"""Which real JSON schemas can be a `response_format`, and are the documents written by them valid?
+"""Take real JSON schemas as `response_format`, and check documents that are written by them.
 
     python bench/schemas.py FOLDER [--sample N] [--documents N] [--instances]
 
@@ -10,14 +10,14 @@ that can. Prints how many schemas are refused, by kind, and the faults; exit cod
 document is invalid, or a schema is refused only since its objects are closed.
 """
 
-import argparse
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from command_line import Options
 from llguidance import LLMatcher, LLTokenizer
 from validity import BYTES, Writer, repeated_names, violation
 
@@ -69,7 +69,9 @@ def plain_matcher(schema: Any) -> LLMatcher | None:
         return None
     source = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
     matcher = LLMatcher(LLTokenizer("byte"), source, log_level=0, limits=LIMITS)
-    return None if matcher.is_error() else matcher
+    if matcher.is_error():
+        return None
+    return matcher
 
 
 def fits_plainly(schema: Any, text: str) -> bool:
@@ -79,24 +81,26 @@ def fits_plainly(schema: Any, text: str) -> bool:
     return matcher is not None and matcher.validate_tokens(ids) == len(ids)
 
 
-def names_in(value: Any) -> Iterator[str]:
-    """Yield the names of a document's objects."""
+def objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield all objects of a document, at any depth."""
+    members: Iterable[Any] = ()
     if isinstance(value, dict):
-        yield from value
-    members = value.values() if isinstance(value, dict) else value
-    if isinstance(value, dict | list):
-        for member in members:
-            yield from names_in(member)
+        yield value
+        members = value.values()
+    elif isinstance(value, list):
+        members = value
+    for member in members:
+        yield from objects_in(member)
 
 
-def declared_in(schema: Any) -> Iterator[str]:
-    """Yield the names that `properties` anywhere in a schema declare."""
-    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
-        yield from schema["properties"]
-    members = schema.values() if isinstance(schema, dict) else schema
-    if isinstance(schema, dict | list):
-        for member in members:
-            yield from declared_in(member)
+def are_declared(document: Any, schema: Any) -> bool:
+    """Return True if `properties` anywhere in a schema declare all names of a document."""
+    declared: set[str] = set()
+    for part in objects_in(schema):
+        properties = part.get("properties")
+        if isinstance(properties, dict):
+            declared |= properties.keys()
+    return all(part.keys() <= declared for part in objects_in(document))
 
 
 class Trial:
@@ -126,8 +130,9 @@ class Trial:
         self.counts["compiled"] += 1
         for seed in range(self._documents):
             self._write(path.stem, schema, grammar, seed)
-        for test in tests if self._instances else ():
-            self._follow(path.stem, schema, grammar, test)
+        if self._instances:
+            for test in tests:
+                self._follow(path.stem, schema, grammar, test)
 
     def _refuse(self, name: str, schema: Any, why: str) -> None:
         self.counts["refused"] += 1
@@ -147,9 +152,11 @@ class Trial:
             self.counts["documents cut"] += 1
             return
         wrong = violation(schema, written.text)
-        self.counts["documents invalid" if wrong else "documents valid"] += 1
         if wrong:
+            self.counts["documents invalid"] += 1
             self.troubles.append(f"invalid: {name}: {wrong}: {written.text[:200]}")
+        else:
+            self.counts["documents valid"] += 1
         twice = repeated_names(written.text)
         if twice:
             self.counts["documents with a name twice"] += 1
@@ -159,38 +166,48 @@ class Trial:
         text = json.dumps(test["data"], ensure_ascii=False)
         ids = [*text.encode(), len(BYTES) - 1]
         fits = self._grammars.compile(grammar).count_allowed(ids) == len(ids)
-        known = "valid" if test["valid"] else "invalid"
-        self.counts[f"{known} instances {'that' if fits else 'that do not'} fit"] += 1
-        if test["valid"] and not fits and fits_plainly(schema, text):
-            declared = set(names_in(test["data"])) <= set(declared_in(schema))
-            self.counts["valid instances lost to closing"] += 1
-            self.counts["of these, all of their names are declared"] += declared
-            if declared:
-                self.troubles.append(f"lost to closing: {name}: {text[:200]}")
-        if fits and not test["valid"]:
+        if test["valid"] and fits:
+            self.counts["valid instances that fit"] += 1
+        elif test["valid"]:
+            self.counts["valid instances that do not fit"] += 1
+            self._count_lost(name, schema, test["data"], text)
+        elif not fits:
+            self.counts["invalid instances that do not fit"] += 1
+        else:
+            self.counts["invalid instances that fit"] += 1
             why = test.get("description", "")
             self.troubles.append(f"fits, but is invalid: {name}: {why}: {text[:150]}")
+
+    def _count_lost(self, name: str, schema: Any, document: Any, text: str) -> None:
+        if not fits_plainly(schema, text):
+            return
+        self.counts["valid instances lost to closing"] += 1
+        declared = are_declared(document, schema)
+        self.counts["of these, all of their names are declared"] += int(declared)
+        if declared:
+            self.troubles.append(f"lost to closing: {name}: {text[:200]}")
 
 
 def lines(trial: Trial) -> Iterator[str]:
     """Yield the table."""
-    for what, count in sorted(trial.counts.items()):
-        yield f"{count:>7}  {what}"
+    for name, count in sorted(trial.counts.items()):
+        yield f"{count:>7}  {name}"
     yield ""
     by_count = sorted(trial.refused.items(), key=lambda pair: -len(pair[1]))
     for kind, names in by_count:
         yield f"{len(names):>7}  {kind}   ({', '.join(names[:SHOWN])})"
     yield ""
-    yield from (trouble[:500] for trouble in trial.troubles)
+    for trouble in trial.troubles:
+        yield trouble[:500]
 
 
 def main() -> None:
     """Try the schemas and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("folder", type=Path, help="files with schemas")
-    parser.add_argument("--sample", type=int, default=1050, help="files to take; 0: all")
-    parser.add_argument("--documents", type=int, default=0, help="documents of each to write")
-    parser.add_argument("--instances", action="store_true", help="follow the files' documents")
+    parser.option("--sample", 1050, "files to take; 0: all")
+    parser.option("--documents", 0, "documents of each to write")
+    parser.switch("--instances", "follow the files' documents")
     options = parser.parse_args()
     trial = Trial(options.documents, options.instances)
     for path in files(options.folder, options.sample):
@@ -198,7 +215,7 @@ def main() -> None:
     trial.close()
     print("\n".join(lines(trial)))
     bad = trial.counts["documents invalid"] + trial.counts["refused only as closed"]
-    raise SystemExit(1 if bad else 0)
+    raise SystemExit(bool(bad))
 
 
 if __name__ == "__main__":

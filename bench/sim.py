@@ -14,29 +14,31 @@ The daemons are real, and a proxy delays each frame.
 import argparse
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from command_line import Options, numbers
+from live import command, free_port, is_drafted, running, until
+
 from specmesh.bench.steps import costs_of, read_costs
+from specmesh.bench.texts import generate
 from specmesh.client import Client
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.fields import Json, at, objects_at
+from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 
-sys.path.insert(0, str(Path(__file__).parent))
-from live import until
-
 PROMPT = "a simulated text"
+DELAY_PROXY = Path(__file__).with_name("delay_proxy.py")
 MIN_PROXY_RTT_S = 0.5e-3
 """Minimum round trip for a proxy in between: loopback and the daemons take about as long."""
 
@@ -64,29 +66,31 @@ class Pair:
 def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
     """Run the daemons alone, with each fixed draft_n, and adaptive; return what --json prints."""
     ways: list[int | str] = [0, *fixed, "auto"]
-    speeds: dict[int | str, list[float]] = {}
-    for draft_n in ways:
-        speeds[draft_n] = []
+    speeds: dict[int | str, list[float]] = defaultdict(list)
+    body: Json = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "cache_prompt": False}
     with daemons(pair) as client:
         for repeat in range(repeats):
             turn = repeat % len(ways)
             for draft_n in ways[turn:] + ways[:turn]:
-                speed, accepted = generate(client, draft_n, tokens)
-                speeds[draft_n].append(speed)
+                report = generate(client, body | {"draft_n": draft_n}).report
+                speeds[draft_n].append(number_at(report, "tokens_per_second"))
                 if draft_n == "auto":
-                    acceptance = accepted
+                    acceptance = number_at(report, "acceptance_rate", 0.0)
         [peer] = objects_at(client.get("/stats"), "peers")
-    mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
-    alone = mean[0]
-    adaptive = mean["auto"]
+    alone = fmean(speeds[0])
+    adaptive = fmean(speeds["auto"])
     best: int | None = None
     best_speedup: float | None = None
-    if fixed:
-        best = max(fixed, key=mean.__getitem__)
-        best_speedup = round(mean[best] / alone, 4)
+    lockstep: dict[str, float] = {}
+    for draft_n in fixed:
+        mean = fmean(speeds[draft_n])
+        lockstep[str(draft_n)] = round(mean, 3)
+        speedup = round(mean / alone, 4)
+        if best_speedup is None or speedup > best_speedup:
+            best = draft_n
+            best_speedup = speedup
     best_possible = ideal(pair, tokens)
     informed = oracle(pair, tokens)
-    lockstep = {str(n): round(mean[n], 3) for n in fixed}
     return {
         "schema_version": 1,
         "tokens_per_second": {"alone": alone, "lockstep": lockstep, "specmesh": adaptive},
@@ -174,84 +178,54 @@ def guesses(settings: SimSettings, tokens: int) -> list[bool]:
 @contextmanager
 def daemons(pair: Pair) -> Iterator[Client]:
     """Run a simulated pair at its distance; yield the verifier's client."""
+    steps: list[str] = []
+    for seconds in pair.steps:
+        steps.append(f"{seconds * 1e3:.6g}")
+    alphas = "/".join(map("{:.6g}".format, pair.alphas))
+    port = free_port()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-")))
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
-        alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
-        models = {
-            "verifier": f"steps_ms={steps}",
-            "drafter": f"draft_ms={pair.draft * 1e3:.6g},alphas={alphas}",
-        }
-
-        def start(role: str, flag: str) -> None:
-            options = ["--log-level", "warning", "--engine", "sim", "--model", models[role]]
-            options += ["--socket", str(folder / f"{role}.sock")]
-            options += [flag, f"tcp://127.0.0.1:{port}"]
-            stack.enter_context(running(["-m", "specmesh", role, *options]))
-
-        start("verifier", "--bind")
+        path = folder / "verifier.sock"
+        verifier = command(
+            "verifier",
+            log_level="warning",
+            engine="sim",
+            model=f"steps_ms={'/'.join(steps)}",
+            socket=path,
+            bind=f"tcp://127.0.0.1:{port}",
+        )
+        stack.enter_context(running(verifier))
         if pair.distance >= MIN_PROXY_RTT_S:
-            delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
-            proxy = [str(Path(__file__).with_name("delay_proxy.py")), str(port), *delays]
-            output = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
-            assert output is not None
-            port = int(output.readline())
-        start("drafter", "--connect")
-        client = Client(folder / "verifier.sock")
-        until(lambda: bool(client.get("/stats").get("peers")))
+            port = stack.enter_context(proxy(port, pair))
+        drafter = command(
+            "drafter",
+            log_level="warning",
+            engine="sim",
+            model=f"draft_ms={pair.draft * 1e3:.6g},alphas={alphas}",
+            socket=folder / "drafter.sock",
+            connect=f"tcp://127.0.0.1:{port}",
+        )
+        stack.enter_context(running(drafter))
+        client = Client(path)
+        until(lambda: is_drafted(client))
         yield client
 
 
 @contextmanager
-def running(options: list[str], stdout: int | None = None) -> Iterator["subprocess.Popen[str]"]:
-    """Run a Python process that ends with the block."""
-    with subprocess.Popen([sys.executable, *options], stdout=stdout, text=True) as process:
+def proxy(port: int, pair: Pair) -> Iterator[int]:
+    """Run the proxy between a pair and a verifier's port; yield its own."""
+    words = [sys.executable, str(DELAY_PROXY), str(port)]
+    words += [str(pair.round_trip / 2), str(pair.jitter / 2)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            yield process
+            yield int(process.stdout.readline())
         finally:
             process.terminate()
-            process.wait(15)
 
 
-def generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, float]:
-    """Return the tokens per second and the acceptance rate of one text."""
-    body: Json = {
-        "prompt": PROMPT,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "draft_n": draft_n,
-        "cache_prompt": False,
-    }
-    for chunk in client.complete(body):
-        match chunk.get("specmesh"):
-            case {"report": {"tokens_per_second": speed, "acceptance_rate": accepted}}:
-                return float(speed), float(accepted or 0.0)
-    raise SystemExit("the simulated verifier did not report: see its messages above")
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step-ms", type=float, default=34.2, help="a step of one row")
-    parser.add_argument("--row-ms", type=float, default=1.0, help="each further row")
-    parser.add_argument("--draft-ms", type=float, default=5.2, help="a draft")
-    parser.add_argument(
-        "--alpha",
-        default="0.75",
-        help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2",
-    )
-    parser.add_argument("--round-trip-ms", type=float, default=0.3)
-    parser.add_argument("--jitter-ms", type=float, default=0.0)
-    parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
-    parser.add_argument("--tokens", type=int, default=600)
-    parser.add_argument(
-        "--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty"
-    )
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+def steps_of(args: argparse.Namespace) -> tuple[float, ...]:
+    """Return the seconds of a step with 0, 1, ... drafts."""
     steps: list[float] = []
     if args.steps_file is None:
         for drafts in range(MAX_DRAFTS + 1):
@@ -260,19 +234,37 @@ def main() -> None:
         costs = read_costs(args.steps_file)
         for drafts in range(MAX_DRAFTS + 1):
             steps.append(costs.seconds(drafts + 1))
-    alphas = tuple(map(float, args.alpha.split("/")))
+    return tuple(steps)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = Options(__doc__)
+    parser.option("--step-ms", 34.2, "a step of one row")
+    parser.option("--row-ms", 1.0, "each further row")
+    parser.option("--draft-ms", 5.2, "a draft")
+    parser.option(
+        "--alpha", "0.75", "probability that a draft is accepted; several, 300 tokens each: 0.9/0.2"
+    )
+    parser.option("--round-trip-ms", 0.3)
+    parser.option("--jitter-ms", 0.0)
+    parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
+    parser.option("--tokens", 600)
+    parser.option("--lockstep", "4", "fixed draft_n to compare with: 2,4; may be empty")
+    parser.option("--repeats", 1)
+    parser.switch("--json")
+    args = parser.parse_args()
     pair = Pair(
-        steps=tuple(steps),
+        steps=steps_of(args),
         draft=args.draft_ms / 1e3,
         round_trip=args.round_trip_ms / 1e3,
         jitter=args.jitter_ms / 1e3,
-        alphas=alphas,
+        alphas=tuple(map(float, args.alpha.split("/"))),
     )
     # By an exception, so that no daemon is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    fixed = [int(part) for part in args.lockstep.split(",") if part]
     try:
-        found = measure(pair, args.tokens, fixed, args.repeats)
+        found = measure(pair, args.tokens, numbers(args.lockstep), args.repeats)
     except SpecmeshError as error:
         raise SystemExit(str(error)) from None
     if args.json:

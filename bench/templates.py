@@ -1,4 +1,4 @@
-"""Does every real chat template render every shape of chat that clients send, and is nothing lost?
+"""Render every shape of chat that clients send by every real chat template; nothing may be lost.
 
     make templates
     python bench/templates.py [--only NAME] [--json]
@@ -14,22 +14,24 @@ shape is
 - FAILED: neither a prompt nor a refusal; or a call without arguments, which is no JSON.
 
 A thought has to be in the prompt where the template can show it. Prints a table, the totals of each
-shape and the reasons; exit code 1 where something is lost or failed.
+shape and the reasons; exit code 1 if something is lost or failed.
 """
 
-import argparse
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from command_line import Options
+
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
-from test_cache import cache_folder
+from test_cache import cached_files
 
 from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.fields import Json
@@ -65,11 +67,8 @@ def result(content: object, call_id: str) -> Message:
 
 def tool(name: str, parameter: str) -> Message:
     """Return a tool with one parameter."""
-    schema = {
-        "type": "object",
-        "properties": {parameter: {"type": "string", "description": "Where."}},
-        "required": [parameter],
-    }
+    properties = {parameter: {"type": "string", "description": "Where."}}
+    schema = {"type": "object", "properties": properties, "required": [parameter]}
     function = {"name": name, "description": f"{name} of a Zqdescription.", "parameters": schema}
     return {"type": "function", "function": function}
 
@@ -86,94 +85,72 @@ TIME = call("Zqtime", '{"zone": "Zqcet"}', SECOND)
 MILD = result("Zqmild", FIRST)
 NOON = result("Zqnoon", SECOND)
 
+FOREIGN_ID = "call_Wm2pXkQ7Rt4LsVb9NcYd3FgH"
+OTHER_FOREIGN_ID = "toolu_01A09q90qw90lq917835lq9"
+
+
+def calling(content: object, *calls: Message, **more: object) -> Message:
+    """Return an assistant's message with calls."""
+    return said("assistant", content, tool_calls=list(calls)) | more
+
+
+def parts(*texts: str) -> list[Message]:
+    """Return texts as the parts of a content."""
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def chat(*messages: Message) -> Json:
+    """Return the body of a chat."""
+    return {"messages": list(messages)}
+
+
+def with_tools(*messages: Message) -> Json:
+    """Return the body of a chat with tools."""
+    return {"messages": list(messages), "tools": TOOLS}
+
+
+SECOND_FIRST = (result(parts("Zqnoon"), SECOND), MILD)
+THOUGHTFUL_CALL = calling("", WEATHER, reasoning_content="Ztthought.")
 SHAPES: Mapping[str, Json] = {
-    "user": {"messages": [USER]},
-    "system": {"messages": [SYSTEM, USER]},
-    "developer": {"messages": [DEVELOPER, USER]},
-    "two systems": {"messages": [SYSTEM, said("system", "Be Zqmore."), USER]},
-    "late system": {"messages": [USER, ANSWER, said("system", "Be Zqlate."), AGAIN]},
-    "two users": {"messages": [USER, AGAIN]},
-    "two assistants": {"messages": [USER, ANSWER, said("assistant", "It is Zqtoo."), AGAIN]},
-    "named users": {
-        "messages": [said("user", "I am Zqanna.", name="anna"), ANSWER, AGAIN | {"name": "bob"}]
-    },
-    "content parts": {
-        "messages": [
-            said("system", [{"type": "text", "text": "Be Zqsystem."}]),
-            said("user", [{"type": "text", "text": "Zqfirst"}, {"type": "text", "text": "Zqlast"}]),
-        ]
-    },
-    "null content": {
-        "messages": [USER, said("assistant", None, tool_calls=[WEATHER]), MILD, AGAIN],
-        "tools": TOOLS,
-    },
-    "tools": {"messages": [SYSTEM, USER], "tools": TOOLS},
-    "tools, no system": {"messages": [USER], "tools": TOOLS},
-    "developer, tools": {"messages": [DEVELOPER, USER], "tools": TOOLS},
-    "tool loop": {
-        "messages": [SYSTEM, USER, said("assistant", "", tool_calls=[WEATHER]), MILD],
-        "tools": TOOLS,
-    },
-    "parallel calls": {
-        "messages": [
-            USER,
-            said("assistant", "I look for Zqboth.", tool_calls=[WEATHER, TIME]),
-            MILD,
-            NOON,
-        ],
-        "tools": TOOLS,
-    },
-    "result after result": {
-        "messages": [
-            USER,
-            said("assistant", None, tool_calls=[WEATHER, TIME]),
-            result([{"type": "text", "text": "Zqnoon"}], SECOND),
-            MILD,
-            said("assistant", "It is Zqanswer."),
-            AGAIN,
-        ],
-        "tools": TOOLS,
-    },
-    "empty arguments": {
-        "messages": [
-            USER,
-            said("assistant", "", tool_calls=[call("Zqtime", "", FIRST)]),
-            result("Zqnoon", FIRST),
-        ],
-        "tools": TOOLS,
-    },
-    "cut arguments": {
-        "messages": [
-            USER,
-            said("assistant", "", tool_calls=[call("Zqweather", '{"city": "Par', FIRST)]),
-            result("Zqerror", FIRST),
-            AGAIN,
-        ],
-        "tools": TOOLS,
-    },
-    "foreign ids": {
-        "messages": [
-            USER,
-            said("assistant", None, tool_calls=[WEATHER | {"id": "call_Wm2pXkQ7Rt4LsVb9NcYd3FgH"}]),
-            result("Zqmild", "call_Wm2pXkQ7Rt4LsVb9NcYd3FgH"),
-            said("assistant", None, tool_calls=[TIME | {"id": "toolu_01A09q90qw90lq917835lq9"}]),
-            result("Zqnoon", "toolu_01A09q90qw90lq917835lq9"),
-        ],
-        "tools": TOOLS,
-    },
-    "reasoning": {
-        "messages": [USER, ANSWER | {"reasoning_content": "Ztthought."}, AGAIN],
-    },
-    "thought and call": {
-        "messages": [
-            SYSTEM,
-            USER,
-            said("assistant", "", reasoning_content="Ztthought.", tool_calls=[WEATHER]),
-            MILD,
-        ],
-        "tools": TOOLS,
-    },
-    "continued": {"messages": [USER, said("assistant", "It is Zqbegun")]},
+    "user": chat(USER),
+    "system": chat(SYSTEM, USER),
+    "developer": chat(DEVELOPER, USER),
+    "two systems": chat(SYSTEM, said("system", "Be Zqmore."), USER),
+    "late system": chat(USER, ANSWER, said("system", "Be Zqlate."), AGAIN),
+    "two users": chat(USER, AGAIN),
+    "two assistants": chat(USER, ANSWER, said("assistant", "It is Zqtoo."), AGAIN),
+    "named users": chat(said("user", "I am Zqanna.", name="anna"), ANSWER, AGAIN | {"name": "bob"}),
+    "content parts": chat(
+        said("system", parts("Be Zqsystem.")), said("user", parts("Zqfirst", "Zqlast"))
+    ),
+    "null content": with_tools(USER, calling(None, WEATHER), MILD, AGAIN),
+    "tools": with_tools(SYSTEM, USER),
+    "tools, no system": with_tools(USER),
+    "developer, tools": with_tools(DEVELOPER, USER),
+    "tool loop": with_tools(SYSTEM, USER, calling("", WEATHER), MILD),
+    "parallel calls": with_tools(USER, calling("I look for Zqboth.", WEATHER, TIME), MILD, NOON),
+    "result after result": with_tools(
+        USER, calling(None, WEATHER, TIME), *SECOND_FIRST, ANSWER, AGAIN
+    ),
+    "empty arguments": with_tools(
+        USER, calling("", call("Zqtime", "", FIRST)), result("Zqnoon", FIRST)
+    ),
+    "cut arguments": with_tools(
+        USER,
+        calling("", call("Zqweather", '{"city": "Par', FIRST)),
+        result("Zqerror", FIRST),
+        AGAIN,
+    ),
+    "foreign ids": with_tools(
+        USER,
+        calling(None, WEATHER | {"id": FOREIGN_ID}),
+        result("Zqmild", FOREIGN_ID),
+        calling(None, TIME | {"id": OTHER_FOREIGN_ID}),
+        result("Zqnoon", OTHER_FOREIGN_ID),
+    ),
+    "reasoning": chat(USER, ANSWER | {"reasoning_content": "Ztthought."}, AGAIN),
+    "thought and call": with_tools(SYSTEM, USER, THOUGHTFUL_CALL, MILD),
+    "continued": chat(USER, said("assistant", "It is Zqbegun")),
 }
 
 
@@ -237,8 +214,9 @@ def outcome(tokenizer: TemplateTokenizer, body: Json) -> Outcome:
         return Outcome("LOST", " ".join(missing))
     if BROKEN.search(prompt):
         return Outcome("FAILED", "a call without arguments")
-    merged = plain is None or bool(missing_words(sent, plain, WORD))
-    return Outcome("merged" if merged else "rendered")
+    if plain is None or missing_words(sent, plain, WORD):
+        return Outcome("merged")
+    return Outcome("rendered")
 
 
 def missing_words(sent: str, prompt: str, words: re.Pattern[str]) -> list[str]:
@@ -251,7 +229,7 @@ def plainly_rendered(source: str, body: Json) -> str | None:
     messages: Any = json.loads(json.dumps(body["messages"]))
     for message in messages:
         if isinstance(message["content"], list):
-            message["content"] = "".join(part["text"] for part in message["content"])
+            message["content"] = "".join(map(itemgetter("text"), message["content"]))
         message["content"] = message["content"] or ""
         with_objects(message)
     return template_text(source, body | {"messages": messages})
@@ -262,7 +240,8 @@ def template_text(source: str, body: Json) -> str | None:
     request = {"template": source, "bos": BOS, "eos": EOS, "continued": False}
     request |= {"messages": body["messages"], "variables": {"tools": body.get("tools")}}
     text = chat_template.answer(request).get("text")
-    return None if text is None else str(text)
+    assert text is None or isinstance(text, str)
+    return text
 
 
 def with_objects(message: Message) -> None:
@@ -281,8 +260,8 @@ def shows_thoughts(source: str, body: Json) -> bool:
             with_objects(message)
             thought = message.pop("reasoning_content", "")
             if thought and name == "parts":
-                parts = [{"type": "thinking", "thinking": thought}]
-                message["content"] = [*parts, {"type": "text", "text": message["content"]}]
+                shown = {"type": "thinking", "thinking": thought}
+                message["content"] = [shown, *parts(message["content"])]
             elif thought:
                 message[name] = thought
         if shown_in(source, changed):
@@ -299,15 +278,12 @@ def shown_in(source: str, body: Json) -> bool:
 
 
 def collected(only: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and source of each template in the cache whose name has `only`. Raise
-    SystemExit for none."""
-    folder = cache_folder("templates")
-    paths = [path for path in sorted(folder.glob("*/*.jinja")) if only in str(path)]
-    if not paths:
-        raise SystemExit(f"no templates in {folder}: make templates")
-    for path in paths:
-        name = f"{path.parent.name}/{path.stem}"
-        yield name, path.read_bytes().decode()
+    """Yield the name and source of each template in the cache whose path has `only`.
+
+    Raise SystemExit if there are none.
+    """
+    for path in cached_files("templates", "*/*.jinja", only):
+        yield f"{path.parent.name}/{path.stem}", path.read_bytes().decode()
 
 
 def outcomes(source: str) -> dict[str, Outcome]:
@@ -327,9 +303,13 @@ KINDS = ("rendered", "merged", "refused", "LOST", "FAILED")
 
 def show_template(name: str, found: Mapping[str, Outcome]) -> None:
     """Print the row of a template, with the shapes that were not rendered."""
-    counts = Counter(one.kind for one in found.values())
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    for shape, one in found.items():
+        counts[one.kind] += 1
+        if one.kind in KINDS[2:]:
+            bad.append(f"{shape}: {one.kind}")
     numbers = " ".join(f"{counts[kind]:>4}" for kind in KINDS)
-    bad = [f"{shape}: {one.kind}" for shape, one in found.items() if one.kind in KINDS[2:]]
     print(f"{name:<60}{numbers}  {'; '.join(bad)}", flush=True)
 
 
@@ -362,9 +342,9 @@ def show_counts(name: str, counts: Counter[str]) -> None:
 
 def main() -> None:
     """Render everything and print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="templates whose path has this text")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser = Options(__doc__)
+    parser.option("--only", "", "templates whose path has this text")
+    parser.switch("--json", "print JSON instead of tables")
     options = parser.parse_args()
     every = dict[str, dict[str, Outcome]]()
     for name, source in collected(options.only):
@@ -378,10 +358,11 @@ def main() -> None:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
     else:
         show_totals(every)
-    kinds = set[str]()
-    for found in every.values():
-        kinds.update(one.kind for one in found.values())
-    raise SystemExit(not kinds.isdisjoint({"LOST", "FAILED"}))
+    bad = False
+    for outcome_of in every.values():
+        for one in outcome_of.values():
+            bad = bad or one.kind in {"LOST", "FAILED"}
+    raise SystemExit(bad)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 A real verifier and its drafter, one thread each. A chat is a text that grows by a question of
 --words words and an answer of --tokens tokens at each turn. Each turn is asked warm and cold
 (`cache_prompt` off), one after the other, the first of them alternating; the chat goes on with the
-cold answer. Where the two answers differ, the target says whether they part at a near tie, as
+cold answer. Where the two answers differ, the target judges if they part at a near tie, as
 steps of other widths may (--reproducible: none may). The time is from the request until its first
 text is here, the median of the repeats, each with words of its own. With --chats so many are taken
 in turn, so that others come between the turns of each. Nothing else should run meanwhile: the load
@@ -17,25 +17,23 @@ import argparse
 import json
 import os
 import random
-import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from command_line import Options
+from live import daemons
+from referee import near_tie, referee
 
 from specmesh import logs
 from specmesh.client import Client
 from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
-
-sys.path.insert(0, str(Path(__file__).parent))
-from live import daemons
-from referee import near_tie, referee
 
 WORDS = (
     "the of a file line when reads each name from list value with state open step data tree node "
@@ -73,8 +71,9 @@ def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
             ids += ids_at(extension, "token_ids")
             text += str(objects_at(chunk, "choices")[0]["text"])
             report = object_at(extension, "report") or report
+    seconds = (first or time.perf_counter()) - began
     return Turn(
-        ms=1e3 * ((first or time.perf_counter()) - began),
+        ms=1e3 * seconds,
         prompt=int(number_at(report, "prompt_tokens")),
         cached=int(number_at(report, "cached_tokens")),
         ids=tuple(ids),
@@ -93,37 +92,43 @@ def outcome(warm: Turn, cold: Turn, target: LlamaVerifier) -> str:
     return "different"
 
 
-def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[tuple[Turn, Turn]]]:
-    """Return (warm, cold) of each turn for each chat. The chats take turns."""
+Pairs = list[tuple[Turn, Turn]]
+"""Turns that were asked warm and cold."""
+
+
+def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[Pairs]:
+    """Return the pairs of all chats, by turn. The chats take turns."""
     luck = random.Random(repeat)
     texts = [SYSTEM] * options.chats
-    found: list[list[tuple[Turn, Turn]]] = [[] for _ in texts]
+    found: list[Pairs] = []
     for number in range(options.turns):
         warm_first = bool((repeat + number) % 2)
-        for index, turns in enumerate(found):
+        pairs: Pairs = []
+        for index in range(options.chats):
             question = " ".join(luck.choices(WORDS.split(), k=options.words))
             texts[index] += f"\nUser: {question}?\nAssistant:"
             asked: dict[bool, Turn] = {}
             for cached in (warm_first, not warm_first):
                 asked[cached] = ask(client, texts[index], options.tokens, cached=cached)
-            turns.append((asked[True], asked[False]))
+            pairs.append((asked[True], asked[False]))
             texts[index] += asked[False].text
+        found.append(pairs)
     return found
 
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default=bundled("target.gguf"))
-    parser.add_argument("--drafter", default=bundled("drafter.gguf"))
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--words", type=int, default=60)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--chats", type=int, default=1)
-    parser.add_argument("--ctx", type=int, default=4096)
-    parser.add_argument("--reproducible", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser = Options(__doc__)
+    parser.option("--model", bundled("target.gguf"))
+    parser.option("--drafter", bundled("drafter.gguf"))
+    parser.option("--turns", 10)
+    parser.option("--words", 60)
+    parser.option("--tokens", 24)
+    parser.option("--repeats", 3)
+    parser.option("--chats", 1)
+    parser.option("--ctx", 4096)
+    parser.switch("--reproducible")
+    parser.switch("--json")
     options = parser.parse_args()
     logs.configure("error")
     common = ["--threads", "1", "--ctx", str(options.ctx), "--max-sessions", "4"]
@@ -136,14 +141,15 @@ def main() -> None:
         daemons(Path(folder), verifier, drafter) as client,
     ):
         ask(client, SYSTEM, 8, cached=False)
-        chats: list[list[tuple[Turn, Turn]]] = []
+        turns: list[Pairs] = [[] for _ in range(options.turns)]
         for repeat in range(options.repeats):
-            chats += chat(client, options, repeat)
+            for pairs, more in zip(turns, chat(client, options, repeat), strict=True):
+                pairs.extend(more)
         prefix_cache = client.get("/stats")["prefix_cache"]
     with referee(options.model, options.ctx) as target:
         rows: list[Json] = []
-        for number, asked in enumerate(zip(*chats, strict=True), 1):
-            rows.append(row(number, asked, target))
+        for number, pairs in enumerate(turns, 1):
+            rows.append(row(number, pairs, target))
     record = {
         "turns": rows,
         "prefix_cache": prefix_cache,
@@ -153,29 +159,31 @@ def main() -> None:
     print(json.dumps(record) if options.json else table(record))
 
 
-def row(number: int, asked: Sequence[tuple[Turn, Turn]], target: LlamaVerifier) -> Json:
+def row(number: int, pairs: Pairs, target: LlamaVerifier) -> Json:
     """Return the row of a turn in all chats."""
-    texts = Counter(outcome(warm, cold, target) for warm, cold in asked)
-    return {
-        "turn": number,
-        "prompt": median(cold.prompt for _, cold in asked),
-        "cached": median(warm.cached for warm, _ in asked),
-        "warm_ms": round(median(warm.ms for warm, _ in asked), 2),
-        "cold_ms": round(median(cold.ms for _, cold in asked), 2),
-        "same_text": texts["same"],
-        "near_tie": texts["near tie"],
-        "of": len(asked),
-    }
+    columns: dict[str, list[float]] = defaultdict(list)
+    texts: Counter[str] = Counter()
+    for warm, cold in pairs:
+        columns["prompt"].append(cold.prompt)
+        columns["cached"].append(warm.cached)
+        columns["warm_ms"].append(warm.ms)
+        columns["cold_ms"].append(cold.ms)
+        texts[outcome(warm, cold, target)] += 1
+    found: Json = {"turn": number}
+    for name, values in columns.items():
+        found[name] = round(median(values), 2)
+    same = {"same_text": texts["same"], "near_tie": texts["near tie"]}
+    return found | same | {"of": len(pairs)}
 
 
 def table(record: Json) -> str:
     """Return the record as a table."""
-    names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "near_tie", "of")
     rows = objects_at(record, "turns")
+    names = list(rows[0])
     lines = [f"| {' | '.join(names)} |", "|" + "---:|" * len(names)]
-    for one in rows:
-        cells = [f"{one[name]:g}" for name in names]
-        lines.append(f"| {' | '.join(cells)} |")
+    for cells in rows:
+        shown = map("{:g}".format, cells.values())
+        lines.append(f"| {' | '.join(shown)} |")
     load = f"load {record['load']:.1f} of {record['cores']} cores"
     return "\n".join([*lines, "", f"{load}; {record['prefix_cache']}"])
 

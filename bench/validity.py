@@ -1,4 +1,4 @@
-"""Documents written at random by a grammar, and whether they are valid by their schema."""
+"""Documents that are written at random by a grammar, and faults of them by their schema."""
 
 import json
 import random
@@ -25,9 +25,21 @@ FORMATS = ("date", "ipv4", "ipv6", "uuid")
 
 IGNORED = frozenset(
     {
-        *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"),
-        *("propertyNames", "dependencies", "dependentRequired", "dependentSchemas"),
-        *("unevaluatedProperties", "unevaluatedItems", "format"),
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+        "minContains",
+        "maxContains",
+        "uniqueItems",
+        "propertyNames",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "format",
     }
 )
 """Keywords of tools' schemas that do not bind a call's arguments."""
@@ -40,12 +52,14 @@ def without_ignored(schema: Any) -> Any:
     """Return a tool's schema without the parts that its grammar ignores: keywords, and patterns
     with look-around."""
     if isinstance(schema, list):
-        return [without_ignored(one) for one in schema]
+        return list(map(without_ignored, schema))
     if not isinstance(schema, dict):
         return schema
     kept = dict[str, Any]()
     for keyword, value in schema.items():
-        if keyword in IGNORED or (keyword == "pattern" and _LOOK_AROUND.search(str(value))):
+        if keyword in IGNORED:
+            continue
+        if keyword == "pattern" and _LOOK_AROUND.search(str(value)):
             continue
         if keyword in ("enum", "const", "default", "examples"):
             kept[keyword] = value
@@ -81,9 +95,12 @@ def repeated_names(text: str) -> list[str]:
     repeated = set[str]()
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        repeated.update(name for name in names if names.count(name) > 1)
-        return dict(pairs)
+        kept: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in kept:
+                repeated.add(name)
+            kept[name] = value
+        return kept
 
     with suppress(ValueError):
         json.loads(text, object_pairs_hook=checked)
@@ -106,12 +123,14 @@ class Writer:
 
     def __init__(self, seed: int, phrases: Sequence[str] = (), most: int = 2000) -> None:
         self._random = random.Random(seed)
-        self._phrases = [list(phrase.encode()) for phrase in phrases]
+        self._phrases: list[list[int]] = []
+        for phrase in filter(None, phrases):
+            self._phrases.append(list(phrase.encode()))
         self._most = most
         self._weights = np.full(END + 1, 0.02)  # bytes of other alphabets, control characters
         self._weights[32:127] = 1.0
         self._weights[ord("\\")] = 0.3
-        self._closing = [ord(char) for char in '"}]'] + [END]
+        self._closing = [*b'"}]', END]
 
     def write(self, constraint: GrammarConstraint) -> Written:
         """Return a text of the grammar. Raise RequestError if the grammar cannot go on."""
@@ -132,7 +151,9 @@ class Writer:
         if not self._phrases or self._random.random() > 0.2:
             return []
         phrase = self._random.choice(self._phrases)
-        return phrase if constraint.count_allowed(phrase) == len(phrase) else []
+        if constraint.count_allowed(phrase) < len(phrase):
+            return []
+        return phrase
 
     def _chosen(self, constraint: GrammarConstraint, length: int) -> int:
         """Return one of the ids that may come next."""
@@ -141,7 +162,8 @@ class Writer:
         total = float(weights.sum())
         if not total:
             raise RequestError("nothing can follow")
-        return int(np.searchsorted(weights.cumsum(), self._random.random() * total, side="right"))
+        point = self._random.random() * total
+        return int(np.searchsorted(weights.cumsum(), point, side="right"))
 
 
 def _written(ids: list[int], *, complete: bool) -> Written:

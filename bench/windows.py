@@ -9,12 +9,13 @@ has read the whole text, or a window of the given sizes from half a window back,
 the model's BOS in front.
 """
 
-import argparse
 import json
-import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from command_line import Options, numbers
 
 from specmesh import logs
 from specmesh.config import ModelSettings
@@ -43,11 +44,12 @@ def continued(target: LlamaVerifier, ids: Sequence[int], tokens: int) -> list[in
     """Return the ids by which the target goes on greedily."""
     target.carry_out(KVCut(0, 0))
     for start in range(0, len(ids) - 1, PART):
-        part = tuple(ids[start : min(start + PART, len(ids) - 1)])
+        part = tuple(ids[start:-1][:PART])
         target.decode([Span(0, start, part, logits=False)])
     last = ids[-1]
     generated: list[int] = []
-    for position in range(len(ids) - 1, len(ids) - 1 + tokens):
+    first = len(ids) - 1
+    for position in range(first, first + tokens):
         [logits] = target.decode([Span(0, position, (last,), logits=True)])
         assert logits is not None
         last = int(logits[-1].argmax())
@@ -62,7 +64,7 @@ def accepted(drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int
     """
     drafter.carry_out(KVCut(0, 0))
     for start in range(0, len(read) - 1, PART):
-        part = tuple(read[start : min(start + PART, len(read) - 1)])
+        part = tuple(read[start:-1][:PART])
         drafter.predict([Ask(0, part, None)])
     count = 0
     last = read[-1]
@@ -73,9 +75,10 @@ def accepted(drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int
     return count
 
 
-def windows(
-    ids: Sequence[int], sizes: Sequence[int], bos: int | None
-) -> Iterator[tuple[str, Sequence[int]]]:
+Ids = Sequence[int]
+
+
+def windows(ids: Ids, sizes: list[int], bos: int | None) -> Iterator[tuple[str, Ids]]:
     """Yield each way to read a text: its name, and the ids that are read."""
     yield "whole", ids
     for size in sizes:
@@ -89,39 +92,39 @@ def windows(
 
 def main() -> None:
     """Print the rates of each length."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument("--target", required=True)
     parser.add_argument("--drafter", required=True)
-    parser.add_argument("--lengths", default="1000,3000,6000,7500")
-    parser.add_argument("--sizes", default="512,1024,2048")
-    parser.add_argument("--texts", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.option("--lengths", "1000,3000,6000,7500")
+    parser.option("--sizes", "512,1024,2048")
+    parser.option("--texts", 5)
+    parser.option("--tokens", 160)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--json", action="store_true")
+    parser.switch("--json")
     given = parser.parse_args()
     logs.configure("error")
-    lengths = [int(length) for length in given.lengths.split(",")]
-    sizes = [int(size) for size in given.sizes.split(",")]
+    lengths = numbers(given.lengths)
+    sizes = numbers(given.sizes)
     ctx = max(lengths) + given.tokens + 1
     options = {"engine": "llama", "ctx": ctx, "max_sessions": 1, "threads": given.threads}
     target = LlamaVerifier(ModelSettings(model=given.target, **options))
     drafter = LlamaDrafter(ModelSettings(model=given.drafter, **options))
     rates: dict[str, dict[str, float]] = {}
     for length in lengths:
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         drafts = 0
         for text in texts(given.texts):
             ids = target.tokenizer.encode(text)[:length]
             generated = continued(target, ids, given.tokens)
             drafts += len(generated)
             for name, read in windows(ids, sizes, drafter.info.bos):
-                counts[name] = counts.get(name, 0) + accepted(drafter, read, generated)
-        rates[str(length)] = {name: round(count / drafts, 4) for name, count in counts.items()}
+                counts[name] += accepted(drafter, read, generated)
+        found = {name: round(count / drafts, 4) for name, count in counts.items()}
+        rates[str(length)] = found
         if not given.json:
-            sys.stdout.write(f"{length} ids, {drafts} drafts: {rates[str(length)]}\n")
-            sys.stdout.flush()
+            print(f"{length} ids, {drafts} drafts: {found}", flush=True)
     if given.json:
-        sys.stdout.write(json.dumps(rates) + "\n")
+        print(json.dumps(rates))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ statement, comprehensions, ternaries, packed assignments, positional arguments a
 docstrings. The limits come from measurements of h11, websockets, structlog, starlette, mini-sglang
 and mlx-lm.
 
-The exit code is 1 if a package exceeds one of them, unless it is in NOT_YET and no package was
-named; and if a package of NOT_YET exceeds none of them.
+The exit code is 1 if a package exceeds one of them.
 """
 
 import ast
@@ -22,8 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("specmesh", "wire", "daemons", "tests", "fuzz", "soak", "bench", "tools")
-NOT_YET = ("bench",)
-"""Packages that are still being rewritten. This list only shrinks."""
 
 COLUMNS = 100
 MOST_TARGETS = 2
@@ -83,6 +80,19 @@ class Reading:
     def per_thousand(self, count: int) -> float:
         """Return a count per 1,000 statements."""
         return 1000 * count / max(len(self.tokens), 1)
+
+    def mean(self) -> float:
+        """Return the mean number of tokens of a statement."""
+        return sum(self.tokens) / len(self.tokens)
+
+    def percentile(self, percent: int) -> int:
+        """Return a percentile of the tokens of a statement, which are sorted."""
+        place = len(self.tokens) * percent // 100
+        return self.tokens[place]
+
+    def dialect_rate(self) -> float:
+        """Return the dialect words per 1,000 words of docstrings."""
+        return 1000 * self.dialect / max(self.words, 1)
 
 
 def python_files(package: Path) -> list[Path]:
@@ -214,17 +224,14 @@ def read_package(package: Path) -> Reading:
 
 def excesses(reading: Reading, limits: Limits) -> Iterator[str]:
     """Yield each limit that a package exceeds, with its value."""
-    count = len(reading.tokens)
-    mean = sum(reading.tokens) / count
-    dialect = 1000 * reading.dialect / max(reading.words, 1)
     measured = {
-        "tokens a statement, mean": (mean, limits.mean),
-        "tokens a statement, median": (reading.tokens[count // 2], limits.median),
-        "tokens a statement, 90th percentile": (reading.tokens[count * 9 // 10], limits.p90),
+        "tokens a statement, mean": (reading.mean(), limits.mean),
+        "tokens a statement, median": (reading.percentile(50), limits.median),
+        "tokens a statement, 90th percentile": (reading.percentile(90), limits.p90),
         "comprehensions": (reading.per_thousand(reading.comprehensions), limits.comprehensions),
         "nested comprehensions": (reading.per_thousand(reading.nested), limits.nested),
         "ternaries": (reading.per_thousand(reading.ternaries), limits.ternaries),
-        "dialect": (dialect, MOST_DIALECT),
+        "dialect": (reading.dialect_rate(), MOST_DIALECT),
     }
     for name, (value, most) in measured.items():
         if value > most:
@@ -236,33 +243,23 @@ def excesses(reading: Reading, limits: Limits) -> Iterator[str]:
 
 def summary(package: str, reading: Reading) -> str:
     """Return one line with a package's figures."""
-    count = len(reading.tokens)
-    mean = sum(reading.tokens) / count
-    median = reading.tokens[count // 2]
-    p90 = reading.tokens[count * 9 // 10]
-    dialect = 1000 * reading.dialect / max(reading.words, 1)
+    sizes = f"{sum(reading.tokens)} tokens in {len(reading.tokens)} statements"
+    middle = f"median {reading.percentile(50)}, p90 {reading.percentile(90)}"
     return (
-        f"{package}: {sum(reading.tokens)} tokens in {count} statements, "
-        f"mean {mean:.1f}, median {median}, p90 {p90}; per 1,000: "
+        f"{package}: {sizes}, mean {reading.mean():.1f}, {middle}; per 1,000: "
         f"comprehensions {reading.per_thousand(reading.comprehensions):.0f}, "
         f"nested {reading.per_thousand(reading.nested):.1f}, "
         f"ternaries {reading.per_thousand(reading.ternaries):.0f}; "
-        f"dialect {dialect:.1f} of 1,000 words"
+        f"dialect {reading.dialect_rate():.1f} of 1,000 words"
     )
 
 
-def check(package: str, *, not_yet: bool) -> bool:
-    """Print a package's figures and faults, or only their number; return True if it passes."""
+def check(package: str) -> bool:
+    """Print a package's figures and faults; return True if it has no faults."""
     reading = read_package((ROOT / package).resolve())
     limits = TESTS if package in ("tests", "fuzz", "soak") else PRODUCT
     faults = [*excesses(reading, limits), *reading.faults]
     print(summary(package, reading))
-    if not_yet and faults:
-        print(f"  not yet: {len(faults)} faults, see tools/readability.py {package}")
-        return True
-    if not_yet:
-        print("  it has no faults: remove it from NOT_YET in tools/readability.py")
-        return False
     for fault in faults:
         print(f"  {fault}")
     return not faults
@@ -270,11 +267,9 @@ def check(package: str, *, not_yet: bool) -> bool:
 
 def main() -> int:
     """Check the packages named, or all; return the exit code."""
-    named = sys.argv[1:]
     passed = True
-    for package in named or PACKAGES:
-        not_yet = not named and package in NOT_YET
-        passed = check(package, not_yet=not_yet) and passed
+    for package in sys.argv[1:] or PACKAGES:
+        passed = check(package) and passed
     return int(not passed)
 
 

@@ -34,10 +34,28 @@ class Archive:
 def cache_folder(*names: str) -> Path:
     """Return a folder of the test cache, and make it if it is missing."""
     chosen = os.environ.get(VARIABLE)
-    root = Path(chosen) if chosen else platformdirs.user_cache_path("specmesh-tests")
+    root = platformdirs.user_cache_path("specmesh-tests")
+    if chosen:
+        root = Path(chosen)
     folder = root.joinpath(*names)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def cached_files(kind: str, pattern: str, only: str = "") -> list[Path]:
+    """Return the files of a folder of the cache whose path below it has `only`.
+
+    kind: the folder's name, and that of the make target that fills it.
+    Raise SystemExit if there are none.
+    """
+    folder = cache_folder(kind)
+    found: list[Path] = []
+    for path in sorted(folder.glob(pattern)):
+        if only in str(path.relative_to(folder)):
+            found.append(path)
+    if not found:
+        raise SystemExit(f"no {kind} in {folder}: make {kind}")
+    return found
 
 
 def archive_file(archive: Archive) -> Path:

@@ -1,4 +1,4 @@
-"""Do the clients that people have do their work, with tools and without, at both daemons?
+"""Have common API clients do their work, with tools and without, at both daemons.
 
     python bench/clients --venvs DIR [--only openai,aider] [--record tests/e2e/client_bodies.json]
 
@@ -9,7 +9,6 @@ a table, and which clients could not be installed; exit code 1 if something fail
 ran. `--record` writes down the requests of the clients, without keys.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -27,7 +26,8 @@ from work import Place
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from live import Api, http_pair
+from command_line import Options
+from live import http_pair
 
 OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -37,8 +37,7 @@ OFFLINE = {
     "AIDER_CHECK_UPDATE": "false",
     "AIDER_SHOW_RELEASE_NOTES": "false",
 }
-"""Variables without which a client asks the internet for prices, updates or a place for its
-traces."""
+"""Variables that keep clients from asking the internet for prices, updates or a place of traces."""
 KEY = "sk-of-this-benchmark"
 KEPT = ("accept", "content-type", "transfer-encoding")
 """Headers that are recorded."""
@@ -68,13 +67,17 @@ class Recorder:
 
     def pass_on(self, request: BaseHTTPRequestHandler, body: Body | None) -> Body | None:
         """Keep a request, and return its body as it is."""
+        headers: dict[str, str] = {}
+        for name in KEPT:
+            if name in request.headers:
+                headers[name] = request.headers[name]
         asked = {
             "client": self.client,
             "method": request.command,
             "path": request.path,
-            "headers": {name: request.headers[name] for name in KEPT if name in request.headers},
+            "headers": headers,
             "key": "Authorization" in request.headers,
-            "body": body and json.loads(json.dumps(body), object_hook=shortened),
+            "body": json.loads(json.dumps(body), object_hook=shortened),
         }
         if asked not in self.kept:
             self.kept.append(asked)
@@ -92,7 +95,7 @@ def shortened(value: dict[str, Any]) -> dict[str, Any]:
 def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str]]:
     """Return the rows of a client: its work at these places."""
     worker = str(Path(__file__).with_name("worker.py"))
-    described = json.dumps([asdict(place) for place in places])
+    described = json.dumps(list(map(asdict, places)))
     environment = dict(OFFLINE)
     for variable, value in os.environ.items():
         if not variable.startswith(("OPENAI_", "SPECMESH_", "PYTHON")):
@@ -105,23 +108,29 @@ def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str
         timeout=PATIENCE,
         check=False,
     )
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
-    return rows or [[name, "", "", f"it printed nothing: {' '.join(done.stderr.split())[-300:]}"]]
+    rows: list[list[str]] = []
+    for line in done.stdout.splitlines():
+        if line.startswith('["'):
+            rows.append(json.loads(line))
+    if not rows:
+        end = " ".join(done.stderr.split())[-300:]
+        rows.append([name, "", "", f"it printed nothing: {end}"])
+    return rows
 
 
-def place_of(api: Api, keys: bool) -> Place:
-    """Return a daemon as clients know it; a key is sent even if none is wanted."""
-    return Place(f"{api.name}, {'a key' if keys else 'no key'}", api.url, KEY)
+def run(clients: dict[str, Installed], key: str, recorder: Recorder | None) -> list[list[str]]:
+    """Return the rows of all clients, at a pair that wants this key, or none.
 
-
-def run(clients: dict[str, Installed], keys: bool, recorder: Recorder | None) -> list[list[str]]:
-    """Return the rows of all clients, at a pair with keys or without."""
-    rows = list[list[str]]()
+    A key is sent even if none is wanted.
+    """
+    kind = "a key" if key else "no key"
+    rows: list[list[str]] = []
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp"))
-        key = KEY if keys else ""
         pair = http_pair(Path(folder), template=HERMES, ctx=CTX, key=key)
-        places = [place_of(api, keys) for api in stack.enter_context(pair)]
+        places: list[Place] = []
+        for api in stack.enter_context(pair):
+            places.append(Place(f"{api.name}, {kind}", api.url, KEY))
         if recorder is not None:
             places[0] = stack.enter_context(through(places[0], recorder.pass_on))
         for name, client in clients.items():
@@ -133,29 +142,36 @@ def run(clients: dict[str, Installed], keys: bool, recorder: Recorder | None) ->
 
 def main() -> None:
     """Install the clients, run them, print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Options(__doc__)
     parser.add_argument(
         "--venvs", type=Path, required=True, help="a folder for the clients' environments"
     )
     parser.add_argument("--only", default=",".join(PACKAGES), help="names, with commas")
     parser.add_argument("--record", type=Path, help="write what the clients sent into this file")
     options = parser.parse_args()
-    found = {name: installed(name, options.venvs.resolve()) for name in options.only.split(",")}
-    clients = {name: client for name, client in found.items() if client is not None}
+    clients: dict[str, Installed] = {}
+    missing: list[str] = []
+    for name in options.only.split(","):
+        client = installed(name, options.venvs.resolve())
+        if client is None:
+            missing.append(name)
+        else:
+            clients[name] = client
     recorder = Recorder() if options.record else None
-    rows = run(clients, True, recorder)
-    rows += run(clients, False, None)
+    rows = run(clients, KEY, recorder)
+    rows += run(clients, "", None)
     print("| client | daemon | what | |\n|---|---|---|---|")
+    good = 0
     for row in rows:
         print(f"| {' | '.join(row)} |")
-    bad = [row for row in rows if row[-1] != "ok"]
-    print(f"\n{len(rows) - len(bad)} of {len(rows)} ok")
-    for name in found.keys() - clients.keys():
+        good += int(row[-1] == "ok")
+    print(f"\n{good} of {len(rows)} ok")
+    for name in missing:
         print(f"skipped, it could not be installed: {name}")
     if recorder is not None:
         kept = json.dumps(recorder.kept, indent=1, ensure_ascii=False)
         options.record.write_text(kept + "\n", encoding="utf-8")
-    raise SystemExit(int(bool(bad) or not rows))
+    raise SystemExit(good < len(rows) or not rows)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ import openai
 from work import MODEL, QUESTION, SINGLY, Place, called, weather
 
 ENDS = {"seed": 1, "stop": ["(", ".", "p", "f"]}
-"""What ends a free text, and is in no call: openai-agents refuses a stream whose text is cut
-off."""
+"""Stops that end a free text, and are in no call: openai-agents refuses a text that is cut off."""
 
 
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
@@ -26,14 +25,12 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
         )
         first = await agents.Runner.run(agent, QUESTION)
         stream = agents.Runner.run_streamed(agent, QUESTION)
-        parts = [
-            event.data
-            async for event in stream.stream_events()
-            if event.type == "raw_response_event"
-        ]
-        streamed = "".join(
-            part.delta for part in parts if part.type == "response.output_text.delta"
-        )
+        streamed = ""
+        async for event in stream.stream_events():
+            if event.type == "raw_response_event":
+                part = event.data
+                if part.type == "response.output_text.delta":
+                    streamed += part.delta
         more = [*first.to_input_list(), {"role": "user", "content": "And three?"}]
         second = await agents.Runner.run(agent, more)
         texts = [
@@ -49,11 +46,10 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
         )
         answer = await agents.Runner.run(agent, QUESTION)
         stream = agents.Runner.run_streamed(agent, QUESTION)
-        kinds = [
-            event.item.type
-            async for event in stream.stream_events()
-            if event.type == "run_item_stream_event"
-        ]
+        kinds: list[str] = []
+        async for event in stream.stream_events():
+            if event.type == "run_item_stream_event":
+                kinds.append(event.item.type)
         assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"]
         called(2)
         return [*texts, ("tools", answer.final_output), ("tools stream", stream.final_output)]

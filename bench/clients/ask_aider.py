@@ -1,12 +1,14 @@
 """aider, as a command: a question about a file, and a change of it, by a grammar."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from work import CODE, MODEL, QUESTION, Place, output
+from work import CODE, MODEL, QUESTION, Place, output, program
+
+QUIET = ["--no-git", "--yes-always", "--no-pretty", "--no-show-model-warnings", "--no-detect-urls"]
+SETTINGS = ["--map-tokens", "0", "--model-settings-file", "settings.yml"]
 
 
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
@@ -18,37 +20,18 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
 
     def run(*words: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "add.py").write_text(CODE)
+            file = Path(folder, "add.py")
+            file.write_text(CODE)
             Path(folder, "settings.yml").write_text(json.dumps(settings))
-            command = [
-                str(Path(sys.executable).with_name("aider")),
-                "--model",
-                f"openai/{MODEL}",
-                *words,
-                "add.py",
-            ]
-            command += [
-                "--no-git",
-                "--yes-always",
-                "--no-pretty",
-                "--no-show-model-warnings",
-                "--map-tokens",
-                "0",
-            ]
-            command += [
-                "--model-settings-file",
-                "settings.yml",
-                "--no-detect-urls",
-                "--message",
-                QUESTION,
-            ]
-            told = {"OPENAI_API_BASE": place.url, "OPENAI_API_KEY": place.key, "HOME": folder}
-            said = output(command, told, folder)
-            assert "return a + b" in said, said[-300:]
-            return Path(folder, "add.py").read_text()
+            command = [program("aider"), "--model", f"openai/{MODEL}", *words, "add.py"]
+            command += [*QUIET, *SETTINGS, "--message", QUESTION]
+            variables = {"OPENAI_API_BASE": place.url, "OPENAI_API_KEY": place.key}
+            printed = output(command, variables | {"HOME": folder}, folder)
+            assert "return a + b" in printed, printed[-300:]
+            return file.read_text()
 
-    for way, told in (("--no-stream", ""), ("--stream", " stream")):
+    for way, name in (("--no-stream", ""), ("--stream", " stream")):
         assert run(way, "--chat-mode", "ask") == CODE
-        yield f"ask{told}", "a question leaves the file"
+        yield f"ask{name}", "a question leaves the file"
         assert run(way) == changed
-        yield f"edit{told}", changed
+        yield f"edit{name}", changed

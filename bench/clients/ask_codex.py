@@ -1,5 +1,4 @@
-"""Codex CLI, as `codex exec` by `/v1/responses`: a turn in which it runs a command and reads its
-output.
+"""Codex CLI, as `codex exec` by `/v1/responses`: a turn that runs a command and reads its output.
 
 This target would not call its tools. A proxy has it do so: of the body that Codex sends, the first
 request of the turn calls `exec_command`, whose command can only be `echo mild`, and the others have
@@ -13,15 +12,10 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from interception import Body, through
-from work import MILD, MODEL, Place, output
+from work import MILD, MODEL, Place, closed_object, events_of, output
 
 COMMAND = "exec_command"
-FIXED = {
-    "type": "object",
-    "properties": {"cmd": {"type": "string", "enum": ["echo mild"]}},
-    "required": ["cmd"],
-    "additionalProperties": False,
-}
+FIXED = closed_object(cmd={"type": "string", "enum": ["echo mild"]})
 CONFIG = """
 model = "{model}"
 model_provider = "specmesh"
@@ -47,9 +41,11 @@ class Turn:
         """Return the body with a choice for the target."""
         if body is None or not request.path.endswith("/responses"):
             return body
-        results = [item for item in body["input"] if item.get("type") == "function_call_output"]
-        if results:
-            self.results += [json.dumps(item["output"]) for item in results]
+        known = len(self.results)
+        for item in body["input"]:
+            if item.get("type") == "function_call_output":
+                self.results.append(json.dumps(item["output"]))
+        if len(self.results) > known:
             return body | {"tool_choice": "none", "grammar": MILD}
         for tool in body["tools"]:
             if tool.get("name") == COMMAND:
@@ -69,11 +65,14 @@ def ask(place: Place, installed: Path) -> Iterator[tuple[str, str]]:
         command = [codex, "exec", "--json", "--skip-git-repo-check", "--sandbox", "read-only"]
         variables = {"HOME": home, "CODEX_HOME": home, "SPECMESH_KEY": place.key}
         printed = output([*command, "What does `echo mild` print?"], variables, str(work))
-    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    kinds = [event["type"] for event in events]
+    kinds: list[str] = []
+    answer = ""
+    for event in events_of(printed):
+        kinds.append(event["type"])
+        item = event.get("item", {})
+        if item.get("type") == "agent_message":
+            answer += item["text"]
     assert "turn.completed" in kinds, printed[-600:]
     assert turn.results, "no result of a command came back"
     yield "tools stream", turn.results[0]
-    items = [event.get("item", {}) for event in events]
-    answers = [item["text"] for item in items if item.get("type") == "agent_message"]
-    yield "answer", "".join(answers)
+    yield "answer", answer

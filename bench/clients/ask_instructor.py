@@ -7,7 +7,7 @@ from typing import Any, Literal
 import instructor
 import openai
 import pydantic
-from work import MODEL, QUESTION, Place, called, weather
+from work import MODEL, QUESTION, Place, called, results_of, weather
 
 
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
@@ -20,42 +20,29 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
         lines: Literal[1, 2, 3]
         works: bool
 
-    client = instructor.from_openai(
-        openai.OpenAI(base_url=place.url, api_key=place.key), mode=instructor.Mode.JSON_SCHEMA
-    )
-    told: Any = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": QUESTION}],
-        "max_tokens": 128,
-    }
-    answer = client.chat.completions.create(response_model=Answer, max_retries=1, **told)
+    daemon = openai.OpenAI(base_url=place.url, api_key=place.key)
+    chats = instructor.from_openai(daemon, mode=instructor.Mode.JSON_SCHEMA).chat.completions
+    messages: Any = [{"role": "user", "content": QUESTION}]
+    body: Any = {"model": MODEL, "messages": messages, "max_tokens": 128}
+    answer = chats.create(response_model=Answer, max_retries=1, **body)
     yield "chat", answer.model_dump_json()
-    *_, last = client.chat.completions.create_partial(response_model=Answer, **told)
+    *_, last = chats.create_partial(response_model=Answer, **body)
     yield "chat stream", Answer(**last.model_dump()).model_dump_json()
 
     class Weather(pydantic.BaseModel):
-        """What is wanted of the forecast."""
+        """A wish for a forecast."""
 
         days: Literal[1, 2, 3]
         unit: Literal["C", "F"]
 
-    client = instructor.from_openai(
-        openai.OpenAI(base_url=place.url, api_key=place.key), mode=instructor.Mode.TOOLS
-    )
-    wanted, said = client.chat.completions.create_with_completion(
-        response_model=Weather, max_retries=1, **told
-    )
-    message = said.choices[0].message
-    result = {
-        "role": "tool",
-        "tool_call_id": message.tool_calls[0].id,
-        "content": weather(**wanted.model_dump()),
-    }
-    told["messages"] += [message.model_dump(), result]
-    answer = client.chat.completions.create(response_model=Answer, max_retries=1, **told)
+    chats = instructor.from_openai(daemon, mode=instructor.Mode.TOOLS).chat.completions
+    _, reply = chats.create_with_completion(response_model=Weather, max_retries=1, **body)
+    message = reply.choices[0].message
+    messages += [message.model_dump(), *results_of(message.tool_calls)]
+    answer = chats.create(response_model=Answer, max_retries=1, **body)
     called(1)
     yield "tools", answer.model_dump_json()
-    *_, last = client.chat.completions.create_partial(response_model=Weather, **told)
+    *_, last = chats.create_partial(response_model=Weather, **body)
     result = weather(**Weather(**last.model_dump()).model_dump())
     called(1)
     yield "tools stream", result

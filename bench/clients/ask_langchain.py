@@ -14,32 +14,33 @@ from work import CODE, MODEL, QUESTION, SCHEMA, Place, called, weather
 
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of work, and its text."""
-
-    told: Any = {"base_url": place.url, "api_key": place.key, "model": MODEL, "max_tokens": 16}
-    chat, text = ChatOpenAI(**told), OpenAI(**told)
+    daemon: Any = {"base_url": place.url, "api_key": place.key, "model": MODEL}
+    chat = ChatOpenAI(**daemon, max_tokens=16)
+    text = OpenAI(**daemon, max_tokens=16)
+    two = [CODE, "import os\n"]
     yield "chat", str(chat.invoke([("system", "Be brief."), ("user", QUESTION)]).content)
     yield "chat stream", "".join(str(part.content) for part in chat.stream(QUESTION))
     yield "completion", text.invoke(CODE)
     yield "completion stream", "".join(text.stream(CODE))
-    yield "completion batch", min(text.batch([CODE, "import os\n"]), key=len)
-    yield "completion generate", text.generate([CODE, "import os\n"]).generations[1][0].text
-    tool, more = langchain_core.tools.tool(weather), {**told, "max_tokens": 128}
-    caller = ChatOpenAI(**more)
+    yield "completion batch", min(text.batch(two), key=len)
+    yield "completion generate", text.generate(two).generations[1][0].text
+    tool = langchain_core.tools.tool(weather)
+    caller = ChatOpenAI(**daemon, max_tokens=128)
     for way in ("", " stream"):
-        said: Any = [HumanMessage(QUESTION)]
+        history: Any = [HumanMessage(QUESTION)]
         for choice in ("weather", "any", "none"):
             bound = caller.bind_tools([tool], tool_choice=choice, parallel_tool_calls=False)
-            message = reduce(add, bound.stream(said)) if way else bound.invoke(said)
-            said += [message, *(tool.invoke(call) for call in message.tool_calls)]
+            if way:
+                message = reduce(add, bound.stream(history))
+            else:
+                message = bound.invoke(history)
+            history += [message, *map(tool.invoke, message.tool_calls)]
         called(2)
         yield f"tools{way}", message.text
-    structured = caller.with_structured_output(
-        SCHEMA | {"title": "weather"}, method="function_calling"
-    )
-    for way, wanted in (
-        ("", structured.invoke(QUESTION)),
-        (" stream", [*structured.stream(QUESTION)][-1]),
-    ):
+    schema = SCHEMA | {"title": "weather"}
+    structured = caller.with_structured_output(schema, method="function_calling")
+    *_, streamed = structured.stream(QUESTION)
+    for way, wanted in (("", structured.invoke(QUESTION)), (" stream", streamed)):
         result = weather(**wanted)
         called(1)
         yield f"tools structured{way}", result

@@ -1,44 +1,34 @@
 """LiteLLM, as its openai provider."""
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import litellm
-from work import CODE, MODEL, NAMED, QUESTION, SINGLY, TOOL, Place, called, weather
+from work import CODE, MODEL, NAMED, QUESTION, SINGLY, TOOL, Place, called, results_of
 
 
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of work, and its text."""
-
-    told: Any = {"api_base": place.url, "api_key": place.key, "max_tokens": 16}
-    messages: Any = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": QUESTION},
-    ]
-    chat = litellm.completion(model=f"openai/{MODEL}", messages=messages, **told)
-    yield "chat", chat.choices[0].message.content
-    stream = litellm.completion(model=f"openai/{MODEL}", messages=messages, stream=True, **told)
-    yield "chat stream", "".join(part.choices[0].delta.content or "" for part in stream)
-    text = litellm.text_completion(model=f"text-completion-openai/{MODEL}", prompt=CODE, **told)
-    yield "completion", text.choices[0].text
-    texts = litellm.text_completion(
-        model=f"text-completion-openai/{MODEL}", prompt=CODE, stream=True, **told
+    daemon: Any = {"api_base": place.url, "api_key": place.key, "max_tokens": 16}
+    system = {"role": "system", "content": "Be brief."}
+    messages: Any = [system, {"role": "user", "content": QUESTION}]
+    chat = partial(litellm.completion, model=f"openai/{MODEL}", messages=messages, **daemon)
+    complete = partial(
+        litellm.text_completion, model=f"text-completion-openai/{MODEL}", prompt=CODE, **daemon
     )
-    yield "completion stream", "".join(part.choices[0].text or "" for part in texts)
+    yield "chat", chat().choices[0].message.content
+    yield "chat stream", "".join(part.choices[0].delta.content or "" for part in chat(stream=True))
+    yield "completion", complete().choices[0].text
+    yield "completion stream", "".join(part.choices[0].text or "" for part in complete(stream=True))
     for way in ("", " stream"):
         for choice in (NAMED, "required", "none"):
-            more = told | SINGLY | {"tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
-            answer = litellm.completion(model=f"openai/{MODEL}", messages=messages, **more)
-            said = (
-                (litellm.stream_chunk_builder([*answer], messages) if way else answer)
-                .choices[0]
-                .message
-            )
-            messages.append(said.model_dump(exclude_none=True))
-            for call in said.tool_calls or ():
-                result = weather(**json.loads(call.function.arguments))
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            answer = chat(tools=[TOOL], tool_choice=choice, stream=bool(way), **SINGLY)
+            if way:
+                answer = litellm.stream_chunk_builder([*answer], messages)
+            message = answer.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages += results_of(message.tool_calls)
         called(2)
-        yield f"tools{way}", said.content
+        yield f"tools{way}", message.content

@@ -2,12 +2,11 @@
 
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from work import CALLED, CODE, MODEL, QUESTION, Place, called, output
+from work import CALLED, CODE, MODEL, QUESTION, Place, called, output, program
 
 LLM_TOOL = """
 def weather(
@@ -25,36 +24,28 @@ more."""
 def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of work, and its text."""
     with tempfile.TemporaryDirectory() as folder:
+        model = {"model_name": MODEL, "api_base": place.url, "api_key_name": "specmesh"}
         models = [
-            {
-                "model_id": name,
-                "model_name": MODEL,
-                "api_base": place.url,
-                "api_key_name": "specmesh",
-            }
-            | more
-            for name, more in (
-                ("chat", {}),
-                ("text", {"completion": True}),
-                ("caller", {"supports_tools": True}),
-            )
+            model | {"model_id": "chat"},
+            model | {"model_id": "text", "completion": True},
+            model | {"model_id": "caller", "supports_tools": True},
         ]
         Path(folder, "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
         Path(folder, "keys.json").write_text(json.dumps({"specmesh": place.key}))
 
         def run(*words: str) -> str:
-            command = [str(Path(sys.executable).with_name("llm")), "-o", "max_tokens", "16", *words]
+            command = [program("llm"), "-o", "max_tokens", "16", *words]
             return output(command, {"LLM_USER_PATH": folder})
 
         brief = ("-s", "Be brief.")
         yield "chat", run("-m", "chat", "--no-stream", *brief, QUESTION)
         yield "chat stream", run("-m", "chat", QUESTION)
         yield "chat continued", run("-c", "And three?")
-        for way, told in (("tools", ("--no-stream",)), ("tools stream", ())):
-            caller = ["-m", "caller", *told, "--functions", LLM_TOOL, *LLM_OPTIONS]
-            said = run(*caller, "<tool_call>\n" * 30)
-            CALLED.extend(re.findall("called [123] [CF]", said))
+        caller = ["-m", "caller", "--functions", LLM_TOOL, *LLM_OPTIONS]
+        for way, more in (("tools", ["--no-stream"]), ("tools stream", [])):
+            printed = run(*caller, *more, "<tool_call>\n" * 30)
+            CALLED.extend(re.findall("called [123] [CF]", printed))
             called(1)
-            yield way, said
+            yield way, printed
         yield "completion", run("-m", "text", "--no-stream", CODE)
         yield "completion stream", run("-m", "text", CODE)

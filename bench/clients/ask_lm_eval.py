@@ -26,11 +26,12 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     scorer = LocalCompletionsAPI(
         model=MODEL, base_url=url, tokenizer_backend="remote", auth_token=place.key, max_retries=1
     )
-    asked = [instance("loglikelihood", CODE, end) for end in ("    return a + b", "zebra")]
-    likely, unlikely = [score for score, _ in scorer.loglikelihood(asked)]
+    good = instance("loglikelihood", CODE, "    return a + b")
+    bad = instance("loglikelihood", CODE, "zebra")
+    (likely, _), (unlikely, _) = scorer.loglikelihood([good, bad])
     assert unlikely < likely < 0, (unlikely, likely)
     yield "loglikelihood", str(likely)
-    ((score, _),) = [scorer.loglikelihood([instance("loglikelihood", "", CODE)])[0]]
+    ((score, _),) = scorer.loglikelihood([instance("loglikelihood", "", CODE)])
     yield "loglikelihood of a whole text", str(score)
     (rolling,) = scorer.loglikelihood_rolling([instance("loglikelihood_rolling", CODE)])
     yield "loglikelihood_rolling", str(rolling)

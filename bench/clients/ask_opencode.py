@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from interception import Body, through
-from work import CODE, MILD, MODEL, Place, output
+from work import CODE, MILD, MODEL, Place, closed_object, events_of, output
 
 QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -29,24 +29,23 @@ class Turn:
     def __init__(self, file: Path) -> None:
         self.results: list[str] = []
         self.titles = 0
-        self._parameters = {
-            "type": "object",
-            "properties": {"filePath": {"type": "string", "enum": [str(file)]}},
-            "required": ["filePath"],
-            "additionalProperties": False,
-        }
+        self._parameters = closed_object(filePath={"type": "string", "enum": [str(file)]})
 
     def steer(self, _request: BaseHTTPRequestHandler, body: Body | None) -> Body | None:
         """Return the body with a choice for the target."""
         if body is None:
             return None
-        results = [one for one in body["messages"] if one["role"] == "tool"]
         tools = body.get("tools", [])
-        if results or not tools:
-            self.results += [json.dumps(one["content"]) for one in results]
-            self.titles += not tools
-            choice = {"tool_choice": "none"} if tools else {}
-            return body | choice | {"grammar": MILD}
+        if not tools:
+            self.titles += 1
+        known = len(self.results)
+        for message in body["messages"]:
+            if message["role"] == "tool":
+                self.results.append(json.dumps(message["content"]))
+        if not tools:
+            return body | {"grammar": MILD}
+        if len(self.results) > known:
+            return body | {"tool_choice": "none", "grammar": MILD}
         for tool in tools:
             if tool["function"]["name"] == "read":
                 tool["function"]["parameters"] = self._parameters
@@ -55,11 +54,12 @@ class Turn:
 
 def config_of(place: Place) -> dict[str, Any]:
     """Return opencode's settings for a daemon."""
+    model = {"name": MODEL, "limit": {"context": 32768, "output": 256}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "specmesh",
         "options": {"baseURL": place.url, "apiKey": place.key},
-        "models": {MODEL: {"name": MODEL, "limit": {"context": 32768, "output": 256}}},
+        "models": {MODEL: model},
     }
     return {"autoupdate": False, "share": "disabled", "provider": {"specmesh": provider}}
 
@@ -68,7 +68,8 @@ def ask(place: Place, installed: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of work, and its text."""
     opencode = str(installed / "node_modules" / ".bin" / "opencode")
     with tempfile.TemporaryDirectory() as folder:
-        home, work = Path(folder, "home"), Path(folder, "work")
+        home = Path(folder, "home")
+        work = Path(folder, "work")
         home.mkdir()
         work.mkdir()
         file = work / "add.py"
@@ -80,10 +81,12 @@ def ask(place: Place, installed: Path) -> Iterator[tuple[str, str]]:
             command = [opencode, "run", "--format", "json", "--model", f"specmesh/{MODEL}"]
             variables = {"HOME": str(home)} | QUIET
             printed = output([*command, "What is in add.py?"], variables, str(work))
-    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert not [event for event in events if event["type"] == "error"], printed[-600:]
-    assert any("def add" in result for result in turn.results), turn.results
+    answer = ""
+    for event in events_of(printed):
+        assert event["type"] != "error", printed[-600:]
+        if event["type"] == "text":
+            answer += event["part"]["text"]
+    assert "def add" in "".join(turn.results), turn.results
     yield "tools stream", turn.results[0]
-    yield "title", "asked" if turn.titles else ""
-    answers = [event["part"]["text"] for event in events if event["type"] == "text"]
-    yield "answer", "".join(answers)
+    yield "title", "asked" * turn.titles
+    yield "answer", answer

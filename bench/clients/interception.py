@@ -37,9 +37,10 @@ def through(place: Place, passing: Passing) -> Iterator[Place]:
             self._pass_on(json.dumps(passing(self, json.loads(raw))).encode())
 
         def _pass_on(self, raw: bytes | None) -> None:
-            headers = {
-                name: self.headers[name] for name in self.headers if name.lower() not in DROPPED
-            }
+            headers = dict(self.headers)
+            for name in self.headers:
+                if name.lower() in DROPPED:
+                    headers.pop(name, None)
             connection = HTTPConnection(urlsplit(place.url).netloc)
             connection.request(self.command, self.path, raw, headers)
             answer = connection.getresponse()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What is installed for a client, by pip in a virtual environment of its own or by npm."""
+    """The package of a client, for pip in a virtual environment of its own, or for npm."""
 
     wanted: str
     npm: bool = False
@@ -43,7 +43,9 @@ def installed(name: str, venvs: Path) -> Installed | None:
     """Return a client, installed if it is not there yet; None if that fails."""
     package = PACKAGES[name]
     folder = venvs / name
-    python = Path(sys.executable) if package.npm else folder / "bin" / "python"
+    python = folder / "bin" / "python"
+    if package.npm:
+        python = Path(sys.executable)
     done = folder / "installed"
     if done.exists():
         return Installed(folder, python)

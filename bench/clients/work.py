@@ -1,9 +1,14 @@
-"""The work that clients are given, and the helpers of all of them. A client's environment has
-nothing but the standard library."""
+"""The work of clients, and the helpers of all of them.
 
+A client's environment has nothing but the standard library.
+"""
+
+import json
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 MODEL = "target"
@@ -12,15 +17,20 @@ CODE = "def add(a, b):\n"
 MILD = 'root ::= "Mild."'
 """A grammar for an answer that ends by itself."""
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "days": {"type": "integer", "enum": [1, 2, 3]},
-        "unit": {"type": "string", "enum": ["C", "F"]},
-    },
-    "required": ["days", "unit"],
-    "additionalProperties": False,
-}
+
+def closed_object(**properties: object) -> dict[str, Any]:
+    """Return the schema of an object with exactly these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+DAYS = {"type": "integer", "enum": [1, 2, 3]}
+UNIT = {"type": "string", "enum": ["C", "F"]}
+SCHEMA = closed_object(days=DAYS, unit=UNIT)
 TOOL: Any = {
     "type": "function",
     "function": {"name": "weather", "description": "The forecast.", "parameters": SCHEMA},
@@ -49,19 +59,44 @@ def weather(days: Literal[1, 2, 3], unit: Literal["C", "F"]) -> str:
     return "mild"
 
 
+def results_of(calls: Any) -> list[dict[str, str]]:
+    """Return the messages that answer the calls of a message in OpenAI's form."""
+    messages: list[dict[str, str]] = []
+    for call in calls or ():
+        result = weather(**json.loads(call.function.arguments))
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    return messages
+
+
 def called(times: int) -> None:
     """Check that `weather` was called so often since the last check."""
     assert len(CALLED) == times, CALLED
     CALLED.clear()
 
 
+def program(name: str) -> str:
+    """Return the path of a program that a client has installed."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def events_of(printed: str) -> list[dict[str, Any]]:
+    """Return the JSON objects of a command that prints one on each line."""
+    events: list[dict[str, Any]] = []
+    for line in printed.splitlines():
+        if line.startswith("{"):
+            events.append(json.loads(line))
+    return events
+
+
 def output(command: list[str], variables: dict[str, str], folder: str | None = None) -> str:
-    """Return what a command prints. Raise AssertionError if it fails."""
-    place = {"PWD": folder} if folder is not None else {}  # some believe it rather than the system
+    """Return the output of a command. Raise AssertionError if it fails."""
+    environment = os.environ | variables
+    if folder is not None:
+        environment["PWD"] = folder  # some believe it rather than the system
     done = subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | place | variables,
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
