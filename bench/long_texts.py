@@ -210,18 +210,18 @@ def speed(args: argparse.Namespace) -> Json:
             made = pair(folder, name, (args.factor, args.factor), verifier, options)
             daemons, running, _ = stack.enter_context(made)
             clients[name] = running.client
-        for number, prompt in enumerate(ids_of(clients["auto"], args.length)):
-            if number == args.texts:
+        for index, prompt in enumerate(ids_of(clients["auto"], args.length)):
+            if index == args.texts:
                 break
-            order = list(runs) if number % 2 else list(runs)[::-1]
+            order = list(runs) if index % 2 else list(runs)[::-1]
             for name in order:
                 generated(clients[name], prompt, 1, 0)
                 runs[name].append(generated(clients[name], prompt, args.tokens, "auto"))
         late = daemons.late.read_text().splitlines() if daemons.late.exists() else []
     pairs = list(zip(runs["auto"], runs["full"], strict=True))
-    ratios = [
-        number(ours, "tokens_per_second") / number(old, "tokens_per_second") for ours, old in pairs
-    ]
+    ratios = list[float]()
+    for ours, old in pairs:
+        ratios.append(number(ours, "tokens_per_second") / number(old, "tokens_per_second"))
     return {
         "length": args.length,
         "factor": args.factor,
@@ -329,7 +329,7 @@ def settled(drafter: Running) -> None:
 
 def growth(args: argparse.Namespace) -> Json:
     """Return a drafter's memory and seconds per draft at texts of two lengths."""
-    found: Json = {}
+    rows: dict[int, list[Json]] = {4000: [], args.length: []}
     ctx = 131072
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -355,8 +355,8 @@ def growth(args: argparse.Namespace) -> Json:
                 "verified": text.report["drafted"],
             }
             print(length, row, flush=True)
-            found.setdefault(str(length), []).append(row)  # type: ignore[union-attr]
-    return found
+            rows[length].append(row)
+    return {str(length): found for length, found in rows.items()}
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ DELAYS = (1.0, 5.0, 20.0)  # milliseconds, each way
 WARM_UP = 32  # tokens, before anything is measured
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Measured:
     """The texts over a pool with one delay.
 
@@ -140,7 +140,7 @@ def write(client: Client, prompt: str, tokens: int, draft_n: object) -> tuple[li
 
 def measure(delay_ms: float, args: argparse.Namespace) -> Measured:
     """Write each text without drafts and with them, in turn."""
-    measured = Measured(delay_ms)
+    measured = Measured(delay_ms=delay_ms)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = stack.enter_context(pool(delay_ms))

@@ -17,6 +17,7 @@ from specmesh.cli import main
 from specmesh.engines import stretched
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter
+from specmesh.engines.sim import wait_until
 
 DRAFT_IDS = 8
 """Most ids that a session's step reads to draft: those since its last one."""
@@ -27,7 +28,6 @@ def stretch(machine: str, factor: float, late: Path) -> None:
     steps = machines.STEPS_MS[machine]
     for rows, milliseconds in steps.items():
         steps[rows] = milliseconds * factor
-    stretched.DRAFT_MS *= factor
     read = [0]  # rows of the current step
 
     def step_ms(machine: str, rows: int) -> float:
@@ -41,16 +41,16 @@ def stretch(machine: str, factor: float, late: Path) -> None:
         read[0] = ids if ids <= DRAFT_IDS else 0
         return predict(self, asks)
 
-    def wait_until(until: float) -> None:
+    def noted_wait(until: float) -> None:
         over = time.perf_counter() - until
         if over > 0 and read[0]:
             with late.open("a") as file:
                 file.write(f"a step of {read[0]} rows took {over * 1e3:.1f} ms too long\n")
-        waiting(until)
+        wait_until(until)
 
-    waiting = stretched.wait_until
-    stretched.step_ms = step_ms
-    stretched.wait_until = wait_until
+    vars(stretched).update(
+        DRAFT_MS=machines.DRAFT_MS * factor, step_ms=step_ms, wait_until=noted_wait
+    )
     LlamaDrafter.predict = noted_predict  # type: ignore[method-assign]
 
 
