@@ -9,8 +9,6 @@ from functools import partial
 import pytest
 from names import Names
 from processes import (
-    Daemon,
-    Mesh,
     Stream,
     Usage,
     body,
@@ -25,7 +23,7 @@ fault = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     """Return the verifier of the networks that are bad from the start.
 
     64 kbit/s carry a TRUTH for each step of 8 ms; with 4 ms they would fall behind for ever.
@@ -126,7 +124,7 @@ def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
     stream.checked()
 
 
-def connect(mesh: Mesh, name: str) -> tuple[str, ...]:
+def connect(mesh, name):
     """Return the options of a drafter that looks for the mesh's verifier by a name."""
     return "--connect", f"tcp://{name}.test:{mesh.port}", "--insecure-no-auth"
 
@@ -187,12 +185,12 @@ def test_wire_bytes_per_token(verifier, beside, proxy, role, draft_n):
     drafter = beside.drafter("draft_ms=1,alpha=0.75", port=link.port)
     asked = drafter if role == "drafter" else verifier
 
-    def crossed() -> int:
+    def crossed():
         """Return the proxy's count once the session has ended on both sides."""
         drafter.idle()
         return sum(map(len, link.captured))
 
-    def counted() -> tuple[Stream, int] | None:
+    def counted():
         before = crossed()
         stream = writes(asked, PROMPT, 300, draft_n=draft_n)
         return (stream, crossed() - before) if sum(stream.accepted) else None

@@ -4,17 +4,14 @@ Sessions leave ids in memory, at both daemons; later ones only gain time by it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import zmq
 from harness.loops import (
     PROMPT,
     Flaky,
-    Running,
     request,
     truth,
     until,
@@ -22,9 +19,7 @@ from harness.loops import (
     welcomed,
 )
 from named_texts import LONG, NAME, back, by_name, followed, kept, named, sessions, slow, wanted
-from numpy.typing import NDArray
 
-from specmesh.core.events import Span
 from specmesh.core.requests import Finished
 from specmesh.core.verifier.admission import KeptSessions
 from specmesh.core.verifier.session_context import SessionContext
@@ -166,7 +161,7 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench, monkeypatch):
     Its own has it, and so has the verifier's own client.
     """
 
-    def one_per_connection(router: Router) -> str:
+    def one_per_connection(router):
         return f"key {router.inlet.known(zmq.SRCFD)}"
 
     monkeypatch.setattr(Router, "proved_key", one_per_connection)
@@ -200,12 +195,12 @@ SYSTEM = tuple(b"You answer in verse, and never in prose. ")
 class Counting(Flaky):
     rows = 0
 
-    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+    def decode(self, spans):
         self.rows += sum(len(span.ids) for span in spans)
         return super().decode(spans)
 
 
-def prefix_cache(running: Running) -> dict[str, int]:
+def prefix_cache(running):
     return running.stats()["prefix_cache"]
 
 
@@ -213,9 +208,9 @@ def test_turns_of_a_chat(bench, role):
     """Each turn finds all of the one before but its last id, and its text stays the same."""
     engine = Counting()
     verifier, drafter = bench.pair(engine)
-    ids: tuple[int, ...] = SYSTEM
+    ids = SYSTEM
     found = 0
-    counts = Counter[str]()
+    counts = Counter()
     for turn in range(4):
         ids += tuple(b"\nAnd then? %d" % turn)
         client = (verifier if role == "verifier" else drafter).ask(request(ids=ids))

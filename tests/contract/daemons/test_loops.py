@@ -5,20 +5,15 @@ Loops that work give signs of life; those that hang give none.
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from harness import PATIENCE, loops
 from harness.loops import (
     PROMPT,
-    Bench,
     Flaky,
-    Running,
-    Scripted,
     ask_for,
     attach,
     request,
@@ -29,11 +24,9 @@ from harness.loops import (
 from harness.tables import cases
 from structlog.testing import capture_logs
 
-from specmesh.core.events import Span
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.engines.base import Ask
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
@@ -65,7 +58,7 @@ class FlakyDrafter(SimDrafter):
 
     left = 3
 
-    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks):
         self.left -= 1
         if self.left < 0:
             raise EngineError("out of memory")
@@ -98,12 +91,12 @@ def test_a_hosts_name_is_told_to_those_that_know_it(bench):
 class HeldTarget(Flaky):
     """A target that is let on by the test, a step at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.begun = threading.Event()
         self.go_on = threading.Semaphore(0)
 
-    def decode(self, spans: Sequence[Span]) -> list[Any]:
+    def decode(self, spans):
         self.begun.set()
         assert self.go_on.acquire(timeout=PATIENCE)
         return super().decode(spans)
@@ -209,19 +202,19 @@ def test_bye_without_a_welcome(bench):
 class HeldDrafter(SimDrafter):
     """A draft model that is let on by the test, a call at a time."""
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings):
         super().__init__(settings)
-        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.begun = queue.SimpleQueue()
         self.go_on = threading.Semaphore(0)
 
-    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks):
         self.begun.put(sum(len(ask.ids) for ask in asks))
         assert self.go_on.acquire(timeout=PATIENCE)
         return super().predict(asks)
 
 
 @pytest.fixture
-def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
+def held(bench):
     """A drafter at the first chunk, of at most 8 ids, of a prompt of 4000, and its verifier."""
     engine = HeldDrafter(SimSettings(n_batch=8))
     router, drafter = welcomed(bench, engine)
@@ -292,7 +285,7 @@ def test_a_flood_while_a_step_runs(held):
     known = Prefix((65,) * 4000)
     router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 1080)  # 17.3 MB
 
-    def told() -> None:
+    def told():
         more = (66,) * 64
         router.say(m.Truth(5, len(known), known.crc, more, 4))
         known.extend(more)

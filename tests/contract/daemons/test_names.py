@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from harness import until
-from harness.loops import Bench, Running, request, welcomed
+from harness.loops import request, welcomed
 from harness.ports import free_port
 from harness.tables import cases
 from named_texts import back
@@ -19,13 +19,13 @@ Numbers = Callable[[], tuple[str, ...]]
 class Names:
     """A resolver for chosen names; `asked` counts by name. Others it looks up as before."""
 
-    def __init__(self) -> None:
-        self.known: dict[str, Numbers] = {}
-        self.asked: dict[str, int] = {}
+    def __init__(self):
+        self.known = {}
+        self.asked = {}
         self.running = self.most = 0
         self._real = socket.getaddrinfo
 
-    def __call__(self, host: str, port: object, *more: int, **options: int) -> list[object]:
+    def __call__(self, host, port, *more, **options):
         if host not in self.known:
             return [*self._real(host, port, *more, **options)]  # type: ignore[call-overload]
         self.asked[host] = self.asked.get(host, 0) + 1
@@ -41,17 +41,17 @@ class Names:
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+def names(monkeypatch):
     made = Names()
     monkeypatch.setattr(socket, "getaddrinfo", made)
     return made
 
 
-def at(bench: Bench, host: str) -> str:
+def at(bench, host):
     return f"tcp://{host}:{bench.address.rpartition(':')[2]}"
 
 
-def named(bench: Bench, *hosts: str) -> Running:
+def named(bench, *hosts):
     """A drafter without keys for these hosts, all at this bench's port."""
     return bench.drafter(addresses=[at(bench, host) for host in hosts], insecure=True)
 
@@ -62,7 +62,7 @@ def test_a_name_that_hangs_holds_up_nobody_else(bench, names):
     again."""
     never = threading.Event()
 
-    def hangs() -> tuple[str, ...]:
+    def hangs():
         never.wait()
         return ()
 
@@ -148,11 +148,11 @@ def test_a_link_that_stands_is_not_looked_up(bench, names):
 def test_no_thread_for_a_look_up(monkeypatch):
     """It is as if nothing was found: the next time there may be one."""
 
-    def refused(_: object) -> None:
+    def refused(_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    found = list[object]()
+    found = []
     lookups = NameLookups(found.append)
     for _ in range(2):
         lookups.begin("big.test")

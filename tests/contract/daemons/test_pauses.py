@@ -9,9 +9,6 @@ import pytest
 from harness.loops import (
     PROMPT,
     Flaky,
-    Hearing,
-    Running,
-    ScriptedDrafter,
     ask_for,
     request,
     truth,
@@ -25,7 +22,7 @@ from specmesh.wire import messages as m
 COUNT = 2000  # ids of a text that is far from its end while others have some
 
 
-def goes_on_without(verifier: Running, paused: Hearing) -> None:
+def goes_on_without(verifier, paused):
     """Check that others go on, and that the paused one gets nothing more, far from its end.
 
     The pause takes a while to the verifier, and ids on their way as long to the client.
@@ -38,7 +35,7 @@ def goes_on_without(verifier: Running, paused: Hearing) -> None:
     assert len(paused.ids) < COUNT
 
 
-def told_so_far(drafter: ScriptedDrafter) -> int:
+def told_so_far(drafter):
     """Return how many ids arrived once the verifier has read everything so far."""
     drafter.ping(1)
     return len(drafter.truth)

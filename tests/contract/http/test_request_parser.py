@@ -14,7 +14,7 @@ from specmesh.api.server import serving_api
 BODY = json.dumps({"prompt": "x", "user": "y" * (MOST_SMALL_PARTS * SMALL_PART)}).encode()
 
 
-def in_parts(body: bytes, size: int) -> bytes:
+def in_parts(body, size):
     """Return a request whose body comes in parts of so many bytes."""
     request = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     for at in range(0, len(body), size):
