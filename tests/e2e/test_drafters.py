@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
+from harness.tables import cases
 from processes import (
     Stream,
     body,
@@ -75,7 +76,7 @@ def test_permuted_twin(verifier, make_gguf, beside):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(("whose", "permute"), [("drafter", 0), ("verifier", 6)])
+@cases("whose, permute", '["drafter", 0] ["verifier", 6]')
 def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
     """One in a hundred tokens is foreign; the drafter drafts the rest, and logs the share."""
     foreign = make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)

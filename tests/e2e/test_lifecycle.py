@@ -145,7 +145,7 @@ def ends_at(daemon, number):
     assert daemon.events("stopped")
 
 
-@pytest.mark.parametrize(("role", "noted"), [(0, "verifier_lost"), (1, "drafter_gone")])
+@cases("role, noted", '[0, "verifier_lost"] [1, "drafter_gone"]')
 @fault("E8.86")
 def test_signal_when_idle(mesh, role, noted):
     """Exit 0 at once, the socket is gone, no traceback; the other daemon knows the reason."""

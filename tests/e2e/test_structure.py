@@ -5,7 +5,7 @@ import time
 
 import jsonschema
 import pytest
-from harness.tables import rows
+from harness.tables import cases, rows
 from processes import Stream, body, complete, generate, until
 
 PERSON, CALL, LIST, NUMBER = rows("""
@@ -81,7 +81,7 @@ LITERAL = "ab" * 31_000
 """Inside the limit of a grammar's size, and one way on for 62,000 ids."""
 
 
-@pytest.mark.parametrize(("n", "draft_n"), [(1, "auto"), (8, 0)])
+@cases("n, draft_n", '[1, "auto"] [8, 0]')
 def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
     """Another client's short text took 40 to 750 times as long; it takes a few times as long.
 

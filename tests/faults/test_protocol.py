@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 import zmq
 from harness.loops import ask_for
-from harness.tables import vectors
+from harness.tables import cases, vectors
 from peer import Peer
 from processes import Stream, Usage, body, sim_ids, until, writes
 
@@ -105,7 +105,7 @@ def test_frames_for_sessions_that_are_not_there_are_stray(wire, verifier, chosen
     until(lambda: wire.counters()["stray"] == before + 7, "they are counted")
 
 
-@pytest.mark.parametrize(("ahead", "crc"), [(100, None), (50, 1), (0, 1)])
+@cases("ahead, crc", "[100, null] [50, 1] [0, 1]")
 @fault("E2.21", "E2.23")
 def test_misplaced_drafts_are_not_used(verifier, chosen, ahead, crc):
     stale = verifier.stats()["totals"]["stale_drafts"]

@@ -547,7 +547,7 @@ def test_a_call_may_be_referred_to():
     assert answered.content == "2"
 
 
-@pytest.mark.parametrize(("most", "why"), [(0, "--responses N"), (2, "is not kept")])
+@cases("most, why", '[0, "--responses N"] [2, "is not kept"]')
 @pytest.mark.parametrize("name", ["msg_1", "msg_" + "0" * 33, "", "_", "resp_" + "0" * 32])
 def test_a_reference_to_what_is_not_kept(name, most, why):
     """The message gives the reason and the remedy."""

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import zmq
 from click.testing import CliRunner
+from harness.tables import cases
 from zmq.utils import z85
 
 from specmesh import paths
@@ -257,10 +258,7 @@ def test_a_named_folder_that_may_come_is_not_there_yet(tmp_path):
     assert type(raised.value) is ConfigError
 
 
-@pytest.mark.parametrize(
-    ("option", "args"),
-    [("HOST", ["box:abc", "1234-5678"]), ("--address", ["--address", "box:abc"])],
-)
+@cases("option, args", '["HOST", ["box:abc", "1234-5678"]] ["--address", ["--address", "box:abc"]]')
 def test_pair_names_what_was_typed(tmp_path, option, args):
     done = run("pair", *args, "--keys", tmp_path)
     assert done.exit_code == 78
@@ -293,7 +291,7 @@ def _names(monkeypatch):
 
 
 @pytest.mark.parametrize("host", EVERYWHERE.split())
-@pytest.mark.parametrize(("keyed", "insecure"), [(False, False), (False, True), (True, True)])
+@cases("keyed, insecure", "[false, false] [false, true] [true, true]")
 @pytest.mark.fault("E6.68")
 def test_never_on_every_network(host, keyed, insecure):
     with pytest.raises(ConfigError, match="every network"):
