@@ -17,7 +17,7 @@ from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import KVCut, KVSlots
-from specmesh.core.prefix import Prefix
+from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import SamplingParams
@@ -305,6 +305,7 @@ class Drafter:
         self._session = self._core.sessions[self._key]
         # Ids in each sequence of the draft model.
         self._memories: list[list[int]] = [[] for _ in range(1 + spares)]
+        self._text = Prefix()
         self._step: ev.DraftStep | None = None
         self._cut = dict[int, int]()  # what its cuts have left
 
@@ -360,9 +361,17 @@ class Drafter:
         window = memory[1:] if memory[0] == BOS else memory
         start = end - len(window)
         assert (start > 0) == (memory[0] == BOS), "only a window begins with a BOS"
-        known = self._session.chain.known
-        assert window == known[start:end], "not what the text has there"
-        return Prefix(known[:end])
+        known = self._session.chain.known[:end]
+        assert window == known[start:], "not what the text has there"
+        return self._text_of(known)
+
+    def _text_of(self, ids: list[int]) -> Prefix:
+        """Return a text by its ids; the CRCs of those of the text before it are known."""
+        text = self._text
+        if text.ids != ids[: len(text)]:
+            text.truncate(common_length(text.ids, ids))
+        text.extend(ids[len(text) :])
+        return text
 
     def finish(
         self, step: Draft, token: int | None, proposal: Proposal | None, now: float
