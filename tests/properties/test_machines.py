@@ -33,6 +33,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
 
+fault = pytest.mark.fault
+
 DRAFT = bytes([m.Kind.DRAFT])
 TRUTH = bytes([m.Kind.TRUTH])
 GREEDY = SamplingParams()
@@ -67,9 +69,9 @@ def endless(**options):
     worlds,
     st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3),
 )
-@pytest.mark.fault("E2.20")
-@pytest.mark.fault("E2.22")
-@pytest.mark.fault("E4.47")
+@fault("E2.20")
+@fault("E2.22")
+@fault("E4.47")
 def test_output_is_the_targets_own(world, sessions):
     open_all(world, sessions)
     check(world.run())
@@ -216,7 +218,7 @@ def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n
 
 @pytest.mark.parametrize("draft_n", ADAPTIVE_AND_FIXED)
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
-@pytest.mark.fault("E2.26")
+@fault("E2.26")
 def test_silence_costs_one_deadline(round_trip, draft_n):
     """A drafter that falls silent is waited for once, until the deadline."""
     world = endless(round_trip=round_trip, lose_up=(DRAFT,), faulty=(1.0, float("inf")))
@@ -240,7 +242,7 @@ def test_silence_costs_one_deadline(round_trip, draft_n):
     ],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.fault("E2.27")
+@fault("E2.27")
 def test_bad_drafter_costs_little(seed, drafter, round_trip):
     """The verifier loses 2 % at most if rows are nearly free."""
     world = endless(seed=seed, round_trip=round_trip, row=0.002)
@@ -251,7 +253,7 @@ def test_bad_drafter_costs_little(seed, drafter, round_trip):
     assert world.waited < 0.02 * world.clock.now
 
 
-@pytest.mark.fault("E2.28")
+@fault("E2.28")
 def test_nack_flood_is_answered_within_limits():
     """A peer that asks for the prefix again and again gets it at most once in 10 ms."""
     world = endless()
@@ -330,7 +332,7 @@ def test_a_window_that_moves_while_a_piece_of_it_is_read():
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.fault("E2.28")
+@fault("E2.28")
 def test_a_million_events():
     events = 0
     seen = Counter()

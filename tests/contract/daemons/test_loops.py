@@ -33,8 +33,10 @@ from specmesh.errors import EngineError
 from specmesh.host import host_id
 from specmesh.wire import messages as m
 
+fault = pytest.mark.fault
 
-@pytest.mark.fault("E5.57")
+
+@fault("E5.57")
 def test_engine_failure_ends_the_session_only(bench, role):
     """A step that fails.
 
@@ -224,7 +226,7 @@ def held(bench):
     engine.go_on.release(10_000)
 
 
-@pytest.mark.fault("E8.91")
+@fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held):
     """The loop turns on while the model is in a step, clients come and go.
 
@@ -250,7 +252,7 @@ def test_a_long_prefill_has_heartbeats(held):
     until(lambda: running.progress > stood, "it gets on")
 
 
-@pytest.mark.fault("E8.91")
+@fault("E8.91")
 def test_a_verifier_that_hangs_is_silent(bench):
     """In a step it answers and welcomes.
 

@@ -13,6 +13,8 @@ from named_texts import back
 
 from specmesh.daemons.link.names import NameLookups, look_up
 
+fault = pytest.mark.fault
+
 Numbers = Callable[[], tuple[str, ...]]
 
 
@@ -56,7 +58,7 @@ def named(bench, *hosts):
     return bench.drafter(addresses=[at(bench, host) for host in hosts], insecure=True)
 
 
-@pytest.mark.fault("E4.50")
+@fault("E4.50")
 def test_a_name_that_hangs_holds_up_nobody_else(bench, names):
     """Neither another verifier's link nor the end; and it is looked up once, not again and
     again."""
@@ -78,7 +80,7 @@ def test_a_name_that_hangs_holds_up_nobody_else(bench, names):
     never.set()
 
 
-@pytest.mark.fault("E4.50")
+@fault("E4.50")
 def test_a_name_of_several_numbers(bench, names):
     """Nobody is at the first ones: all are tried."""
     names.known["big.test"] = lambda: ("127.0.0.3", "127.0.0.2", "127.0.0.1")
@@ -88,7 +90,7 @@ def test_a_name_of_several_numbers(bench, names):
     drafter.ask(request()).whole(20)
 
 
-@pytest.mark.fault("E4.50")
+@fault("E4.50")
 def test_a_name_that_comes_to_mean_another_machine(bench, names):
     """It is looked up anew when the link is lost, and its verifier is found at its new place."""
     names.known["big.test"] = lambda: ("127.0.0.1",)
@@ -105,7 +107,7 @@ def test_a_name_that_comes_to_mean_another_machine(bench, names):
     assert names.asked["big.test"] > asked
 
 
-@pytest.mark.fault("E4.50")
+@fault("E4.50")
 def test_a_resolver_that_goes_away(bench, names):
     """The last good answer is kept; without one, the trouble is that the name is not known."""
     names.known["big.test"] = tuple

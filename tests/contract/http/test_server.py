@@ -26,6 +26,8 @@ from specmesh.config import Port, parse_port, read_keys, with_keys
 from specmesh.core.requests import Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
 
+fault = pytest.mark.fault
+
 
 def test_systems_socket_is_the_groups_too(tmp_path):
     with serving_api(tmp_path / "s", FakeDaemon(), system=tmp_path):
@@ -299,7 +301,7 @@ MOST = 256 * 1024
 BUFFERS = pytest.mark.parametrize("buffer", [None, 4 * 2**20], ids=["usual", "large"])
 
 
-@pytest.mark.fault("E5.56")
+@fault("E5.56")
 @BUFFERS
 @pytest.mark.parametrize("before", [1000, 2 * 2**20])
 def test_a_reader_that_stops(door, connections, before, buffer):
@@ -317,7 +319,7 @@ def test_a_reader_that_stops(door, connections, before, buffer):
         assert len(all_of(client)) < MOST
 
 
-@pytest.mark.fault("E5.56")
+@fault("E5.56")
 @BUFFERS
 def test_a_reader_that_has_stopped_loses_its_session(door, buffer):
     """After a while."""
@@ -517,13 +519,13 @@ def test_a_request_without_a_host_is_refused():
 
 
 @pytest.mark.parametrize("origin", OTHER_PAGES)
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 def test_another_origin_is_refused(origin):
     for host in OWN_HOSTS:
         assert asked(OPEN, host=host, origin=origin).status == 403
 
 
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 @pytest.mark.parametrize("right", ["Bearer sk-one", "bearer  sk-one ", "Bearer sk-two"])
 def test_right_keys(right):
     assert asked(KEYED, host="box.example", authorization=right).status == 200
@@ -532,7 +534,7 @@ def test_right_keys(right):
 WRONG_KEYS = "Bearer sk-three,Bearer,,Basic sk-one,sk-one,Bearer sk-onetwo,Bearer schl\xfcssel"
 
 
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 @pytest.mark.parametrize("wrong", WRONG_KEYS.split(","))
 def test_wrong_keys(wrong):
     assert asked(KEYED, host="localhost", authorization=wrong).status == 401

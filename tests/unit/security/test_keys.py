@@ -18,6 +18,8 @@ from specmesh.security import keys
 from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
 
+fault = pytest.mark.fault
+
 KEY = "ab" * 32
 OTHER = "cd" * 32
 DRAFTERS = Listing.DRAFTERS
@@ -171,7 +173,7 @@ def read_all(folder):
         (".", 0o720),
     ],
 )
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_open_files_are_refused(folder, name, right):
     """Files of a folder that others may write could be anybody's."""
     for listing in Listing:
@@ -184,7 +186,7 @@ def test_open_files_are_refused(folder, name, right):
     assert raised.value.exit_code == 77
 
 
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_a_link_is_refused(folder, tmp_path):
     path = folder.path / "secret.key"
     path.rename(tmp_path / "away")
@@ -193,7 +195,7 @@ def test_a_link_is_refused(folder, tmp_path):
         folder.identity()
 
 
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_a_pipe_is_refused(folder):
     path = folder.path / "secret.key"
     path.unlink()
@@ -203,7 +205,7 @@ def test_a_pipe_is_refused(folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_other_peoples_files_are_refused(folder):
     """Root reads the files of the folder's owner, whose service it looks after."""
     os.chown(folder.path / "secret.key", 12345, 12345)
@@ -292,7 +294,7 @@ def _names(monkeypatch):
 
 @pytest.mark.parametrize("host", EVERYWHERE.split())
 @cases("keyed, insecure", "[false, false] [false, true] [true, true]")
-@pytest.mark.fault("E6.68")
+@fault("E6.68")
 def test_never_on_every_network(host, keyed, insecure):
     with pytest.raises(ConfigError, match="every network"):
         check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
@@ -301,7 +303,7 @@ def test_never_on_every_network(host, keyed, insecure):
 
 
 @pytest.mark.parametrize("host", NAMED)
-@pytest.mark.fault("E6.68")
+@fault("E6.68")
 def test_names_are_judged_by_their_numbers(host):
     with pytest.raises(ConfigError, match="every network"):
         numbers_here(host, "--bind")
@@ -316,7 +318,7 @@ LOOPBACK = "127.0.0.1 127.8.9.10 localhost [::1] [::ffff:127.0.0.1]"
 
 @ways
 @pytest.mark.parametrize("host", BEYOND.split())
-@pytest.mark.fault("E6.68")
+@fault("E6.68")
 def test_beyond_loopback_needs_keys_or_a_word(check, option, host):
     address = f"tcp://{host}:7071"
     with pytest.raises(ConfigError, match=rf"{option}.*specmesh keys new.*--insecure-no-auth"):
