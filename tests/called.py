@@ -2,12 +2,9 @@
 
 import json
 from itertools import pairwise
-from typing import Any
 
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall, write_calls
-
-Call = tuple[str, dict[str, Any]]
 
 
 def spelt(form, *calls, before=""):

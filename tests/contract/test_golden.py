@@ -9,7 +9,6 @@ change to a golden file is a decision with its line in CHANGELOG.md.
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.ports import free_port, is_open
@@ -27,16 +26,15 @@ MAPPINGS |= {"by_source", "drafted_by_source", "accepted_by_source"}
 """Objects whose keys are data: numbers of rows, names of peers and sources, reasons, tokens."""
 
 TYPES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
-Schema = dict[str, set[str]]
 
 
 def check(name, value):
     """Compare a value's schema with golden/NAME.json, or record it there."""
     path = FOLDER / f"{name}.json"
-    seen = Schema()
+    seen = {}
     for at, kind in _walk(value, "$"):
         seen.setdefault(at, set()).add(kind)
-    recorded = Schema()
+    recorded = {}
     if path.exists():
         for at, kinds in json.loads(path.read_text()).items():
             recorded[at] = set(kinds.split("|"))
@@ -103,7 +101,7 @@ def _recorded(recorded, seen):
 
     A value that was null throughout keeps all its kinds: they were not seen, but may come.
     """
-    result = Schema()
+    result = {}
     for at, kinds in seen.items():
         before = recorded.get(at, set())
         kept = before if kinds == {"null"} else before & {"null", "absent"}
@@ -184,7 +182,7 @@ def without_report(answer):
 def streamed(daemon, resource, request):
     """Return the chunks of a stream by their kinds."""
     first, *chunks = ask(daemon, resource, request).chunks()
-    kinds = dict[str, Any](first=without_report(first), text=[], end=[], usage=[])
+    kinds = {"first": without_report(first), "text": [], "end": [], "usage": []}
     for chunk in map(without_report, chunks):
         if not chunk["choices"]:
             kinds["usage"].append(chunk)
@@ -237,7 +235,7 @@ def test_stats_and_metrics(pair):
 
 
 def description_of(family):
-    labels = set[str]()
+    labels = set()
     for sample in family.samples:
         labels |= sample.labels.keys()
     return f"{family.type} of {', '.join(sorted(labels))}"

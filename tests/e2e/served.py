@@ -105,15 +105,6 @@ def serve(mesh, model, *options):
     return {"verifier": verifier, "drafter": Served(drafter, port)}
 
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-def asking(request):
-    """Return the bytes of a request for a completion."""
-    raw = json.dumps(request).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
-
-
 @contextmanager
 def many(address, count, sent=b"", seconds=PATIENCE):
     """Open so many connections that send only this.

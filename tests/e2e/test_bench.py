@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 from meshes import running
-from processes import (
-    Running,
-    body,
-    cache,
-    command,
-    complete,
-    edited,
-    until,
-)
+from processes import Running, body, cache, command, complete, edited, until
 
 from specmesh.bench.steps import read_costs
 from specmesh.client import Client

@@ -1,23 +1,11 @@
 """Drafters of another vocabulary, with the verifier's own text, and drafters of two verifiers."""
 
-from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 from harness.ports import free_port
 from harness.tables import cases
-from processes import (
-    Stream,
-    body,
-    command,
-    complete,
-    drafted,
-    generate,
-    runtime,
-    until,
-    writes,
-)
+from processes import Stream, body, command, complete, drafted, generate, runtime, until, writes
 
 fault = pytest.mark.fault
 SMALL = ("--ctx", 256, "--max-sessions", 4)
@@ -26,8 +14,6 @@ N = 60
 SAMPLED = {"temperature": 0.8, "seed": 3, "top_p": 0.95}
 TARGET = {"seed": 1, "words": 58}
 """Every token but the end has text, so a twin can say all that the target says."""
-
-Make = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,7 @@ from harness.loops import hello
 from harness.ports import free_port
 from harness.tables import cases
 from peer import greeting
-from processes import (
-    Running,
-    Stream,
-    body,
-    command,
-    drafted,
-    edited,
-    generate,
-    until,
-    writes,
-)
+from processes import Running, Stream, body, command, drafted, edited, generate, until, writes
 from served import many
 
 from specmesh.security.keys import KeyFolder, Listing

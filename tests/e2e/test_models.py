@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 from harness.ports import free_port, is_open
 from meshes import running
-from processes import (
-    body,
-    command,
-    complete,
-    drafted,
-    generate,
-    rpc_server,
-    until,
-)
+from processes import body, command, complete, drafted, generate, rpc_server, until
 
 from specmesh.host import physical_cores
 

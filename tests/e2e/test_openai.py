@@ -12,7 +12,7 @@ from served import Served
 
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
 CHAT = [{"role": "user", "content": "How will it be?"}]
-WEATHER, NOW, ODD_TOOL, FLAT_WEATHER = rows("""
+WEATHER, NOW, ODD_TOOL = rows("""
 {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": {
     "type": "object", "required": ["days", "unit"], "additionalProperties": false,
     "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9},
@@ -24,10 +24,6 @@ WEATHER, NOW, ODD_TOOL, FLAT_WEATHER = rows("""
                    "by_hour": {"type": "object", "propertyNames": {"not": {"const": "x"}}},
                    "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
                    "place": {"type": "string", "pattern": "^(?!sea)"}}}}}
-{"type": "function", "name": "weather", "description": "The forecast", "parameters": {
-    "type": "object", "required": ["days", "unit"], "additionalProperties": false,
-    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9},
-                   "unit": {"enum": ["C", "F"]}}}}
 """)
 MOOD, DEEP_FAULT, BUSY_CHAT = rows("""
 {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}

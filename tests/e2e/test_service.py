@@ -16,16 +16,7 @@ from pathlib import Path
 import pytest
 from harness.ports import free_port
 from managers import Manager
-from processes import (
-    PATIENCE,
-    command,
-    environment,
-    generate,
-    generating,
-    sim_text,
-    until,
-    writes,
-)
+from processes import PATIENCE, command, environment, generate, generating, sim_text, until, writes
 
 from specmesh.client import Client
 

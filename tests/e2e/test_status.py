@@ -9,15 +9,7 @@ import sys
 import time
 
 import pytest
-from processes import (
-    PATIENCE,
-    SPECMESH,
-    Running,
-    command,
-    environment,
-    runtime,
-    until,
-)
+from processes import PATIENCE, SPECMESH, Running, command, environment, runtime, until
 
 DELAY = 0.03
 

@@ -15,15 +15,7 @@ from harness.ports import free_port
 from harness.tables import lines
 from managers import Manager
 from names import Names
-from processes import (
-    SPECMESH,
-    command,
-    edited,
-    generate,
-    rpc_server,
-    runtime,
-    until,
-)
+from processes import SPECMESH, command, edited, generate, rpc_server, runtime, until
 
 from specmesh.paths import bundled
 from specmesh.security.keys import KeyFolder

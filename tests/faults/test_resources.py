@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from api_sockets import HEAD, asking
 from harness import PATIENCE
 from harness.ports import free_port
 from peer import greeting
@@ -34,7 +35,7 @@ from processes import (
     until,
     writes,
 )
-from served import HEAD, Served, asking, many
+from served import Served, many
 
 from specmesh.errors import WentAway
 

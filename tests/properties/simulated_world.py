@@ -238,6 +238,11 @@ class World:
         self.clock.at(self.clock.now, self.turn)
         return served
 
+    def open_all(self, sessions):
+        """Open sessions of (parameters, drafters), each with a prompt of its own."""
+        for number, (params, attached) in enumerate(sessions, 1):
+            self.open(params, attached, (*PROMPT, number))
+
     def attach(self, key):
         """Hand the session to its next drafter, after the step that runs."""
         if self.stepping:

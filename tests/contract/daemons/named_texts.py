@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    ask_for,
-    request,
-    truth,
-    until,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, until
 
 from specmesh.core.prefix import Prefix
 from specmesh.wire import messages as m

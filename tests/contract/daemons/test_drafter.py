@@ -56,7 +56,7 @@ def test_a_verifier_of_another_version(bench, name):
     assert type(error) is errors.DaemonUnreachable
     assert str(error) == drafter.trouble
     router.say(welcome())
-    until(lambda: drafter.welcome, "it is welcome")
+    drafter.joins()
     [shown] = drafter.stats()["verifiers"]
     assert shown["refusal"] is None
     assert bench.errors.empty()
@@ -101,7 +101,7 @@ def test_a_lying_vocabulary(bench, token):
     back(router)
     asked = router.expect(m.Vocab)
     router.say(m.Vocab(asked.start, chunk(Flaky().vocabulary, 0)))
-    until(lambda: drafter.welcome, "it is served by")
+    drafter.joins()
     assert bench.errors.empty()
 
 

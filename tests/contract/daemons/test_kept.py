@@ -9,15 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import zmq
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    request,
-    truth,
-    until,
-    welcome,
-    welcomed,
-)
+from harness.loops import PROMPT, Flaky, request, truth, until, welcome, welcomed
 from named_texts import LONG, NAME, back, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.core.requests import Finished

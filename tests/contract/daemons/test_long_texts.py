@@ -53,9 +53,14 @@ def test_a_text_of_a_dead_verifier_goes_on(bench):
     assert client.ids == alone.ids
 
 
-def test_ids_that_came_before_an_open_are_its_text(bench):
+@pytest.fixture
+def peer(bench):
+    """A drafter of a verifier for long texts."""
     bench.verifier(long_target())
-    peer = bench.dealer()
+    return bench.dealer()
+
+
+def test_ids_that_came_before_an_open_are_its_text(peer):
     peer.say(*frames_of(order()))
     opened = peer.expect(m.Opened)
     assert (opened.ref, opened.prompt_tokens) == (1, len(PROMPT))
@@ -64,9 +69,7 @@ def test_ids_that_came_before_an_open_are_its_text(bench):
 
 
 @pytest.mark.parametrize("lost", [0, 5, -2], ids=["first", "in the middle", "last"])
-def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(bench, lost):
-    bench.verifier(long_target())
-    peer = bench.dealer()
+def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(peer, lost):
     frames = frames_of(order())
     whole = frames_of(order(ref=2))
     del frames[lost]
@@ -75,9 +78,7 @@ def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(bench, lost):
     assert peer.expect(m.Opened).ref == 2
 
 
-def test_ids_are_forgotten_with_their_drafter(bench):
-    bench.verifier(long_target())
-    peer = bench.dealer()
+def test_ids_are_forgotten_with_their_drafter(peer):
     *frames, end = frames_of(order())
     peer.say(*frames, m.Bye())
     peer.hello("again")

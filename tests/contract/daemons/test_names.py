@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Callable
 
 import pytest
 from harness import until
@@ -14,8 +13,6 @@ from named_texts import back
 from specmesh.daemons.link.names import NameLookups, look_up
 
 fault = pytest.mark.fault
-
-Numbers = Callable[[], tuple[str, ...]]
 
 
 class Names:
@@ -86,7 +83,7 @@ def test_a_name_of_several_numbers(bench, names):
     names.known["big.test"] = lambda: ("127.0.0.3", "127.0.0.2", "127.0.0.1")
     bench.verifier()
     drafter = named(bench, "big.test")
-    until(lambda: drafter.welcome, "it is found")
+    drafter.joins()
     drafter.ask(request()).whole(20)
 
 
@@ -96,7 +93,7 @@ def test_a_name_that_comes_to_mean_another_machine(bench, names):
     names.known["big.test"] = lambda: ("127.0.0.1",)
     first = bench.verifier()
     drafter = named(bench, "big.test")
-    until(lambda: drafter.welcome, "it is found")
+    drafter.joins()
     asked = names.asked["big.test"]
     bench.end(first)
     bench.address = at(bench, "127.0.0.2")
@@ -117,7 +114,7 @@ def test_a_resolver_that_goes_away(bench, names):
     names.known["big.test"] = lambda: ("127.0.0.1",)
     router = bench.router()
     router.welcomes()
-    until(lambda: drafter.welcome, "it is found")
+    drafter.joins()
     names.known["big.test"] = tuple
     back(router)
     until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
@@ -130,7 +127,7 @@ def test_two_verifiers_behind_one_name(bench, names):
     addresses = [at(bench, "big.test"), f"tcp://big.test:{other}"]
     bench.verifier()
     drafter = bench.drafter(addresses=addresses, insecure=True)
-    until(lambda: drafter.welcome, "the one that is there is found")
+    drafter.joins()
     until(lambda: names.asked["big.test"] > 2, "the other one's name is looked up on")
     assert names.most == 1
 
@@ -144,7 +141,7 @@ def test_a_link_that_stands_is_not_looked_up(bench, names):
     for number in range(4):
         router.ping(number)
     assert names.asked["big.test"] == asked
-    assert drafter.welcome
+    assert not drafter.trouble
 
 
 def test_no_thread_for_a_look_up(monkeypatch):

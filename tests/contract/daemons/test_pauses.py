@@ -6,14 +6,7 @@ Their sessions wait for them, at a verifier, at a drafter and between the two.
 from functools import partial
 
 import pytest
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    ask_for,
-    request,
-    truth,
-    welcomed,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, welcomed
 from named_texts import Told, asked, back
 
 from specmesh.core.liveness import Link

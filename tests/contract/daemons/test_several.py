@@ -6,14 +6,7 @@ A verifier with several drafters.
 from dataclasses import replace
 
 import pytest
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    ask_for,
-    request,
-    truth,
-    until,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, until
 from harness.ports import free_address
 from harness.tables import cases
 from named_texts import Told, asked, back, wanted
@@ -178,7 +171,7 @@ def test_a_verifier_that_does_not_suit(bench):
     router = bench.router()
     drafter = bench.drafter(Foreign())
     foreign(router)
-    until(lambda: drafter.welcome, "it serves")
+    drafter.joins()
     [why] = shown(drafter, "no_drafts")
     assert "Draft with a model of the same family" in why
     assert shown(drafter, "refusal") == [None]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
-from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.remapped import RemappedDrafter
@@ -31,7 +31,6 @@ def _empty_sequences(request):
 
 @pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
 def verifier(request):
-    engine: VerifyEngine
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
     else:
@@ -209,7 +208,6 @@ MLX = contract.model_params(*contract.MLX_KINDS)
 
 @pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
 def drafter(request):
-    engine: DraftEngine
     if request.param == "sim":
         engine = SimDrafter(contract.sim_settings())
     elif request.param == "ngram":

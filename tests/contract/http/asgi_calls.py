@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import pytest
 from harness import PATIENCE
 
 from specmesh.api import backend as r
@@ -19,6 +20,7 @@ LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 DONE = Finished(
     "length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1}
 )
+streamed_or_whole = pytest.mark.parametrize("stream", [False, True])
 EVENTS = (Started(7, 2), Tokens((65, 66), 1), Tokens((67,), 0), DONE)
 
 

@@ -8,7 +8,18 @@ import json
 from itertools import pairwise
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, Asked, FakeDaemon, Reader, ask, call, post
+from asgi_calls import (
+    DONE,
+    EVENTS,
+    Answer,
+    Asked,
+    FakeDaemon,
+    Reader,
+    ask,
+    call,
+    post,
+    streamed_or_whole,
+)
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +44,6 @@ BUSY = Failed(Busy("full"))
 STARTS = Started(1, 2)
 STARTS_TOO = Started(2, 2)
 SILENT = (STARTS,)
-streamed_or_whole = pytest.mark.parametrize("stream", [False, True])
 
 
 def said(*ids):

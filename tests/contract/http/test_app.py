@@ -8,7 +8,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from asgi_calls import EVENTS, FakeDaemon, ask, call, get, post
+from asgi_calls import EVENTS, FakeDaemon, ask, call, get, post, streamed_or_whole
 from harness import snapshots
 from harness.tables import cases, each, rows
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -181,7 +181,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize(("status", "error"), each(REFUSALS))
 def test_refusal_is_a_status_and_openais_error(error, status, stream):
     """The codes are those that golden/exit-codes.json records."""
@@ -196,7 +196,7 @@ def test_refusal_is_a_status_and_openais_error(error, status, stream):
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 def test_not_ready_is_refused_before_anything_is_submitted(stream):
     daemon = FakeDaemon(*EVENTS, reason=errors.Busy("loading"))
     assert post(daemon, stream=stream).status == 503

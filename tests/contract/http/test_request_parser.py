@@ -70,14 +70,16 @@ def test_a_targets_host_counts():
     assert list(found.headers) == [(b"host", b"elsewhere:1"), (b"accept", b"*/*")]
 
 
-@pytest.mark.parametrize("target", [b"http://[::1/health", b"http://[x]/health", b"http://::1]/"])
-def test_a_target_that_is_no_uri_is_refused(tmp_path, target):
-    request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % target
+@cases(
+    "target, status",
+    """
+    ["http://localhost/health", 200]
+    ["http://[::1/health", 400]
+    ["http://[x]/health", 400]
+    ["http://::1]/", 400]
+    """,
+)
+def test_a_target_with_a_host_is_answered_if_it_is_a_uri(tmp_path, target, status):
+    request = f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     with serving_api(tmp_path / "s", FakeDaemon()):
-        assert answer_to(tmp_path / "s", request).startswith(b"HTTP/1.1 400 ")
-
-
-def test_a_target_with_a_host_is_answered(tmp_path):
-    request = b"GET http://localhost/health HTTP/1.1\r\nHost: x\r\n\r\n"
-    with serving_api(tmp_path / "s", FakeDaemon()):
-        assert answer_to(tmp_path / "s", request).startswith(b"HTTP/1.1 200 ")
+        assert answer_to(tmp_path / "s", request).startswith(b"HTTP/1.1 %d " % status)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from api_sockets import HEAD, all_of, answer_to, asking, dial
-from asgi_calls import EVENTS, Asked, FakeDaemon, call
+from asgi_calls import EVENTS, Asked, FakeDaemon, call, streamed_or_whole
 from harness import PATIENCE, until
 from harness.ports import free_port
 from harness.tables import cases, lines, rows
@@ -133,7 +133,7 @@ def door(request, tmp_path):
     return Door(request.param, tmp_path / "s", Port(host="127.0.0.1", port=free_port()))
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_client_that_sends_no_more_is_answered(door, connections, requests, stream):
     """All that it has asked for, as by `nc -N`; then its connection is closed."""
@@ -153,6 +153,12 @@ def test_a_client_that_sends_no_more_is_answered(door, connections, requests, st
     assert not daemon.cancelled.is_set()
 
 
+def say_no_more(client, connections):
+    """Send the end of a client's side, and wait until it has come."""
+    client.shutdown(socket.SHUT_WR)
+    until(lambda: connections[-1].half_closed, "its end has come")
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_a_client_that_leaves_cancels(door, connections, half):
     """It waits for a whole answer, or has sent the end of its own side before."""
@@ -162,8 +168,7 @@ def test_a_client_that_leaves_cancels(door, connections, half):
             client.sendall(asking({"prompt": "x"}))
             until(daemon.asked.is_set, "it has asked")
             if half:
-                client.shutdown(socket.SHUT_WR)
-                until(lambda: connections[-1].half_closed, "its end has come")
+                say_no_more(client, connections)
                 assert not daemon.cancelled.is_set()
         until(daemon.cancelled.is_set, "its session is cancelled")
 
@@ -184,8 +189,7 @@ def test_a_client_of_another_machine_that_sends_no_more(
             client.sendall(asking({"prompt": "x"}))
             until(daemon.asked.is_set, "it has asked")
             if stays:
-                client.shutdown(socket.SHUT_WR)
-                until(lambda: connections[-1].half_closed, "its end has come")
+                say_no_more(client, connections)
                 daemon.answer(api.loop)
                 raw = all_of(client)
         if not stays:
@@ -235,7 +239,7 @@ def test_any_name_of_a_field_is_answered(templated, path, body, names):
     assert answer_to(templated, asking(asked, path)).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize("part", ["head", "body", "refusal"])
 def test_an_answer_that_cannot_be_sent_ends(tmp_path, monkeypatch, part, stream):
     """Its connection is closed, its session too, and the log has it once: for its head, a part of
