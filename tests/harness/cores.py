@@ -48,7 +48,8 @@ class Send:
 class Draft:
     """A step of the draft model: take in `ids`, and perhaps draft.
 
-    text: the ids that a draft follows. window: of a text, without its beginning.
+    text: the ids that a draft follows, until the next step.
+    window: of a text, without its beginning.
     """
 
     ids: tuple[int, ...]
