@@ -94,6 +94,10 @@ class Flaky(SimVerifier):
             raise EngineError("out of memory")
         return super().decode(spans)
 
+    def pace(self, step_ms):
+        """From now on a step takes so many milliseconds."""
+        self.settings = replace(self.settings, step_ms=step_ms)
+
 
 class SlowReader(Flaky):
     """A target that reads some texts, at most 9 bytes of each, once it may.

@@ -81,7 +81,8 @@ def test_what_is_not_kept(bench, name):
 
 def test_the_newer_of_two_has_it(bench, role):
     """The older one gets notice of it, and its leaving then ends nothing."""
-    verifier = bench.verifier(slow())
+    engine = slow()
+    verifier = bench.verifier(engine)
     old = bench.dealer()
     count = 2000
     old.say(named(1, max_tokens=count))
@@ -93,7 +94,10 @@ def test_the_newer_of_two_has_it(bench, role):
         new.say(by_name(5))
     done = old.expect(m.Done)
     assert done.finish_reason == "moved"
-    old.say(m.Close(done.session), m.Bye())
+    old.say(m.Close(done.session))
+    old.ping(1)
+    old.say(m.Bye())
+    engine.pace(0)
     if role == "drafter":
         assert followed(new)[1] == [*PROMPT, *truth(count)]
         return
@@ -105,13 +109,15 @@ def test_the_newer_of_two_has_it(bench, role):
 
 def test_the_same_drafter_asks_again(bench):
     """OPENED with the number that it knows replaces the session that it has; no DONE is between."""
-    bench.verifier(slow())
+    engine = slow()
+    bench.verifier(engine)
     peer = bench.dealer()
     peer.say(named(1, max_tokens=2000))
     session = peer.expect(m.Opened).session
     peer.say(by_name(2))
     again = peer.expect(m.Opened, m.Done)
     assert (type(again), again.session, again.ref) == (m.Opened, session, 2)
+    engine.pace(0)
     assert peer.expect(m.Done).finish_reason == "length"
 
 

@@ -155,7 +155,8 @@ def test_a_bye_concerns_its_sender_only(bench):
 
     One that it drafted for is another's now, and that one's own goes on.
     """
-    verifier = bench.verifier(Flaky(step_ms=2), link=partial(Link, silence=1e9))
+    engine = Flaky(step_ms=2)
+    verifier = bench.verifier(engine, link=partial(Link, silence=1e9))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
     announced = leaving.expect(m.Opened)
@@ -168,6 +169,7 @@ def test_a_bye_concerns_its_sender_only(bench):
     again = staying.expect(m.Opened)
     assert (again.session, again.ref) == (announced.session, 0)
     assert [peer["drafter"] for peer in verifier.stats()["peers"]] == ["scripted"]
+    engine.pace(0)
     assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}
     client.whole(COUNT)
 

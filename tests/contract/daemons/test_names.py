@@ -24,6 +24,10 @@ class Names:
         self.running = self.most = 0
         self._real = socket.getaddrinfo
 
+    def know(self, *numbers):
+        """Know big.test by these numbers."""
+        self.known["big.test"] = lambda: numbers
+
     def __call__(self, host, port, *more, **options):
         if host not in self.known:
             return [*self._real(host, port, *more, **options)]  # type: ignore[call-overload]
@@ -80,7 +84,7 @@ def test_a_name_that_hangs_holds_up_nobody_else(bench, names):
 @fault("E4.50")
 def test_a_name_of_several_numbers(bench, names):
     """Nobody is at the first ones: all are tried."""
-    names.known["big.test"] = lambda: ("127.0.0.3", "127.0.0.2", "127.0.0.1")
+    names.know("127.0.0.3", "127.0.0.2", "127.0.0.1")
     bench.verifier()
     drafter = named(bench, "big.test")
     drafter.joins()
@@ -90,7 +94,7 @@ def test_a_name_of_several_numbers(bench, names):
 @fault("E4.50")
 def test_a_name_that_comes_to_mean_another_machine(bench, names):
     """It is looked up anew when the link is lost, and its verifier is found at its new place."""
-    names.known["big.test"] = lambda: ("127.0.0.1",)
+    names.know("127.0.0.1")
     first = bench.verifier()
     drafter = named(bench, "big.test")
     drafter.joins()
@@ -98,7 +102,7 @@ def test_a_name_that_comes_to_mean_another_machine(bench, names):
     bench.end(first)
     bench.address = at(bench, "127.0.0.2")
     bench.verifier()
-    names.known["big.test"] = lambda: ("127.0.0.2",)
+    names.know("127.0.0.2")
     until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
     drafter.ask(request()).whole(20)
     assert names.asked["big.test"] > asked
@@ -107,22 +111,22 @@ def test_a_name_that_comes_to_mean_another_machine(bench, names):
 @fault("E4.50")
 def test_a_resolver_that_goes_away(bench, names):
     """The last good answer is kept; without one, the trouble is that the name is not known."""
-    names.known["big.test"] = tuple
+    names.know()
     drafter = named(bench, "big.test")
     until(lambda: "big.test" in names.asked, "it is looked up")
     until(lambda: "nobody knows it" in drafter.trouble, "the name is not known")
-    names.known["big.test"] = lambda: ("127.0.0.1",)
+    names.know("127.0.0.1")
     router = bench.router()
     router.welcomes()
     drafter.joins()
-    names.known["big.test"] = tuple
+    names.know()
     back(router)
     until(lambda: drafter.stats()["reconnects"] == 1, "it is found again")
 
 
 def test_two_verifiers_behind_one_name(bench, names):
     """It is looked up once for both at a time."""
-    names.known["big.test"] = lambda: ("127.0.0.1",)
+    names.know("127.0.0.1")
     other = free_port()
     addresses = [at(bench, "big.test"), f"tcp://big.test:{other}"]
     bench.verifier()
@@ -134,10 +138,10 @@ def test_two_verifiers_behind_one_name(bench, names):
 
 def test_a_link_that_stands_is_not_looked_up(bench, names):
     """Nor is it moved to the name's new address: the verifier ends it by going away."""
-    names.known["big.test"] = lambda: ("127.0.0.1",)
+    names.know("127.0.0.1")
     router, drafter = welcomed(bench, addresses=[at(bench, "big.test")], insecure=True)
     asked = names.asked["big.test"]
-    names.known["big.test"] = lambda: ("127.0.0.9",)
+    names.know("127.0.0.9")
     for number in range(4):
         router.ping(number)
     assert names.asked["big.test"] == asked
