@@ -47,18 +47,21 @@ def alone(
     sampler = Sampler(params.sampling)
     shown: list[int] = []
     text = b""
-    while True:
+    reason = ""
+    while not reason:
         logits = row(prefix.crc, end_bias=end_bias)
         token = sampler.after(prefix[0:]).choose(logits, len(prefix))
         prefix.extend([token])
         text += PIECES[token]
         if token == END:
-            return tuple(prefix[0:]), tuple(shown), "stop"
+            reason = "stop"
+            break
         shown.append(token)
         if any(stop.encode() in text for stop in params.stop):
-            return tuple(prefix[0:]), tuple(shown), "stop"
-        if len(shown) == params.max_tokens or len(prefix) == n_ctx:
-            return tuple(prefix[0:]), tuple(shown), "length"
+            reason = "stop"
+        elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
+            reason = "length"
+    return tuple(prefix[0:]), tuple(shown), reason
 
 
 class Memory:

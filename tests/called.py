@@ -2,32 +2,29 @@
 
 import json
 from itertools import pairwise
-from typing import Any
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.text.tool_formats import ToolCall, ToolFormat, write_calls
-
-Call = tuple[str, dict[str, Any]]
+from specmesh.core.text.tool_formats import ToolCall, write_calls
 
 
-def spelt(form: ToolFormat, *calls: Call, before: str = "") -> str:
-    written: list[ToolCall] = []
+def spelt(form, *calls, before=""):
+    written = []
     for name, arguments in calls:
         text = json.dumps(arguments, ensure_ascii=False)
         written.append(ToolCall("", name, text))
     return before + write_calls(form, written)
 
 
-def messages_of(text: str) -> dict[str, ChatMessage]:
+def messages_of(text):
     """Return messages by letters; each line has a letter, a role and the content."""
-    found: dict[str, ChatMessage] = {}
+    found = {}
     for line in text.strip().splitlines():
         letter, role, content = line.split(maxsplit=2)
         found[letter] = ChatMessage(role, content)
     return found
 
 
-def cut_up(text: str, cuts: list[int]) -> list[str]:
+def cut_up(text, cuts):
     """Return the parts of a text between cuts, of which each is some place in it."""
     length = len(text)
     places = [0, length]

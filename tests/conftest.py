@@ -7,7 +7,6 @@ import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from importlib import import_module
@@ -43,7 +42,7 @@ A third of its start.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Mark tests that start daemons.
 
     Long ones begin first, so that at the end no worker runs without the others.
@@ -56,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     """Close the files that llama-cpp-python opens for good: each worker would warn of them."""
     utils = sys.modules.get("llama_cpp._utils")
     if utils is not None:
@@ -64,7 +63,7 @@ def pytest_unconfigure() -> None:
         utils.errnull_file.close()
 
 
-def forget_configuration() -> None:
+def forget_configuration():
     """Let each module's logger be configured again: it keeps that of its first line."""
     lazy = type(structlog.get_logger())
     for module in list(sys.modules.values()):
@@ -74,7 +73,7 @@ def forget_configuration() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
+def _logging_as_before():
     """Undo the logging that commands and daemons configure, as if the process was their own."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -88,7 +87,7 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def make_gguf(tmp_path_factory):
     """Writes a tiny random GGUF.
 
     Make_gguf("name", seed=1, ...), options as tiny_gguf.TinyModel has.
@@ -96,14 +95,14 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     writer = import_module("harness.tiny_gguf")
     folder = tmp_path_factory.mktemp("gguf")
 
-    def make(name: str, **options: object) -> Path:
+    def make(name, **options):
         return Path(writer.write(folder / f"{name}.gguf", writer.TinyModel(**options)))
 
     return make
 
 
 @pytest.fixture(scope="session")
-def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def make_hf(tmp_path_factory):
     """Writes a tiny Hugging Face directory for MLX.
 
     make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has. make_hf("name", gguf=path) writes
@@ -114,7 +113,7 @@ def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     writer, converter = import_module("harness.tiny_hf"), import_module("hf_folder")
     folder = tmp_path_factory.mktemp("hf")
 
-    def make(name: str, kind: str = "llama", gguf: Path | None = None, **options: object) -> Path:
+    def make(name, kind="llama", gguf=None, **options):
         if gguf is not None:
             return Path(converter.write(folder / name, gguf))
         return Path(writer.write(folder / name, kind, **options))
@@ -123,13 +122,13 @@ def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
+def tiny_gguf(make_gguf):
     """A Llama of two layers and 320 ids with random weights."""
     return make_gguf("tiny")
 
 
 @pytest.fixture
-def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Path]]:
+def fake_daemon():
     """Makes sockets that answer HTTP requests by their path.
 
     Fake_daemon({"/stats": (200, b"{}")}); None hangs up.
@@ -138,9 +137,9 @@ def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Pa
         # a socket's path has 103 bytes
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp")))
 
-        def make(answers: dict[str, tuple[int, bytes] | None]) -> Path:
+        def make(answers):
             class Handler(BaseHTTPRequestHandler):
-                def do_GET(self) -> None:
+                def do_GET(self):
                     self.rfile.read(int(self.headers.get("Content-Length", 0)))
                     answer = answers[self.path]
                     if answer is not None:
@@ -150,7 +149,7 @@ def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Pa
 
                 do_POST = do_GET  # noqa: N815
 
-                def log_message(self, *_: object) -> None:
+                def log_message(self, *_):
                     """Say nothing."""
 
             path = folder / f"{len(list(folder.iterdir()))}.sock"

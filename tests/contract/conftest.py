@@ -1,7 +1,5 @@
 """Interfaces for users and other programs. Daemons as processes, and on threads of this process."""
 
-from collections.abc import Iterator
-
 import pytest
 from harness.loops import Bench
 from meshes import logs, mesh, proxy, role, shared
@@ -10,7 +8,7 @@ __all__ = ["logs", "mesh", "proxy", "role", "shared"]
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench():
     made = Bench()
     yield made
     made.close()

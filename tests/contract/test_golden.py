@@ -8,17 +8,14 @@ change to a golden file is a decision with its line in CHANGELOG.md.
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.ports import free_port, is_open
 from harness.tables import cases, rows
-from processes import Daemon, Json, Mesh, Stream, body, command, generate, until
-from prometheus_client.metrics_core import Metric
+from processes import Stream, body, command, generate, until
 from prometheus_client.parser import text_string_to_metric_families
-from served import Answer, Served
+from served import Served
 
 from specmesh import errors
 
@@ -29,16 +26,15 @@ MAPPINGS |= {"by_source", "drafted_by_source", "accepted_by_source"}
 """Objects whose keys are data: numbers of rows, names of peers and sources, reasons, tokens."""
 
 TYPES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}
-Schema = dict[str, set[str]]
 
 
-def check(name: str, value: object) -> None:
+def check(name, value):
     """Compare a value's schema with golden/NAME.json, or record it there."""
     path = FOLDER / f"{name}.json"
-    seen = Schema()
+    seen = {}
     for at, kind in _walk(value, "$"):
         seen.setdefault(at, set()).add(kind)
-    recorded = Schema()
+    recorded = {}
     if path.exists():
         for at, kinds in json.loads(path.read_text()).items():
             recorded[at] = set(kinds.split("|"))
@@ -54,7 +50,7 @@ def check(name: str, value: object) -> None:
 DIFFERS = "differs; if that is meant, run `make golden`"
 
 
-def check_facts(name: str, facts: dict[str, object]) -> None:
+def check_facts(name, facts):
     """Do the same for facts that are recorded themselves."""
     path = FOLDER / f"{name}.json"
     if REWRITE:
@@ -63,7 +59,7 @@ def check_facts(name: str, facts: dict[str, object]) -> None:
     assert json.loads(path.read_text()) == facts, f"{path.name} {DIFFERS}"
 
 
-def _walk(value: object, at: str, key: str = "") -> Iterator[tuple[str, str]]:
+def _walk(value, at, key=""):
     if isinstance(value, dict):
         yield at, "object"
         for name, inner in value.items():
@@ -79,16 +75,16 @@ def _walk(value: object, at: str, key: str = "") -> Iterator[tuple[str, str]]:
         yield at, TYPES[type(value)]
 
 
-def _parent(at: str) -> str:
+def _parent(at):
     return at.removesuffix("[]") if at.endswith("[]") else at.rpartition(".")[0]
 
 
-def _may_be_none(at: str) -> bool:
+def _may_be_none(at):
     """Return True for items of an array and values of a mapping."""
     return at.endswith(("[]", ".*"))
 
 
-def _differences(recorded: Schema, seen: Schema) -> Iterator[str]:
+def _differences(recorded, seen):
     for at, kinds in seen.items():
         if at not in recorded:
             yield f"new: {at}"
@@ -100,12 +96,12 @@ def _differences(recorded: Schema, seen: Schema) -> Iterator[str]:
             yield f"gone: {at}"
 
 
-def _recorded(recorded: Schema, seen: Schema) -> Schema:
+def _recorded(recorded, seen):
     """Return the schema that was seen, with the nulls and absences that were known before.
 
     A value that was null throughout keeps all its kinds: they were not seen, but may come.
     """
-    result = Schema()
+    result = {}
     for at, kinds in seen.items():
         before = recorded.get(at, set())
         kept = before if kinds == {"null"} else before & {"null", "absent"}
@@ -142,12 +138,12 @@ EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
+def port():
     return free_port()
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
+def pair(shared, port):
     """The bundled models on llama.cpp, with a chat template.
 
     Warm, so that nothing is null for lack of a round.
@@ -165,28 +161,28 @@ def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
     return made
 
 
-def ask(daemon: Daemon, resource: str, request: object = None) -> Answer:
+def ask(daemon, resource, request=None):
     """Return the answer at the daemon's socket; a request is sent as JSON unless it is bytes."""
     return Served(daemon).ask("GET" if request is None else "POST", resource, request)
 
 
-def answered(daemon: Daemon, resource: str, request: object = None) -> object:
+def answered(daemon, resource, request=None):
     answer = ask(daemon, resource, request)
     assert answer.status == 200, answer
     return without_report(answer.json())
 
 
-def without_report(answer: dict[str, dict[str, object]]) -> Any:
+def without_report(answer):
     """Take out the report, which is the same everywhere and checked on its own."""
     reports = answer.get("specmesh", {}).pop("report", [])
     check("report", [reports] if isinstance(reports, dict) else reports)
     return answer
 
 
-def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object]:
+def streamed(daemon, resource, request):
     """Return the chunks of a stream by their kinds."""
     first, *chunks = ask(daemon, resource, request).chunks()
-    kinds = dict[str, Any](first=without_report(first), text=[], end=[], usage=[])
+    kinds = {"first": without_report(first), "text": [], "end": [], "usage": []}
     for chunk in map(without_report, chunks):
         if not chunk["choices"]:
             kinds["usage"].append(chunk)
@@ -212,16 +208,16 @@ def test_generate_json(pair, name, options):
         check(f"generate-{name}", done.json)
 
 
-def drafts(pair: dict[str, Daemon]) -> bool:
+def drafts(pair):
     return all(daemon.stats()["draft_n"] is not None for daemon in pair.values())
 
 
 def test_stats_and_metrics(pair):
     """`stats --json` and /metrics of both are taken while they draft."""
-    stats = dict[str, Json]()
-    metrics = dict[str, bytes]()
+    stats = {}
+    metrics = {}
 
-    def taken() -> bool:
+    def taken():
         with Stream(pair["verifier"], body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
             stream.read(while_=lambda: sum(stream.accepted) < 20)
             until(lambda: drafts(pair), "the snapshots have it")
@@ -238,8 +234,8 @@ def test_stats_and_metrics(pair):
         check_facts(f"metrics-{role}", dict(sorted(described.items())))
 
 
-def description_of(family: Metric) -> str:
-    labels = set[str]()
+def description_of(family):
+    labels = set()
     for sample in family.samples:
         labels |= sample.labels.keys()
     return f"{family.type} of {', '.join(sorted(labels))}"
@@ -279,7 +275,7 @@ def test_chats(pair, name, more):
         check_answers(daemon, "/v1/chat/completions", f"chat-{name}", CHAT | more)
 
 
-def check_answers(daemon: Daemon, path: str, name: str, asked: Json) -> None:
+def check_answers(daemon, path, name, asked):
     """Check an answer as a whole and in a stream."""
     check(name, answered(daemon, path, asked))
     check(f"{name}-stream", streamed(daemon, path, asked | EVENTS))
@@ -312,7 +308,7 @@ ERRORS = rows(
 
 def test_errors(pair, port, mesh):
     """Each refusal has its status and the fields of the error object, but for its sentence."""
-    facts = dict[str, object]()
+    facts = {}
     for name, path, sent in ERRORS:
         raw = sent.encode() if isinstance(sent, str) else sent
         facts[name] = refusal(ask(pair["verifier"], path, raw))
@@ -328,14 +324,14 @@ def test_errors(pair, port, mesh):
     check_facts("errors", facts)
 
 
-def refusal(answer: Answer) -> dict[str, object]:
+def refusal(answer):
     fields = dict(answer.error)
     assert fields.pop("message")
     return {"status": answer.status, **fields}
 
 
 def test_exit_codes():
-    facts = dict[str, object]()
+    facts = {}
     for name, cls in vars(errors).items():
         if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError):
             facts[name] = {"exit_code": cls.exit_code, "code": cls.code}
@@ -343,7 +339,7 @@ def test_exit_codes():
 
 
 def test_settings():
-    facts = dict[str, object]()
+    facts = {}
     for role in ("verifier", "drafter"):
         shown = command("config", "show", role, json=True).json
         facts[role] = sorted(shown["settings"])

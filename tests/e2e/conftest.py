@@ -2,29 +2,28 @@
 
 import pytest
 from meshes import beside, logs, mesh, proxy, role, shared
-from processes import Daemon, Mesh
-from served import CONTEXT, PAGE, Served, serve
+from served import CONTEXT, PAGE, serve
 
 __all__ = ["beside", "logs", "mesh", "proxy", "role", "shared"]
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
+def pair(shared):
     """A verifier and a drafter for tests that leave them as they are."""
     return {"verifier": shared.verifier(), "drafter": shared.drafter()}
 
 
 @pytest.fixture(scope="module")
-def served(shared: Mesh) -> dict[str, Served]:
+def served(shared):
     """Serve a verifier with a key and a page's origin, and a drafter with the origin, at ports."""
     return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
 
 
 @pytest.fixture
-def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
+def daemon(role, pair):
     return pair[role]
 
 
 @pytest.fixture
-def server(role: str, served: dict[str, Served]) -> Served:
+def server(role, served):
     return served[role]

@@ -2,7 +2,6 @@
 
 import socket
 from contextlib import suppress
-from pathlib import Path
 
 from harness import PATIENCE
 
@@ -10,13 +9,13 @@ from harness import PATIENCE
 class Manager(socket.socket):
     """The receiving end of NOTIFY_SOCKET."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.settimeout(PATIENCE)
         self.bind(str(path))
-        self.heard: list[dict[str, str]] = []
+        self.heard = []
 
-    def until(self, key: str) -> dict[str, str]:
+    def until(self, key):
         """Read on to a message with this key."""
         while True:
             self.heard.append(
@@ -25,7 +24,7 @@ class Manager(socket.socket):
             if key in self.heard[-1]:
                 return self.heard[-1]
 
-    def drain(self) -> None:
+    def drain(self):
         """Read the notifications so far."""
         self.setblocking(False)
         with suppress(BlockingIOError):

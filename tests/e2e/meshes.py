@@ -3,18 +3,16 @@
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from processes import FORKED, STARTED, Daemon, Mesh
+from processes import FORKED, STARTED, Mesh
 from proxy import Proxy
 
 
 @contextmanager
-def running() -> Iterator[Mesh]:
+def running():
     """Start daemons in a folder of their own, until the end of it."""
     folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
     mesh = Mesh(folder, FORKED)
@@ -29,21 +27,21 @@ def running() -> Iterator[Mesh]:
 
 
 @pytest.fixture
-def mesh() -> Iterator[Mesh]:
+def mesh():
     """Daemons of one test: mesh.verifier(...), mesh.drafter(...)."""
     with running() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Mesh]:
+def shared():
     """Daemons that the tests of a module share."""
     with running() as made:
         yield made
 
 
 @pytest.fixture
-def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
+def beside(verifier, shared):
     """The mesh of a module's own `verifier`, which has no peers at first.
 
     Drafters that a test starts end with it.
@@ -58,16 +56,16 @@ def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
 
 
 @pytest.fixture(params=["verifier", "drafter"])
-def role(request: pytest.FixtureRequest) -> str:
+def role(request):
     return str(request.param)
 
 
 @pytest.fixture
-def proxy() -> Iterator[Callable[..., Proxy]]:
+def proxy():
     """Makes proxies: proxy(port, delay=0.02), options as proxy.Proxy has."""
     with ExitStack() as ends:
 
-        def make(target: int, **faults: Any) -> Proxy:
+        def make(target, **faults):
             made = Proxy(target=target, **faults)
             ends.callback(made.close)
             return made
@@ -76,13 +74,13 @@ def proxy() -> Iterator[Callable[..., Proxy]]:
 
 
 @pytest.fixture(autouse=True)
-def logs() -> Iterator[None]:
+def logs():
     """Show the daemons' logs of a test that fails."""
     yield
     _show_logs()
 
 
-def _show_logs() -> None:
+def _show_logs():
     for daemon in STARTED:
         text = daemon.text() if daemon.log.exists() else ""
         new = text[daemon.shown :]

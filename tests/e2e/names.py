@@ -1,7 +1,5 @@
 """Names that a daemon's resolver comes to know, or never answers for."""
 
-from pathlib import Path
-
 from processes import edited
 
 RESOLVER = """
@@ -18,15 +16,15 @@ socket.getaddrinfo = found
 class Names:
     """Names that a daemon's resolver knows, by a file that is read for each look-up."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._path = path
         self.know()
 
-    def know(self, **numbers: str) -> None:
+    def know(self, **numbers):
         """Let these names, without their .test, mean these numbers; "hangs" is no number."""
         self._path.write_text("".join(f"{name}.test {one}\n" for name, one in numbers.items()))
 
     @property
-    def program(self) -> list[str]:
+    def program(self):
         """Return `specmesh` with that resolver."""
         return edited(f"NAMES = {str(self._path)!r}", RESOLVER)

@@ -6,14 +6,13 @@ Connections that take and do not give.
 import http.client
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.ports import free_port
-from processes import PATIENCE, Daemon, Json, Mesh
+from processes import PATIENCE, Daemon
 
 KEY = "sk-a-key-of-these-tests"
 CONTEXT = 8000
@@ -28,29 +27,29 @@ class Answer:
     headers: dict[str, str]
     raw: bytes
 
-    def json(self) -> Json:
+    def json(self):
         return dict(json.loads(self.raw))
 
     @property
-    def choices(self) -> list[Json]:
+    def choices(self):
         assert self.status == 200, self.raw
         return list(self.json()["choices"])
 
     @property
-    def texts(self) -> list[str]:
+    def texts(self):
         return [one["text"] if "text" in one else one["message"]["content"] for one in self.choices]
 
     @property
-    def usage(self) -> tuple[int, int]:
+    def usage(self):
         usage = self.json()["usage"]
         return usage["prompt_tokens"], usage["completion_tokens"]
 
     @property
-    def error(self) -> Json:
+    def error(self):
         assert self.status >= 400, self.raw
         return dict(self.json()["error"])
 
-    def chunks(self) -> list[Json]:
+    def chunks(self):
         *events, end, rest = self.raw.decode().split("\n\n")
         assert (self.status, end, rest) == (200, "data: [DONE]", ""), self.raw
         return [json.loads(event.removeprefix("data: ")) for event in events]
@@ -64,7 +63,7 @@ class Served:
     port: int = 0
     key: str = ""
 
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+    def ask(self, method, path, body=None, **headers):
         """The answer to a request with its key, unless `headers` say otherwise.
 
         `body` as JSON, or as its bytes.
@@ -84,16 +83,16 @@ class Served:
             received = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, received, answer.read())
 
-    def complete(self, **body: object) -> Answer:
-        asked: Json = {"prompt": "once", "max_tokens": 12, "temperature": 0}
+    def complete(self, **body):
+        asked = {"prompt": "once", "max_tokens": 12, "temperature": 0}
         return self.ask("POST", "/v1/completions", asked | body)
 
-    def chat(self, *messages: object, **body: object) -> Answer:
-        asked: Json = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
+    def chat(self, *messages, **body):
+        asked = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
         return self.ask("POST", "/v1/chat/completions", asked | body)
 
 
-def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
+def serve(mesh, model, *options):
     """Start a verifier with a key and a drafter without, both with these options."""
     port = free_port()
     keys = mesh.folder / "api-keys"
@@ -106,19 +105,8 @@ def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
     return {"verifier": verifier, "drafter": Served(drafter, port)}
 
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-def asking(request: Json) -> bytes:
-    """Return the bytes of a request for a completion."""
-    raw = json.dumps(request).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
-
-
 @contextmanager
-def many(
-    address: tuple[str, int] | Path, count: int, sent: bytes = b"", seconds: float = PATIENCE
-) -> Iterator[list[socket.socket]]:
+def many(address, count, sent=b"", seconds=PATIENCE):
     """Open so many connections that send only this.
 
     One that is not accepted in so many seconds sends nothing.

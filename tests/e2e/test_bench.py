@@ -3,37 +3,25 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from meshes import running
-from processes import (
-    Daemon,
-    Json,
-    Mesh,
-    Running,
-    body,
-    cache,
-    command,
-    complete,
-    edited,
-    until,
-)
+from processes import Running, body, cache, command, complete, edited, until
 
 from specmesh.bench.steps import read_costs
 from specmesh.client import Client
 from specmesh.paths import bundled
 
 
-def bench(verifier: Daemon, kind: str, **options: object) -> Json:
+def bench(verifier, kind, **options):
     done = command("bench", kind, socket=verifier.socket, json=True, **options)
     assert (done.code, done.err) == (0, "")
     return done.json
 
 
 @pytest.fixture(scope="module")
-def drafted_for() -> Iterator[Daemon]:
+def drafted_for():
     """A verifier with a drafter, for tests that leave them as they are."""
     with running() as mesh:
         verifier = mesh.verifier("step_ms=3")
@@ -45,7 +33,7 @@ def drafted_for() -> Iterator[Daemon]:
 def test_bench_run(drafted_for):
     """Five variants have the same texts."""
 
-    def ran() -> list[Json] | None:
+    def ran():
         """Return the variants of a run whose drafter had a processor."""
         found = bench(drafted_for, "run", iterations=2, num_prompts=2, max_tokens=24)
         four = found["variants"][2]
@@ -81,7 +69,7 @@ def test_load_and_plan(mesh):
     verifier = mesh.verifier("step_ms=2,max_sessions=3", "--max-queue", 1)
     mesh.drafter("draft_ms=0.3,alpha=0.9")
 
-    def ran() -> list[Json] | None:
+    def ran():
         levels = bench(verifier, "load", sessions="1,6", max_tokens=24)["levels"]
         return levels if (levels[1]["acceptance_rate"] or 0) > 0.3 else None
 
@@ -113,7 +101,7 @@ N = 40
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     found = shared.verifier(Path(bundled("target.gguf")), *SMALL, "--reproducible", engine="llama")
     shared.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
     return found
@@ -127,7 +115,7 @@ def test_reproducible(verifier, sampling):
     """Drafts stand and fall, and no log-probability differs."""
     options = sampling | {"num_prompts": 3, "max_tokens": N, "draft_n": "auto,3"}
 
-    def drafts() -> bool:
+    def drafts():
         done = command("audit", socket=verifier.socket, json=True, **options)
         found = done.json
         assert (done.code, done.err) == (0, "")
@@ -170,7 +158,7 @@ def test_one_changed_token(mesh):
 
 
 @pytest.fixture
-def home(mesh: Mesh) -> dict[str, str]:
+def home(mesh):
     """Variables of a command that keeps its files in the mesh's folder."""
     return cache(mesh.folder) | {"TMPDIR": str(mesh.folder)}
 
@@ -181,7 +169,7 @@ mean_acceptance_length"""
 
 
 def test_the_demo_drafts_the_same_text(home):
-    def shown() -> Json | None:
+    def shown():
         done = command("demo", json=True, hardware="h100-70b", max_tokens=96, env=home)
         assert done.code == 0, done.err
         return done.json if done.json["accepted"] else None  # on a busy machine all may be late
@@ -209,7 +197,7 @@ def test_the_demo_leaves_no_daemon_behind(mesh, home, ending):
     running = Running("demo", "--json", *words, env=home)
     sockets = "specmesh-*/*.sock"
 
-    def generating() -> list[Json]:
+    def generating():
         """Return the statistics of those with a session."""
         assert running.process.poll() is None
         found = [Client(path).get("/stats") for path in mesh.folder.glob(sockets)]

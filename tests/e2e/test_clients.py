@@ -12,10 +12,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 from harness.tables import cases
-from processes import Json, sim_text
-from served import CONTEXT, PAGE, SAID, Answer
+from processes import sim_text
+from served import CONTEXT, PAGE, SAID
 
-ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
+ASKED = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
 NULLS = """
 model user seed stop stream stream_options logit_bias n logprobs top_p top_k presence_penalty
 frequency_penalty response_format tools tool_choice parallel_tool_calls metadata store modalities
@@ -47,7 +47,7 @@ def test_max_tokens_of_minus_one(server):
 def test_max_tokens_of_zero(server, stream):
     answer = server.complete(max_tokens=0, stream=stream, **USAGE)
     bodies = answer.chunks() if stream else [answer.json()]
-    choices = list[Json]()
+    choices = []
     for part in bodies:
         choices += part["choices"]
     assert {choice["text"] for choice in choices} == {""}
@@ -63,7 +63,7 @@ def test_prompts(server):
     """
     ask = partial(server.complete, n=2, seed=5, temperature=100, top_k=50)
     prompts = ["once", [104, 105], ""]
-    texts = list[str]()
+    texts = []
     for prompt in prompts:
         texts += ask(prompt=prompt).texts
     together = ask(prompt=prompts)
@@ -76,7 +76,7 @@ def test_prompts(server):
     assert last["usage"]["completion_tokens"] == 6 * 12
 
 
-def texts_of(chunks: list[Json], count: int) -> list[str]:
+def texts_of(chunks, count):
     """Return the texts of a stream with so many choices."""
     texts = [""] * count
     for chunk in chunks:
@@ -148,12 +148,12 @@ def test_a_client_is_answered(served, role, asked):
         check_answer(answer.json(), body, chat="chat" in asked["path"])
 
 
-def prompts_of(body: Json) -> int:
+def prompts_of(body):
     prompt = body.get("prompt")
     return len(prompt) if isinstance(prompt, list) else 1
 
 
-def check_chunks(chunks: list[Json], body: Json, *, chat: bool) -> None:
+def check_chunks(chunks, body, *, chat):
     """Check the chunks of a stream in order."""
     for chunk in chunks:
         check_envelope(chunk, "chat.completion.chunk" if chat else "text_completion")
@@ -173,7 +173,7 @@ def check_chunks(chunks: list[Json], body: Json, *, chat: bool) -> None:
         assert roles == ["assistant"] + [None] * (len(roles) - 1)
 
 
-def check_answer(answer: Json, body: Json, *, chat: bool) -> None:
+def check_answer(answer, body, *, chat):
     check_envelope(answer, "chat.completion" if chat else "text_completion")
     check_usage(answer["usage"], body)
     choices = answer["choices"]
@@ -184,20 +184,20 @@ def check_answer(answer: Json, body: Json, *, chat: bool) -> None:
             assert choice["message"]["role"] == "assistant"
 
 
-def check_envelope(part: Json, kind: str) -> None:
+def check_envelope(part, kind):
     assert (part["object"], part["model"]) == (kind, "sim-target")
     assert type(part["created"]) is int
     assert part["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
 
 
-def check_usage(usage: Json, body: Json) -> None:
+def check_usage(usage, body):
     most = body.get("max_tokens") or body["max_completion_tokens"]
     assert 0 < usage["completion_tokens"] <= most * prompts_of(body)
     assert usage["prompt_tokens"] > 0
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
-def text_of(choice: Json) -> str:
+def text_of(choice):
     """Return the text of a choice or its chunk, and the arguments of its calls."""
     message = choice.get("message") or choice.get("delta") or choice
     text = message.get("text") or message.get("content") or ""
@@ -206,7 +206,7 @@ def text_of(choice: Json) -> str:
     return str(text)
 
 
-def check_response(answer: Answer, body: Json) -> None:
+def check_response(answer, body):
     """Check events whose last one has the call."""
     *texts, rest = answer.raw.decode().split("\n\n")
     events = [json.loads(text.partition("\ndata: ")[2]) for text in texts]
@@ -222,7 +222,7 @@ def check_response(answer: Answer, body: Json) -> None:
     jsonschema.validate(json.loads(arguments), tool["parameters"])
 
 
-def check_text(text: str, finish: object, body: Json) -> None:
+def check_text(text, finish, body):
     assert text
     grammar = body.get("grammar")
     wanted = body.get("response_format")

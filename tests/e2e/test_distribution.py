@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness.truth import place, surprise
-from numpy.typing import NDArray
-from processes import Daemon, Mesh, complete, until
+from processes import Daemon, complete, until
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
@@ -42,54 +41,52 @@ class Pair:
     drafter: LlamaVerifier
 
 
-def engine_of(name: str) -> LlamaVerifier:
+def engine_of(name):
     model = str(BUNDLED / name)
     settings = ModelSettings(engine="llama", model=model, ctx=CONTEXT, max_sessions=1, threads=1)
     return LlamaVerifier(settings, max_draft=CONTEXT - 1)
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> Pair:
+def pair(shared):
     options = ("--ctx", CONTEXT, "--max-sessions", 4)
     verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
     return Pair(verifier, engine_of("target.gguf"), engine_of("drafter.gguf"))
 
 
-def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float32]:
+def rows(engine, ids, count):
     """The logits after each of the last `count` ids."""
     [found] = engine.decode([Span(0, 0, tuple(ids), logits=True)])
     engine.carry_out(KVCut(0, 0))
     return found[-count:].copy()
 
 
-def ranks(
-    pair: Pair, prompt: list[int], said: list[int], params: SamplingParams, rng: np.random.Generator
-) -> list[float]:
+def ranks(pair, prompt, said, params, rng):
     """Return a number per token, uniform if the text has the target's distribution."""
     ids = [*prompt, *said]
     sampler = Sampler(params)
     truths = rows(pair.target, ids[:-1], len(said))
     draft_rows = rows(pair.drafter, ids[:-1], len(said))
-    found = list[float]()
+    found = []
     for at, (token, truth, draft_row) in enumerate(zip(said, truths, draft_rows, strict=True)):
         after = sampler.after(ids[: len(prompt) + at])
         found.append(place(after.distribution(truth), draft_row - truth, token, rng.random()))
     return found
 
 
-def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[list[float], int]:
+def sampled(pair, params, total, seed):
     """Return the numbers of at least `total` tokens, and how many drafts stood.
 
     The daemons write several texts at a time.
     """
     prompt, lock = pair.target.tokenizer.encode(PROMPT), threading.Lock()
     rng = np.random.default_rng(seed)
-    found = list[float]()
+    found = []
     accepted = 0
     [end] = pair.target.vocabulary.end_ids
 
-    def text(number: int) -> int:
+    def text(number):
         request = {"prompt": prompt, "max_tokens": TOKENS, "seed": number, "draft_n": 3}
         names = ("temperature", "top_k", "top_p", "strategy", "threshold")
         stream = complete(pair.daemon, request | {name: getattr(params, name) for name in names})
@@ -107,13 +104,13 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     return found, accepted
 
 
-def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[float]:
+def drafted(pair, params, total, seed):
     """The numbers of `sampled`, of texts in which drafts stood.
 
     On a busy machine they may all be late.
     """
 
-    def numbers() -> list[float]:
+    def numbers():
         found, accepted = sampled(pair, params, total, seed)
         return found if accepted > len(found) / 10 else []
 

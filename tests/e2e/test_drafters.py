@@ -1,48 +1,32 @@
 """Drafters of another vocabulary, with the verifier's own text, and drafters of two verifiers."""
 
-from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import (
-    Daemon,
-    Json,
-    Mesh,
-    Stream,
-    body,
-    command,
-    complete,
-    drafted,
-    generate,
-    runtime,
-    until,
-    writes,
-)
+from harness.tables import cases
+from processes import Stream, body, command, complete, drafted, generate, runtime, until, writes
 
 fault = pytest.mark.fault
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 PROMPTS = ["def fibonacci(n):\n    ", "hello the theory", "Grüße 😀 "]
 N = 60
 SAMPLED = {"temperature": 0.8, "seed": 3, "top_p": 0.95}
-TARGET: dict[str, object] = {"seed": 1, "words": 58}
+TARGET = {"seed": 1, "words": 58}
 """Every token but the end has text, so a twin can say all that the target says."""
-
-Make = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def target(make_gguf: Make) -> Path:
+def target(make_gguf):
     return make_gguf("target-words", **TARGET)
 
 
 @pytest.fixture(scope="module")
-def verifier(target: Path, shared: Mesh) -> Daemon:
+def verifier(target, shared):
     return shared.verifier(target, *SMALL, "--reproducible", engine="llama")
 
 
-def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
+def check_texts(verifier, daemons):
     """Check that greedy and sampled texts are those without drafts, at every socket.
 
     Return how many drafts of greedy texts there were, and how many stood. There are as many texts
@@ -50,7 +34,7 @@ def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
     """
     drafts, accepted = 0, 0
 
-    def enough() -> bool:
+    def enough():
         nonlocal drafts, accepted
         for prompt, sampling in product(PROMPTS, ({}, SAMPLED)):
             plain = complete(verifier, body(prompt, N, draft_n=0, **sampling))
@@ -78,7 +62,7 @@ def test_permuted_twin(verifier, make_gguf, beside):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(("whose", "permute"), [("drafter", 0), ("verifier", 6)])
+@cases("whose, permute", '["drafter", 0] ["verifier", 6]')
 def test_foreign_tokens(make_gguf, target, mesh, permute, whose):
     """One in a hundred tokens is foreign; the drafter drafts the rest, and logs the share."""
     foreign = make_gguf(f"foreign-{permute}", **TARGET, foreign=3, permute=permute)
@@ -175,12 +159,11 @@ def test_a_text_of_any_length_is_drafted(mesh):
 PROMPT = "the mesh goes on"
 
 
-def rows(drafter: Daemon) -> list[Json]:
-    found: list[Json] = drafter.stats()["verifiers"]
-    return found
+def rows(drafter):
+    return drafter.stats()["verifiers"]
 
 
-def serves_a_drafter(verifier: Daemon) -> bool:
+def serves_a_drafter(verifier):
     return any(event.get("remote") for event in verifier.events("session_opened"))
 
 
@@ -212,7 +195,7 @@ def test_a_model_is_chosen(make_gguf, mesh):
     drafter = mesh.drafter("", "--connect", addresses[1], engine="ngram")
     until(lambda: all(one["model"] for one in rows(drafter)), "the drafter has both")
 
-    def said(daemon: Daemon, **options: str) -> str:
+    def said(daemon, **options):
         return generate(daemon, PROMPT, max_tokens=40, **options).out
 
     first, second = map(said, mesh.daemons[:2])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from harness.tables import cases
-from processes import Daemon, Done, Json, command, generate, sim_ids, sim_text, until
+from processes import Done, command, generate, sim_ids, sim_text, until
 
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
@@ -17,18 +17,18 @@ COLOUR = "\x1b[32m"
 NO_COLOUR = "\x1b[39m"
 
 
-def report_of(daemon: Daemon, *options: object, tokens: int = N) -> Json:
+def report_of(daemon, *options, tokens=N):
     done = generate(daemon, PROMPT, *options, max_tokens=tokens, json=True)
     return done.json
 
 
-def drafting(daemon: Daemon, *options: object, least: int = 1) -> Json:
+def drafting(daemon, *options, least=1):
     """Return the report of a text of which so many drafts stood.
 
     A drafter that had no processor is asked again.
     """
 
-    def enough() -> Json | None:
+    def enough():
         report = report_of(daemon, *options)
         return report if report["accepted"] >= least else None
 
@@ -118,10 +118,10 @@ def test_verbose_writes_the_report_to_stderr(pair):
     assert set(VERBOSE.split()) <= set(shown)
 
 
-def show_drafts(daemon: Daemon, mark: str, **options: object) -> str:
+def show_drafts(daemon, mark, **options):
     words = ("--max-tokens", N, "--draft-n", 4, "--show-drafts")
 
-    def marked() -> Done | None:
+    def marked():
         done = generate(daemon, PROMPT, *words, **options)
         return done if mark in done.out else None
 
@@ -153,7 +153,7 @@ SEVERAL = ("--max-tokens", 12, "--temperature", 4, "--top-k", 60, "--seed", 7, "
 SEEDS = [7, 8, 9]
 
 
-def text_of_seed(seed: int) -> str:
+def text_of_seed(seed):
     return sim_text(PROMPT, 12, SamplingParams(temperature=4, top_k=60, seed=seed))
 
 

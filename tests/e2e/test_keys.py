@@ -7,26 +7,13 @@ import socket
 import struct
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from harness.loops import hello
 from harness.ports import free_port
 from harness.tables import cases
 from peer import greeting
-from processes import (
-    Daemon,
-    Mesh,
-    Running,
-    Stream,
-    body,
-    command,
-    drafted,
-    edited,
-    generate,
-    until,
-    writes,
-)
+from processes import Running, Stream, body, command, drafted, edited, generate, until, writes
 from served import many
 
 from specmesh.security.keys import KeyFolder, Listing
@@ -40,14 +27,12 @@ AUTH = "from specmesh.security import curve as auth"
 class Keys:
     """Folders of keys: the verifier's, and one per drafter, which knows the verifier's key."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh):
         self._mesh = mesh
         self.verifier = KeyFolder(mesh.folder / "verifier.keys")
         self.public = self.verifier.new().public.hex()
 
-    def drafter(
-        self, name: str, port: int = 0, *, allowed: bool = True, server: str = ""
-    ) -> tuple[str, Path]:
+    def drafter(self, name, port=0, *, allowed=True, server=""):
         """Return the options of a drafter that expects this verifier, or `server`'s key."""
         folder = KeyFolder(self._mesh.folder / f"{name}.keys")
         key = folder.new().public.hex()
@@ -57,34 +42,34 @@ class Keys:
             self.run("allow", key, "--name", name)
         return "--keys", folder.path
 
-    def run(self, verb: str, *words: object) -> None:
+    def run(self, verb, *words):
         """Run `specmesh keys` on the verifier's folder."""
         done = command("keys", verb, *words, keys=self.verifier.path)
         assert done.code == 0, done.err
 
-    def start(self, model: str = "", *changes: str) -> Daemon:
+    def start(self, model="", *changes):
         """Start the verifier, with changes of its code."""
         program = edited(AUTH, *changes) if changes else None
         return self._mesh.verifier(model, "--keys", self.verifier.path, program=program)
 
 
 @pytest.fixture
-def keys(mesh: Mesh) -> Keys:
+def keys(mesh):
     return Keys(mesh)
 
 
-def peers(verifier: Daemon) -> list[str]:
+def peers(verifier):
     """Return the names of the keys of its drafters."""
     return sorted(str(peer["key"]) for peer in verifier.stats()["peers"])
 
 
-def is_refused(drafter: Daemon) -> None:
+def is_refused(drafter):
     until(lambda: drafter.verifier().get("refusal"), "it knows why")
 
 
-def start_refused(mesh: Mesh, keys: Keys, reason: str) -> tuple[Daemon, Daemon]:
+def start_refused(mesh, keys, reason):
     verifier = keys.start()
-    options: tuple[object, ...] = ("--insecure-no-auth",)
+    options = ("--insecure-no-auth",)
     if reason == "key":
         options = keys.drafter("mac", allowed=False)
     elif reason == "broken":
@@ -107,7 +92,7 @@ def test_a_refused_drafter_knows_why(mesh, keys, reason, remedy):
     """It is not attached, and the text goes on."""
     verifier, drafter = start_refused(mesh, keys, reason)
 
-    def tried() -> int:
+    def tried():
         return int(drafter.stats()["wire"]["handshake_failures"].get(reason, 0))
 
     until(lambda: tried() > 1, "it is refused, and tries again")
@@ -203,7 +188,7 @@ def test_a_replay_does_not_get_in(mesh, keys, proxy):
     assert len(verifier.events("drafter_attached")) == 1
 
 
-def write_over(path: Path, text: str) -> None:
+def write_over(path, text):
     """Write at once: a list that is emptied first lets nobody in for a moment."""
     with path.open("r+") as file:
         file.write(text)
@@ -256,7 +241,7 @@ def test_an_open_door_lets_nobody_speak(mesh, keys, change, keyed):
     assert (peers(verifier), verifier.events("drafter_attached")) == ([], [])
 
 
-def claims(key: str, hello: bytes) -> bytes:
+def claims(key, hello):
     """Return READY and one message of a client that calls itself the user `key`."""
     ready = b"\x05READY"
     fields = {b"Socket-Type": b"DEALER", b"Identity": b"x", b"User-Id": key.encode()}

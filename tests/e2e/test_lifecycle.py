@@ -5,16 +5,13 @@ import os
 import shlex
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.tables import cases, lines
 from meshes import running
 from processes import (
-    Daemon,
     Done,
-    Mesh,
     Stream,
     body,
     command,
@@ -108,7 +105,7 @@ def test_bad_settings(mesh, case):
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[dict[str, Daemon]]:
+def small():
     """A verifier with a context of 256 tokens, and a drafter with a smaller one."""
     with running() as mesh:
         verifier = mesh.verifier("step_ms=1,n_ctx=256")
@@ -139,7 +136,7 @@ def test_drafter_without_a_verifier(mesh):
         assert drafter.stop() == 0
 
 
-def ends_at(daemon: Daemon, number: int) -> None:
+def ends_at(daemon, number):
     """Check that an idle daemon ends at once by this signal."""
     daemon.signal(number)
     assert daemon.wait() == 0
@@ -148,7 +145,7 @@ def ends_at(daemon: Daemon, number: int) -> None:
     assert daemon.events("stopped")
 
 
-@pytest.mark.parametrize(("role", "noted"), [(0, "verifier_lost"), (1, "drafter_gone")])
+@cases("role, noted", '[0, "verifier_lost"] [1, "drafter_gone"]')
 @fault("E8.86")
 def test_signal_when_idle(mesh, role, noted):
     """Exit 0 at once, the socket is gone, no traceback; the other daemon knows the reason."""
@@ -160,7 +157,7 @@ def test_signal_when_idle(mesh, role, noted):
 
 
 @pytest.fixture
-def draining(mesh: Mesh, role: str) -> Daemon:
+def draining(mesh, role):
     """A daemon with a long drain, and the other one of the pair."""
     verifier = mesh.verifier("step_ms=20", "--drain", 3600)
     drafter = mesh.drafter("", "--drain", 3600)
@@ -211,7 +208,7 @@ def test_a_text_that_fits_into_the_drain_is_finished(draining):
     running = generating(draining, PROMPT, max_tokens=300, draft_n=2).read(3)
     draining.signal(signal.SIGTERM)
 
-    def refuses() -> bool:
+    def refuses():
         try:
             complete(draining, body(PROMPT, 1))
         except (Busy, WentAway) as error:

@@ -3,27 +3,14 @@
 CPU threads of daemons on one machine, and a target with layers on others by llama.cpp's RPC.
 """
 
-from collections.abc import Callable, Iterator
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.ports import free_port, is_open
 from meshes import running
-from processes import (
-    Daemon,
-    Json,
-    Mesh,
-    body,
-    command,
-    complete,
-    drafted,
-    generate,
-    rpc_server,
-    until,
-)
+from processes import body, command, complete, drafted, generate, rpc_server, until
 
 from specmesh.host import physical_cores
 
@@ -49,14 +36,12 @@ KINDS = ["same weights", "other weights", "bundled", "mlx same weights", "mlx bu
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request):
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def pair(
-    kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureRequest
-) -> Iterator[dict[str, Daemon]]:
+def pair(kind, make_gguf, request):
     if kind.startswith("mlx"):
         pytest.importorskip("mlx_lm")
     target = make_gguf("target", seed=1, layers=2)
@@ -92,7 +77,7 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair, kind):
     """A drafter with the target's weights is nearly always right, one with others hardly."""
     drafts, accepted = 0, 0
 
-    def enough() -> bool:
+    def enough():
         nonlocal drafts, accepted
         for prompt in PROMPTS:
             report = complete(pair["verifier"], body(prompt, N, draft_n=4)).result["report"]
@@ -111,15 +96,15 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair, kind):
     assert not drafter.events("vocabulary_fetched")
 
 
-def logprobs_of(daemon: Daemon, prompt: str, **options: object) -> tuple[list[Any], Json]:
+def logprobs_of(daemon, prompt, **options):
     """Return each token's log-probability with the three likeliest, and the report."""
-    found = list[Any]()
+    found = []
     for chunk in daemon.client.complete(body(prompt, N, logprobs=3, **options)):
         found += chunk["specmesh"].get("logprobs", [])
     return found, chunk["specmesh"]["report"]
 
 
-def agree(found: list[Any], truth: list[Any]) -> None:
+def agree(found, truth):
     """Check that log-probabilities are about the same, up to a near tie of two ids."""
     for place, other in zip(found, truth, strict=True):
         if place["id"] != other["id"]:
@@ -139,7 +124,7 @@ def test_recurrent_and_hybrid_targets(make_gguf, mesh, arch):
     texts = {prompt: logprobs_of(verifier, prompt, draft_n=0)[0] for prompt in PROMPTS}
     drafts, accepted = 0, 0
 
-    def mostly() -> bool:
+    def mostly():
         nonlocal drafts, accepted
         for draft_n, prompt in product(("auto", 4), PROMPTS):
             found, report = logprobs_of(verifier, prompt, draft_n=draft_n)
@@ -162,7 +147,7 @@ def test_no_worker_is_left_of_the_loading(mesh):
     Workers of the thread that loaded the model would live as long as it, and libgomp puts all of
     them to sleep at barriers if there are more than cores.
     """
-    counts = list[int]()
+    counts = []
     for count in (1, 4):
         verifier = mesh.verifier("bundled", *SMALL, "--threads", count, engine="llama")
         complete(verifier, body(PROMPTS[0], 10))
@@ -171,7 +156,7 @@ def test_no_worker_is_left_of_the_loading(mesh):
     assert counts[1] - counts[0] <= 3
 
 
-def chat_turns(verifier: Daemon, times: int) -> Iterator[tuple[list[Any], list[Any], Json]]:
+def chat_turns(verifier, times):
     """Yield log-probabilities with and without the prefix cache, and the report of the former.
 
     Prompts are asked for without drafts, with them, and longer.
@@ -187,11 +172,11 @@ def chat_turns(verifier: Daemon, times: int) -> Iterator[tuple[list[Any], list[A
 
 
 @pytest.fixture
-def chatting(mesh: Mesh) -> Iterator[Callable[..., Daemon]]:
+def chatting(mesh):
     """Start the bundled pair with a prefix cache, which the drafter must have used at the end."""
     options = ("--ctx", 1024, "--max-sessions", 8)
 
-    def start(*more: str) -> Daemon:
+    def start(*more):
         verifier = mesh.verifier("bundled", *options, *more, engine="llama")
         mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
         return verifier
@@ -202,7 +187,7 @@ def chatting(mesh: Mesh) -> Iterator[Callable[..., Daemon]]:
 
 def test_reproducible_chats_are_the_same_from_the_cache(chatting):
     """Steps of a constant width give the same log-probabilities to the last bit."""
-    lengths = list[int]()
+    lengths = []
     for found, anew, report in chat_turns(chatting("--reproducible"), 15):
         assert found == anew
         lengths.append(report["cached_tokens"])
@@ -229,7 +214,7 @@ def test_unusable_mlx_model(mesh, model):
     mesh.cannot_start("drafter", *options, env={"HF_HUB_OFFLINE": "1"}).refused(78, model)
 
 
-def bundled_pair(mesh: Mesh, *options: object) -> tuple[Daemon, Daemon]:
+def bundled_pair(mesh, *options):
     """Start the bundled pair with these options and the default number of threads."""
     bundled = ("--model", "bundled", *options)
     first = mesh.start("verifier", "--bind", mesh.address, *bundled).ready()
@@ -238,14 +223,14 @@ def bundled_pair(mesh: Mesh, *options: object) -> tuple[Daemon, Daemon]:
     return first, mesh.attached(second.ready())
 
 
-def threads(daemon: Daemon) -> int:
-    model: Json = daemon.stats()["model"]
+def threads(daemon):
+    model = daemon.stats()["model"]
     kind, count, unit = str(model["backend"]).replace(",", "").split()
     assert (kind, unit) == ("CPU", "thread" if count == "1" else "threads")
     return int(count)
 
 
-def generated(daemon: Daemon, *options: object) -> None:
+def generated(daemon, *options):
     assert generate(daemon, "def f(", *options, max_tokens=8).code == 0
 
 
@@ -254,7 +239,7 @@ def test_default_threads_of_both_are_at_most_the_cores(mesh):
     verifier, drafter = bundled_pair(mesh)
     cores = physical_cores()
 
-    def shared() -> bool:
+    def shared():
         return threads(verifier) + threads(drafter) <= max(cores, 2)
 
     generated(verifier, "--draft-n", 4)
@@ -288,7 +273,7 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh):
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[str]]:
+def servers():
     ports = [free_port(), free_port()]
     first, second = (f"127.0.0.1:{port}" for port in ports)
     with rpc_server(first), rpc_server(second):

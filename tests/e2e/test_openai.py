@@ -1,20 +1,18 @@
 """The API as the `openai` client uses it, over TCP, at a verifier and at a drafter."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import openai
 import pytest
 from harness.tables import rows
 from meshes import running
-from processes import Daemon, Mesh, command, generate, sim_text, writes
+from processes import command, generate, sim_text, writes
 from served import Served
 
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
 CHAT = [{"role": "user", "content": "How will it be?"}]
-WEATHER, NOW, ODD_TOOL, FLAT_WEATHER = rows("""
+WEATHER, NOW, ODD_TOOL = rows("""
 {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": {
     "type": "object", "required": ["days", "unit"], "additionalProperties": false,
     "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9},
@@ -26,10 +24,6 @@ WEATHER, NOW, ODD_TOOL, FLAT_WEATHER = rows("""
                    "by_hour": {"type": "object", "propertyNames": {"not": {"const": "x"}}},
                    "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
                    "place": {"type": "string", "pattern": "^(?!sea)"}}}}}
-{"type": "function", "name": "weather", "description": "The forecast", "parameters": {
-    "type": "object", "required": ["days", "unit"], "additionalProperties": false,
-    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9},
-                   "unit": {"enum": ["C", "F"]}}}}
 """)
 MOOD, DEEP_FAULT, BUSY_CHAT = rows("""
 {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]}
@@ -41,12 +35,12 @@ MOOD, DEEP_FAULT, BUSY_CHAT = rows("""
 TOOLS = [WEATHER, NOW]
 
 
-def schema_format(schema: object) -> dict[str, object]:
+def schema_format(schema):
     return {"type": "json_schema", "json_schema": {"name": "mood", "schema": schema}}
 
 
 @pytest.fixture
-def client(server: Served) -> Iterator[openai.OpenAI]:
+def client(server):
     key = server.key or "none"
     with openai.OpenAI(
         base_url=f"http://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0
@@ -57,7 +51,7 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
 class Asking:
     """An OpenAI client with this module's defaults: a chat with two tools, greedy."""
 
-    def __init__(self, client: openai.OpenAI) -> None:
+    def __init__(self, client):
         defaults = {"model": "any", "temperature": 0}
         self.bare = partial(client.chat.completions.create, **defaults, messages=CHAT)
         self.chat = partial(self.bare, tools=TOOLS, max_tokens=400)
@@ -65,7 +59,7 @@ class Asking:
 
 
 @pytest.fixture
-def asking(client: openai.OpenAI) -> Asking:
+def asking(client):
     return Asking(client)
 
 
@@ -119,7 +113,7 @@ def test_streams_say_the_same(asking, temperature):
     """The name comes first; the calls are the same with drafts, of which the grammar makes many."""
     sampling = {"temperature": temperature, "seed": 7, "parallel_tool_calls": False}
     asked = partial(asking.chat, tool_choice="required", **sampling)
-    parts = list[Any]()
+    parts = []
     for chunk in asked(stream=True, extra_body={"draft_n": 4}):
         parts += chunk.choices[0].delta.tool_calls or []
     assert chunk.choices[0].finish_reason == "tool_calls"
@@ -156,19 +150,19 @@ TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content or "" }}
 {% endfor %}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"""
 
 
-def with_template(mesh: Mesh, template: str, *options: str) -> Daemon:
+def with_template(mesh, template, *options):
     path = mesh.folder / "template.jinja"
     path.write_text(template)
     small = ("--threads", 1, "--ctx", 512, "--reproducible", "--chat-template", path)
     return mesh.verifier("bundled", *small, *options, engine="llama")
 
 
-def chat(daemon: Daemon, **fields: object) -> Any:
+def chat(daemon, **fields):
     body = {"messages": CHAT, "temperature": 0} | fields
     return daemon.client.get("/v1/chat/completions", body)
 
 
-def detokenized(daemon: Daemon, ids: list[int]) -> str:
+def detokenized(daemon, ids):
     return str(daemon.client.get("/detokenize", {"tokens": ids})["content"])
 
 
@@ -215,7 +209,7 @@ THINKS = {"chat_template_kwargs": {"think": True}}
 
 
 @pytest.fixture(scope="module")
-def thinking() -> Iterator[Daemon]:
+def thinking():
     """A verifier whose template begins a thought, if it is asked to, or ends it."""
     with running() as mesh:
         yield with_template(mesh, TEMPLATE + THOUGHT)

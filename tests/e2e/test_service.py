@@ -10,24 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
 from managers import Manager
-from processes import (
-    PATIENCE,
-    Done,
-    command,
-    environment,
-    generate,
-    generating,
-    sim_text,
-    until,
-    writes,
-)
+from processes import PATIENCE, command, environment, generate, generating, sim_text, until, writes
 
 from specmesh.client import Client
 
@@ -36,7 +25,7 @@ SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's
 
 
 @pytest.fixture
-def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+def manager(tmp_path, monkeypatch):
     """A manager that the daemons of this test know; it expects a heartbeat every second."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
@@ -88,7 +77,7 @@ echo "$*" >> told
 class Home:
     """A user's home, with a systemctl."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         for name in ("bin", "run"):
             (folder / name).mkdir(parents=True)
         script = folder / "bin/systemctl"
@@ -104,11 +93,11 @@ class Home:
         self.folder = folder
         self.unit = folder / ".config/systemd/user/specmesh-verifier.service"
 
-    def specmesh(self, *args: object) -> Done:
+    def specmesh(self, *args):
         return command(*args, env=self.env)
 
     @contextmanager
-    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self):
         """Do with the unit as systemd does: run ExecStart, wait for READY, and end it."""
         _, _, line = self.unit.read_text().partition("ExecStart=")
         line = line.partition("\n")[0].replace("%%", "%").replace("$$", "$")
@@ -125,7 +114,7 @@ class Home:
                 process.kill()
         path.unlink()
 
-    def files(self) -> set[Path]:
+    def files(self):
         """Return all files but the test's own, caches, and those that end with the login."""
         found = set[Path]()
         for path in self.folder.rglob("*"):
@@ -134,12 +123,12 @@ class Home:
                 found.add(path)
         return found
 
-    def told(self) -> list[str]:
+    def told(self):
         return (self.folder / "bin/told").read_text().splitlines()
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home():
     """A home whose name has spaces and letters, in a short folder, as a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sm-") as short:
         yield Home(Path(short) / "Büro von Ada")

@@ -9,22 +9,13 @@ import sys
 import time
 
 import pytest
-from processes import (
-    PATIENCE,
-    SPECMESH,
-    Mesh,
-    Running,
-    command,
-    environment,
-    runtime,
-    until,
-)
+from processes import PATIENCE, SPECMESH, Running, command, environment, runtime, until
 
 DELAY = 0.03
 
 
 @pytest.fixture(scope="module")
-def found(shared: Mesh) -> dict[str, str]:
+def found(shared):
     return runtime(shared.folder)
 
 
@@ -64,7 +55,7 @@ def test_ps_of_nothing(tmp_path):
     command("ps", env=runtime(tmp_path)).refused(69)
 
 
-def checks(env: dict[str, str]) -> dict[str, dict[str, str]]:
+def checks(env):
     done = command("doctor", json=True, env=env)
     assert done.code in (0, 1), done.err
     assert done.json["schema_version"] == 1

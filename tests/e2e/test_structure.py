@@ -5,8 +5,8 @@ import time
 
 import jsonschema
 import pytest
-from harness.tables import rows
-from processes import Daemon, Mesh, Stream, body, complete, generate, until
+from harness.tables import cases, rows
+from processes import Stream, body, complete, generate, until
 
 PERSON, CALL, LIST, NUMBER = rows("""
 {"type": "object", "required": ["name", "age", "ok"], "additionalProperties": false,
@@ -32,7 +32,7 @@ PERSON, CALL, LIST, NUMBER = rows("""
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
+def pair(shared):
     """The bundled one."""
     options = ("--reproducible", "--max-sessions", 3)
     verifier = shared.verifier("bundled", "--ctx", 512, *options, engine="llama")
@@ -57,7 +57,7 @@ def test_it_fits_its_schema_and_drafts_change_nothing(daemon, schema):
 
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_a_schema_on_the_command_line(daemon, tmp_path, in_a_file):
-    given: object = json.dumps(NUMBER)
+    given = json.dumps(NUMBER)
     if in_a_file:
         path = tmp_path / "schema.json"
         path.write_text(str(given))
@@ -81,7 +81,7 @@ LITERAL = "ab" * 31_000
 """Inside the limit of a grammar's size, and one way on for 62,000 ids."""
 
 
-@pytest.mark.parametrize(("n", "draft_n"), [(1, "auto"), (8, 0)])
+@cases("n, draft_n", '[1, "auto"] [8, 0]')
 def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
     """Another client's short text took 40 to 750 times as long; it takes a few times as long.
 
@@ -90,10 +90,10 @@ def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
     verifier = mesh.verifier("step_ms=4,n_ctx=65536,max_sessions=9", "--max-sessions", 9)
     mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,max_sessions=9")
 
-    def beside(**form: object) -> list[float]:
+    def beside(**form):
         with Stream(verifier, body("x", 60_000, n=n, draft_n=draft_n, **form)) as running:
             running.read(n)
-            took = list[float]()
+            took = []
             for _ in range(3):
                 began = time.monotonic()
                 complete(verifier, body("hello", 24))
@@ -102,7 +102,7 @@ def test_one_long_literal_holds_up_nobody_else(mesh, n, draft_n):
         verifier.idle()
         return sorted(took)
 
-    def hardly_slower(**form: object) -> bool:
+    def hardly_slower(**form):
         return beside(**form)[0] < 6 * beside()[1]
 
     until(lambda: hardly_slower(grammar=f'root ::= "{LITERAL}"'), "a literal of a grammar")

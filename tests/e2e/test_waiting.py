@@ -15,18 +15,7 @@ from harness.ports import free_port
 from harness.tables import lines
 from managers import Manager
 from names import Names
-from processes import (
-    SPECMESH,
-    Daemon,
-    Done,
-    Mesh,
-    command,
-    edited,
-    generate,
-    rpc_server,
-    runtime,
-    until,
-)
+from processes import SPECMESH, command, edited, generate, rpc_server, runtime, until
 
 from specmesh.paths import bundled
 from specmesh.security.keys import KeyFolder
@@ -37,11 +26,11 @@ OPEN = "--insecure-no-auth"
 
 
 @pytest.fixture
-def names(tmp_path: Path) -> Names:
+def names(tmp_path):
     return Names(tmp_path / "names")
 
 
-def waiting_for(daemon: Daemon, words: str) -> None:
+def waiting_for(daemon, words):
     """Check that the daemon waits for something: in its log, its API and `ps`."""
     until(lambda: words in str(daemon.events("waiting")), "it waits")
     health = until(lambda: daemon.client.get("/health"), "its API answers")
@@ -50,7 +39,7 @@ def waiting_for(daemon: Daemon, words: str) -> None:
     assert words in daemon.stats()["waiting_for"]
 
 
-def serves(daemon: Daemon) -> None:
+def serves(daemon):
     """Check that it has everything now, and that a text is generated."""
     daemon.ready()
     assert daemon.events("there_now")
@@ -78,7 +67,7 @@ ABSENT = lines(f"""
 """Options and words of the error: addresses, names, disks, mount points, an RPC server."""
 
 
-def refused(mesh: Mesh, case: str, *options: str) -> tuple[Done, str]:
+def refused(mesh, case, *options):
     """Run a verifier with the options of a case; return its end and the word of its error."""
     (mesh.folder / "keys").touch(0o600)
     (mesh.folder / "keys").write_text("a key")
@@ -155,7 +144,7 @@ def test_a_name_of_the_port(mesh, names, role):
     assert daemon.event("ready")["http"] == where
 
 
-def mount(disk: Path, name: str, content: bytes, mode: int = 0o644) -> None:
+def mount(disk, name, content, mode=0o644):
     """Let a folder with a file come at once, as a disk does that is mounted."""
     away = disk.with_name("away")
     away.mkdir()
@@ -239,7 +228,7 @@ def test_a_folder_of_models_that_is_mounted_later(mesh):
     serves(verifier)
 
 
-def _in_a_network(*words: str) -> list[str]:
+def _in_a_network(*words):
     """Return a command in a network of its own, in which this user may do all."""
     return ["unshare", "--net", "--map-root-user", *words]
 

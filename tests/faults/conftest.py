@@ -5,18 +5,15 @@ A hostile peer, a proxy with a network's faults, processes that die, resources t
 Each test names the cases of docs/faults.md that it shows by the marker `fault`.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from meshes import beside, logs, mesh, proxy, role, shared
 from peer import Peer, Wire
-from processes import Daemon, Mesh
 
 __all__ = ["beside", "logs", "mesh", "proxy", "role", "shared"]
 
 
 @pytest.fixture(scope="module", params=["open", "keys"])
-def wire(request: pytest.FixtureRequest, shared: Mesh) -> Iterator[Wire]:
+def wire(request, shared):
     """A verifier with a step of 2 ms, without keys and with them, for the peers of a module."""
     made = Wire(shared, keyed=request.param == "keys")
     yield made
@@ -24,7 +21,7 @@ def wire(request: pytest.FixtureRequest, shared: Mesh) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def verifier(wire: Wire) -> Iterator[Daemon]:
+def verifier(wire):
     """This verifier, which must have outlived the test without a traceback."""
     yield wire.verifier
     assert wire.verifier.process.poll() is None
@@ -32,13 +29,13 @@ def verifier(wire: Wire) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
+def peer(wire, verifier):
     with Peer(wire) as made:
         yield made
 
 
 @pytest.fixture
-def chosen(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
+def chosen(wire, verifier):
     """A peer that has introduced itself and gets the next session: there is no other."""
     verifier.alone()
     with Peer(wire) as made:

@@ -3,17 +3,15 @@
 import contextlib
 import struct
 import time
-from collections.abc import Sequence
-from typing import Self
 
 import zmq
 from harness import PATIENCE
 from harness.loops import ScriptedDrafter
-from processes import Json, Mesh, until
+from processes import until
 
 from specmesh.core.prefix import Prefix
 from specmesh.security.curve import protect_client
-from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
+from specmesh.security.keys import KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -27,7 +25,7 @@ What one peer has used up must not be the next one's.
 class Wire:
     """A verifier with a step of 2 ms at the mesh's address, with keys or without."""
 
-    def __init__(self, mesh: Mesh, *, keyed: bool) -> None:
+    def __init__(self, mesh, *, keyed):
         self.port = mesh.port
         self.server = None
         options = ()
@@ -42,14 +40,14 @@ class Wire:
             listing.chmod(0o600)
         self.verifier = mesh.verifier("step_ms=2,n_ctx=65536", *options)
 
-    def identity(self) -> Identity | None:
+    def identity(self):
         """Return another peer's allowed keys, or None if there are no keys."""
         return self._allowed.pop() if self._allowed else None
 
-    def counters(self) -> Json:
+    def counters(self):
         return self.verifier.stats()["wire"]
 
-    def peers(self) -> int:
+    def peers(self):
         return len(self.verifier.stats()["peers"])
 
 
@@ -60,7 +58,7 @@ class Peer(ScriptedDrafter):
     connection.
     """
 
-    def __init__(self, wire: Wire, identity: Identity | None = None, address: bytes = b"") -> None:
+    def __init__(self, wire, identity=None, address=b""):
         self._context = zmq.Context()
         super().__init__(self._context.socket(zmq.DEALER))
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -74,10 +72,10 @@ class Peer(ScriptedDrafter):
             protect_client(self.socket, identity, wire.server)
         self.socket.connect(f"tcp://127.0.0.1:{wire.port}")
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         """Leave as a good peer does, so that the next one need not wait until this one's silence is
         noticed.
         """
@@ -88,13 +86,13 @@ class Peer(ScriptedDrafter):
             self.socket.close()
             self._context.term()
 
-    def die(self) -> None:
+    def die(self):
         self._context.destroy(linger=0)
 
-    def join(self) -> m.Welcome:
+    def join(self):
         """Introduce itself as a good drafter does, until it is welcome."""
 
-        def welcomed() -> m.Welcome | None:
+        def welcomed():
             self.hello()
             while (heard := self.on_event(0.25)) is not None:
                 if isinstance(heard, m.Welcome):
@@ -103,25 +101,25 @@ class Peer(ScriptedDrafter):
 
         return until(welcomed, "it is welcome")
 
-    def answered(self) -> None:
+    def answered(self):
         """Make sure that the verifier has read everything so far, and that the link is up."""
         number = time.monotonic_ns() & 0xFFFFFFFF
         self.say(m.Ping(number))
         while self.expect(m.Pong).number != number:
             pass
 
-    def opened(self) -> int:
+    def opened(self):
         """The next session that it is given, and all of its prompt."""
         session = self.expect(m.Opened).session
         self.truth.clear()
         self.expect(m.Sync)
         return session
 
-    def draft(self, session: int, ids: Sequence[int]) -> m.Draft:
+    def draft(self, session, ids):
         """Return a DRAFT that continues the truth."""
         return m.Draft(session, len(self.truth), Prefix(self.truth).crc, tuple(ids))
 
 
-def greeting(mechanism: bytes) -> bytes:
+def greeting(mechanism):
     """How a ZMTP 3.1 connection begins: signature, version, mechanism, the rest empty."""
     return b"\xff" + struct.pack(">Q", 1) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)

@@ -7,7 +7,6 @@ for it.
 import re
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -16,9 +15,7 @@ from harness import PATIENCE
 from harness.tables import cases
 from peer import Peer
 from processes import (
-    Daemon,
     Done,
-    Mesh,
     Stream,
     body,
     command,
@@ -40,7 +37,7 @@ PROMPT = "It was a dark and stormy night"
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     return shared.verifier("step_ms=8")
 
 
@@ -110,20 +107,20 @@ N = 150
 NOTICE = re.compile(r"specmesh: .*went away.*; it is waited for, 30 s at most\n")
 
 
-def start_again(mesh: Mesh, role: str) -> Daemon:
+def start_again(mesh, role):
     """The daemon of that role once more, at the same socket; not waited for."""
     if role == "verifier":
         return mesh.verifier(TARGET, ready=False)
     return mesh.drafter(ready=False)
 
 
-def nothing_lives(daemon: Daemon) -> bool:
+def nothing_lives(daemon):
     sessions = daemon.stats()["sessions"]
     counts = ("live", "kept") if daemon.role == "verifier" else ("live", "interrupted")
     return not any(sessions[count] for count in counts)
 
 
-def nothing_left(*daemons: Daemon) -> None:
+def nothing_left(*daemons):
     """No session lives or is kept for anybody."""
     for daemon in daemons:
         until(lambda: nothing_lives(daemon), f"nothing is left: {daemon.role}")  # noqa: B023
@@ -224,14 +221,14 @@ Engine.{work} = slowly
 
 
 @pytest.fixture
-def clients() -> Iterator[ThreadPoolExecutor]:
+def clients():
     """Threads of clients; a test that fails does not wait for them."""
     made = ThreadPoolExecutor()
     yield made
     made.shutdown(wait=False)
 
 
-def slow(mesh: Mesh, role: str, *options: object) -> Daemon:
+def slow(mesh, role, *options):
     """A daemon with that engine.
 
     A verifier with two sessions and one place in its queue, or a drafter, attached.
@@ -272,7 +269,7 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh, clients):
         text.result(PATIENCE).checked()
     assert daemon.has(drafter)
     daemon.idle()
-    ended: dict[str, int] = daemon.stats()["sessions"]["ended"]
+    ended = daemon.stats()["sessions"]["ended"]
     assert (ended["cancelled"], ended["length"]) == (1, 2)
     assert drafter.stats()["reconnects"] == 0
     assert "Traceback" not in daemon.text() + drafter.text()

@@ -18,11 +18,11 @@ MIB = 2**20
 fault = pytest.mark.fault
 
 
-def header(version: int = m.PROTOCOL_VERSION, kind: int = 1, count: int = 0) -> bytes:
+def header(version=m.PROTOCOL_VERSION, kind=1, count=0):
     return struct.pack("<2sBBIIIHH", b"SM", version, kind, 1, 0, 0, count, 0)
 
 
-def sealed(frame: bytes) -> bytes:
+def sealed(frame):
     return frame + crc32(frame).to_bytes(4, "little")
 
 
@@ -90,7 +90,7 @@ def test_ids_that_cannot_be(verifier, chosen, ids):
     whole = [*PROMPT.encode(), *sim_ids(PROMPT, N + 2)]
     before = verifier.stats()["totals"]["stale_drafts"]
 
-    def counted() -> bool:
+    def counted():
         with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
             session = chosen.opened()
             while not isinstance(chosen.on_event(), m.Done):
@@ -112,7 +112,7 @@ def test_oversized_frame_costs_the_sender_its_connection(wire, verifier, chosen)
         stream.read(3)
         chosen.raw(bytes(MIB))
 
-        def back() -> bool:
+        def back():
             chosen.join()
             return len(verifier.events("drafter_attached")) > attached
 
@@ -126,7 +126,7 @@ def test_oversized_frame_costs_the_sender_its_connection(wire, verifier, chosen)
 def test_bad_frames_leave_nothing_behind(wire, verifier):
     messages = list(chain.from_iterable(BAD_FRAMES.values()))
 
-    def throw(peers: int) -> None:
+    def throw(peers):
         for _ in range(peers):
             with Peer(wire) as peer:
                 peer.join()

@@ -8,24 +8,14 @@ from functools import partial
 
 import pytest
 from names import Names
-from processes import (
-    Daemon,
-    Mesh,
-    Stream,
-    Usage,
-    body,
-    complete,
-    drafted,
-    until,
-    writes,
-)
+from processes import Stream, Usage, body, complete, drafted, until, writes
 
 PROMPT = "The network is reliable"
 fault = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     """Return the verifier of the networks that are bad from the start.
 
     64 kbit/s carry a TRUTH for each step of 8 ms; with 4 ms they would fall behind for ever.
@@ -65,10 +55,20 @@ def test_bad_networks_change_only_the_time(verifier, beside, proxy, faults):
     assert not drafter.events("verifier_lost")
 
 
+@pytest.fixture
+def linked(mesh, proxy):
+    """Start a verifier, and a drafter behind a proxy between them; return all three."""
+
+    def start(target, drafter, *keys):
+        verifier, link = mesh.verifier(target, *keys), proxy(mesh.port)
+        return verifier, link, mesh.drafter(drafter, *keys, port=link.port)
+
+    return start
+
+
 @fault("E4.44")
-def test_cut_connection_drafting_resumes(mesh, proxy):
-    verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
-    drafter = mesh.drafter("draft_ms=0.5,alpha=1", port=link.port)
+def test_cut_connection_drafting_resumes(linked):
+    verifier, link, drafter = linked("step_ms=10", "draft_ms=0.5,alpha=1")
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
         stream.drafted(8)
         usages = [Usage(daemon.pid) for daemon in (verifier, drafter)]
@@ -82,9 +82,8 @@ def test_cut_connection_drafting_resumes(mesh, proxy):
 
 
 @fault("E4.48")
-def test_cut_connection_with_the_client_at_the_drafter(mesh, proxy):
-    verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
-    drafter = mesh.drafter("draft_ms=0.5,alpha=1", port=link.port)
+def test_cut_connection_with_the_client_at_the_drafter(linked):
+    verifier, link, drafter = linked("step_ms=10", "draft_ms=0.5,alpha=1")
     with Stream(drafter, body(PROMPT, 300)) as stream:
         stream.read(5)
         link.cut()
@@ -110,9 +109,8 @@ def test_cut_connection_with_the_client_at_the_drafter(mesh, proxy):
     ],
 )
 @fault("E4.42", "E4.43")
-def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
-    verifier, link = mesh.verifier("step_ms=5"), proxy(mesh.port)
-    drafter = mesh.drafter("draft_ms=1,alpha=0.75", port=link.port)
+def test_blackhole_goes_on_alone_and_heals(mesh, linked, direction, seconds):
+    verifier, link, drafter = linked("step_ms=5", "draft_ms=1,alpha=0.75")
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
         stream.drafted(10)
         link.hold(direction)
@@ -126,7 +124,7 @@ def test_blackhole_goes_on_alone_and_heals(mesh, proxy, direction, seconds):
     stream.checked()
 
 
-def connect(mesh: Mesh, name: str) -> tuple[str, ...]:
+def connect(mesh, name):
     """Return the options of a drafter that looks for the mesh's verifier by a name."""
     return "--connect", f"tcp://{name}.test:{mesh.port}", "--insecure-no-auth"
 
@@ -158,12 +156,11 @@ def test_a_resolver_that_never_answers(mesh, tmp_path):
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
 @fault("E1.16")
-def test_flipped_bits_cost_time_only(mesh, proxy, keyed):
+def test_flipped_bits_cost_time_only(mesh, linked, keyed):
     keys, least = (), 16
     if keyed:
         keys, least = mesh.new_keys(), 4
-    verifier, link = mesh.verifier("step_ms=1", *keys), proxy(mesh.port)
-    drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", *keys, port=link.port)
+    verifier, link, drafter = linked("step_ms=1", "draft_ms=0.2,alpha=0.8", *keys)
     link.damage = 0.05
     texts = 0
     while link.flipped < least or texts < 4:
@@ -187,12 +184,12 @@ def test_wire_bytes_per_token(verifier, beside, proxy, role, draft_n):
     drafter = beside.drafter("draft_ms=1,alpha=0.75", port=link.port)
     asked = drafter if role == "drafter" else verifier
 
-    def crossed() -> int:
+    def crossed():
         """Return the proxy's count once the session has ended on both sides."""
         drafter.idle()
         return sum(map(len, link.captured))
 
-    def counted() -> tuple[Stream, int] | None:
+    def counted():
         before = crossed()
         stream = writes(asked, PROMPT, 300, draft_n=draft_n)
         return (stream, crossed() - before) if sum(stream.accepted) else None

@@ -6,15 +6,14 @@ leaves at each step of the conversation, again and again, or stays and is silent
 
 import contextlib
 import itertools
-from collections.abc import Iterator
 from threading import Event, Thread
 
 import pytest
 import zmq
 from harness.loops import ask_for
-from harness.tables import vectors
+from harness.tables import cases, vectors
 from peer import Peer
-from processes import Daemon, Stream, Usage, body, sim_ids, until, writes
+from processes import Stream, Usage, body, sim_ids, until, writes
 
 from specmesh.core.prefix import Prefix
 from specmesh.wire import messages as m
@@ -29,7 +28,7 @@ FRAMES = {vector["message"]: bytes.fromhex(vector["hex"]) for vector in vectors(
 fault = pytest.mark.fault
 
 
-def drafts_right(peer: Peer, session: int) -> None:
+def drafts_right(peer, session):
     """Draft the text's own ids, until its end."""
     while not isinstance(heard := peer.on_event(), m.Done):
         assert heard is not None, "the session does not end"
@@ -38,7 +37,7 @@ def drafts_right(peer: Peer, session: int) -> None:
             peer.say(peer.draft(session, WHOLE[at : at + 4]))
 
 
-def reasons_gone(verifier: Daemon) -> list[str]:
+def reasons_gone(verifier):
     return [str(event["reason"]) for event in verifier.events("drafter_gone")]
 
 
@@ -106,12 +105,12 @@ def test_frames_for_sessions_that_are_not_there_are_stray(wire, verifier, chosen
     until(lambda: wire.counters()["stray"] == before + 7, "they are counted")
 
 
-@pytest.mark.parametrize(("ahead", "crc"), [(100, None), (50, 1), (0, 1)])
+@cases("ahead, crc", "[100, null] [50, 1] [0, 1]")
 @fault("E2.21", "E2.23")
 def test_misplaced_drafts_are_not_used(verifier, chosen, ahead, crc):
     stale = verifier.stats()["totals"]["stale_drafts"]
 
-    def handled() -> bool:
+    def handled():
         """Run a text, for all of which this peer may be late on a busy machine."""
         asked_for_others = False
         with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
@@ -142,7 +141,7 @@ def test_two_peers_by_one_address(wire, verifier, other_key):
             first.answered()
             assert second.on_event(0.3) is None
 
-            def drafts_stand() -> bool:
+            def drafts_stand():
                 with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
                     drafts_right(first, first.opened())
                     stream.read().checked()
@@ -150,7 +149,7 @@ def test_two_peers_by_one_address(wire, verifier, other_key):
 
             until(drafts_stand, "drafts stand")
 
-    def heard_again() -> bool:
+    def heard_again():
         with Peer(wire, second_key, b"one name") as again:
             again.hello()
             return isinstance(again.on_event(1.0), m.Welcome)
@@ -166,7 +165,7 @@ def test_flood_leaves_the_api_and_the_text_alone(wire, verifier, chosen):
     frames = [encode(m.Draft(7, 1, 2, (3, 4))), b"junk", encode(m.Nack(7, 1, 2))]
     chosen.socket.setsockopt(zmq.SNDTIMEO, 500)
 
-    def cut_off() -> bool:
+    def cut_off():
         # once it is cut off, or while the verifier does not keep up
         with contextlib.suppress(zmq.Again):
             for frame in itertools.islice(itertools.cycle(frames), 10_000):
@@ -207,7 +206,7 @@ def test_a_peer_that_hangs(wire, verifier, chosen):
 
 
 @contextlib.contextmanager
-def reading(stream: Stream) -> Iterator[None]:
+def reading(stream):
     """Read a stream on meanwhile: a session whose client does not read waits."""
     over = Event()
     reader = Thread(target=stream.read, kwargs={"while_": lambda: not over.is_set()})
@@ -223,7 +222,7 @@ def reading(stream: Stream) -> Iterator[None]:
 def test_two_hundred_peers_that_die(wire, verifier):
     verifier.alone()
 
-    def deaths(count: int) -> None:
+    def deaths(count):
         for _ in range(count):
             peer = Peer(wire)
             peer.join()

@@ -18,13 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from api_sockets import HEAD, asking
 from harness import PATIENCE
 from harness.ports import free_port
 from peer import greeting
 from processes import (
     SPECMESH,
-    Daemon,
-    Mesh,
     Stream,
     Usage,
     body,
@@ -36,7 +35,7 @@ from processes import (
     until,
     writes,
 )
-from served import HEAD, Answer, Served, asking, many
+from served import Served, many
 
 from specmesh.errors import WentAway
 
@@ -44,7 +43,7 @@ PROMPT = "All good things"
 fault = pytest.mark.fault
 
 
-def few_descriptors(count: int) -> list[str]:
+def few_descriptors(count):
     """`specmesh` that may open so many files."""
     return ["sh", "-c", f'ulimit -n {count} && exec "$@"', "sh", *SPECMESH]
 
@@ -96,10 +95,10 @@ def test_a_client_that_does_not_read(mesh):
         lazy.sendall(asking(body(PROMPT, 3000, stream=True, rounds=True)))
         before = memory(verifier.pid, "VmRSS")
 
-        def generated() -> int:
+        def generated():
             return int(verifier.stats()["totals"]["generated_tokens"])
 
-        def others_alone() -> bool:
+        def others_alone():
             """Whether others have a text, and the lazy one no more of its own meanwhile."""
             begun = generated()
             writes(verifier, PROMPT, 100)
@@ -164,12 +163,12 @@ def test_a_drafter_that_ends(mesh):
     """
     verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
     drafter = mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=60000", "--drain", 0)
-    answers = list[Answer]()
+    answers = []
 
-    def ask(stream: bool) -> None:
+    def ask(stream):
         answers.append(Served(drafter).complete(prompt=PROMPT, max_tokens=50_000, stream=stream))
 
-    def ask_on() -> None:
+    def ask_on():
         with suppress(OSError, HTTPException):  # until nobody listens any more, or answers
             while True:
                 ask(stream=False)
@@ -248,7 +247,7 @@ def test_closed_standard_streams(mesh, closed):
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     return shared.verifier()
 
 

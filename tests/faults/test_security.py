@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.tables import vectors
 from peer import greeting
-from processes import SPECMESH, Mesh, Stream, Usage, body, command, runtime, writes
+from processes import SPECMESH, Stream, Usage, body, command, runtime, writes
 from served import KEY, many, serve
 
 from specmesh.paths import lock_of
@@ -85,7 +85,7 @@ def test_strangers_throw_everything(mesh):
         frame = bytes.fromhex(vector["hex"])
         thrown += b"\x02" + struct.pack(">Q", len(frame)) + frame
 
-    def throw(times: int) -> None:
+    def throw(times):
         for start in STRANGERS * times:
             with many(("127.0.0.1", mesh.port), 1, start + thrown):
                 pass
@@ -106,11 +106,11 @@ def test_strangers_throw_everything(mesh):
 PRECIOUS = "do not touch\n"
 
 
-def fifo(place: Path, _: Path) -> None:
+def fifo(place, _):
     os.mkfifo(place)
 
 
-def foreign(place: Path, _: Path) -> None:
+def foreign(place, _):
     place.touch()
     try:
         os.chown(place, NOBODY, NOBODY)
@@ -119,7 +119,7 @@ def foreign(place: Path, _: Path) -> None:
 
 
 @pytest.fixture
-def path(mesh: Mesh) -> Path:
+def path(mesh):
     """Return the socket of `Mesh.cannot_start`."""
     mesh.folder.chmod(0o1777)
     return mesh.folder / "x.sock"

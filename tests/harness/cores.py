@@ -5,7 +5,7 @@ meets the session machines: a change of the machines ends at `Verifier` and `Dra
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from fuzz.oracle import END, MOST_HELD, N_VOCAB
@@ -14,14 +14,12 @@ from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
-from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import KVCut, KVSlots
-from specmesh.core.prefix import Prefix
+from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
-from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
-from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.sampling.proposal import ProposalSampler
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.drafter_pool import RemoteDrafter
@@ -50,7 +48,8 @@ class Send:
 class Draft:
     """A step of the draft model: take in `ids`, and perhaps draft.
 
-    text: the ids that a draft follows. window: of a text, without its beginning.
+    text: the ids that a draft follows, until the next step.
+    window: of a text, without its beginning.
     """
 
     ids: tuple[int, ...]
@@ -58,9 +57,6 @@ class Draft:
     began: float
     text: Prefix
     window: bool
-
-
-Effect = Send | vev.ToClient | ev.Learned
 
 
 @dataclass(slots=True)
@@ -79,7 +75,7 @@ class Verifier:
     session.
     """
 
-    def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
+    def __init__(self, n_ctx, n_batch, seen, first=1):
         limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS)
         target = Target(
             limits=limits,
@@ -91,15 +87,13 @@ class Verifier:
         )
         self._core = VerifierCore(target, first=first)
         self._lifecycle = self._core._lifecycle
-        self._sessions: dict[int, _Session] = {}
-        self._peers: dict[bytes, Hashable] = {}
-        self._held = Counter[int]()  # ids in each sequence of the target's memory
+        self._sessions = {}
+        self._peers = {}
+        self._held = Counter()  # ids in each sequence of the target's memory
         self._step = Step((), ())
         self._seen = seen
 
-    def open(
-        self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()
-    ) -> int:
+    def open(self, prompt, params, now, said=()):
         """Open a session for a prompt, or for one with the beginning of its text."""
         request = Request(None, prompt, params)
         ids = (*prompt, *said)
@@ -115,13 +109,13 @@ class Verifier:
 
     def attach(
         self,
-        number: int,
-        peer: Hashable,
-        now: float,
-        round_trip: float | None,
+        number,
+        peer,
+        now,
+        round_trip,
         *,
-        rated: bool,
-    ) -> list[Effect]:
+        rated,
+    ):
         """Give a session without a drafter one.
 
         rated: the verifier knows how often its drafts are accepted.
@@ -132,7 +126,7 @@ class Verifier:
         self._lifecycle.drafters.attach(live, identity, now)
         return self._handle(vev.Signal.TIME_UP, now)
 
-    def detach(self, number: int, now: float) -> list[Effect]:
+    def detach(self, number, now):
         live = self._lifecycle.running.get(number)
         if live is None or live.drafter is None:
             return []
@@ -140,7 +134,7 @@ class Verifier:
         assert not self._sessions[number].machine.draft_length.drafter
         return effects
 
-    def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
+    def move(self, number, peer, now):
         """Another drafter, which perhaps was there before, for a session that may have one."""
         pool = self._lifecycle.drafters
         live = self._lifecycle.running[number]
@@ -150,14 +144,14 @@ class Verifier:
         pool.attach(live, identity, now)
         return self._handle(vev.Signal.TIME_UP, now)
 
-    def _identity(self, peer: Hashable) -> bytes:
+    def _identity(self, peer):
         """Return the identity of a peer, b"" of a stranger."""
         for identity, known in self._peers.items():
             if known is peer:
                 return identity
         return b""
 
-    def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
+    def _joined(self, peer, round_trip, *, rated):
         identity = b"%d" % len(self._peers)
         self._peers[identity] = peer
         drafter = RemoteDrafter(vev.DrafterJoined(identity, 0))
@@ -168,7 +162,7 @@ class Verifier:
         self._lifecycle.drafters._drafters[identity] = drafter
         return identity
 
-    def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
+    def receive(self, peer, message, now):
         if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
         session = self._sessions.get(message.session)
@@ -182,7 +176,7 @@ class Verifier:
 
     # --- steps
 
-    def next_step(self, now: float) -> Step | ev.Wait:
+    def next_step(self, now):
         """Return the draft model's next step, if there is one, and the messages before it."""
         step = self._core.next_step(now)
         if isinstance(step, ev.Wait):
@@ -194,7 +188,7 @@ class Verifier:
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
         numbers = {session.slot.seq: session.id for session in self._core.sessions()}
-        spans = list[ev.Span]()
+        spans = []
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
@@ -208,12 +202,12 @@ class Verifier:
         self._step = step
         return Step((), tuple(spans))
 
-    def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
+    def finish(self, rows, seconds, now):
         """Take the engine's result: for each span rows of logits for its ids, or None."""
         effects = self._core.finish(self._step, rows, now - seconds, now)
         return self._effects(effects, now)
 
-    def _note_waits(self, now: float) -> None:
+    def _note_waits(self, now):
         """A session waits once per step, until a deadline that does not move.
 
         Never after one was missed.
@@ -227,8 +221,8 @@ class Verifier:
                 session.wait_until = plan.until
                 self._seen["waits"] += 1
 
-    def _effects(self, effects: list[vev.Effect], now: float) -> list[Effect]:
-        result = list[Effect]()
+    def _effects(self, effects, now):
+        result = []
         for effect in effects:
             match effect:
                 case vev.ToDrafter(drafter, m.Sync() as sync):
@@ -244,10 +238,10 @@ class Verifier:
                     result += self._handle(vev.Solved(number, policy), now)
         return result
 
-    def _handle(self, event: vev.Happened, now: float) -> list[Effect]:
+    def _handle(self, event, now):
         return self._effects(self._core.handle(event, now), now)
 
-    def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
+    def _synced(self, sync, peer):
         """A SYNC in the small frames of a text that is longer than one holds: each may be lost."""
         prefix = Prefix(self._sessions[sync.session].machine.prefix[0 : sync.base])
         assert prefix.crc == sync.prefix_crc
@@ -259,15 +253,15 @@ class Verifier:
 
     # --- what a referee looks at
 
-    def prefix(self, number: int) -> list[int]:
+    def prefix(self, number):
         machine = self._sessions[number].machine
         return machine.prefix[0:]
 
-    def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
+    def in_hand(self, number, drafts):
         """Return the drafts in hand that begin with those of a step, with their distributions."""
         return self._sessions[number].machine.remote.offers(drafts)
 
-    def room(self, number: int) -> int:
+    def room(self, number):
         machine = self._sessions[number].machine
         return machine.end - len(machine.prefix)
 
@@ -282,15 +276,15 @@ class Drafter:
 
     def __init__(
         self,
-        session: int,
-        n_ctx: int,
-        n_batch: int,
-        round_trip: float,
-        params: SamplingParams,
+        session,
+        n_ctx,
+        n_batch,
+        round_trip,
+        params,
         *,
-        can_trim: bool,
-        windows: Windows | None = None,
-    ) -> None:
+        can_trim,
+        windows=None,
+    ):
         self._can_trim = can_trim
         self._key = ev.SessionKey(0, session)
         opened = ev.OpenSession(
@@ -304,24 +298,25 @@ class Drafter:
         self._core.handle(opened, 0.0)
         self._session = self._core.sessions[self._key]
         # Ids in each sequence of the draft model.
-        self._memories: list[list[int]] = [[] for _ in range(1 + spares)]
-        self._step: ev.DraftStep | None = None
-        self._cut = dict[int, int]()  # what its cuts have left
+        self._memories = [[] for _ in range(1 + spares)]
+        self._text = Prefix()
+        self._step = None
+        self._cut = {}  # what its cuts have left
 
     @property
-    def reader(self) -> WindowReader:
+    def reader(self):
         return self._core.reader
 
-    def receive(self, message: m.Message, now: float) -> list[Effect]:
+    def receive(self, message, now):
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
             return []
         return self._effects(self._core.handle(ev.FrameReceived(self._key, message), now))
 
-    def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
+    def next_step(self, now):
         """Return the draft model's next step, if there is one, and the messages before it."""
-        effects: list[Effect] = []
+        effects = []
         while isinstance(step := self._core.next_step(now), ev.DraftStep):
-            held = dict[int, int]()
+            held = {}
             for cut in step.cuts:
                 memory = self._memories[cut.seq]
                 assert cut.length <= len(memory), "a cut cannot add ids"
@@ -345,7 +340,7 @@ class Drafter:
         assert step.until > now
         return None, effects
 
-    def _append(self, row: ev.DraftRow) -> Prefix:
+    def _append(self, row):
         """Append a row's ids; return the text up to them.
 
         The sequence then holds consecutive ids of the text, from its beginning or behind a BOS.
@@ -360,13 +355,19 @@ class Drafter:
         window = memory[1:] if memory[0] == BOS else memory
         start = end - len(window)
         assert (start > 0) == (memory[0] == BOS), "only a window begins with a BOS"
-        known = self._session.chain.known
-        assert window == known[start:end], "not what the text has there"
-        return Prefix(known[:end])
+        known = self._session.chain.known[:end]
+        assert window == known[start:], "not what the text has there"
+        return self._text_of(known)
 
-    def finish(
-        self, step: Draft, token: int | None, proposal: Proposal | None, now: float
-    ) -> list[Effect]:
+    def _text_of(self, ids):
+        """Return a text by its ids; the CRCs of those of the text before it are known."""
+        text = self._text
+        if text.ids != ids[: len(text)]:
+            text.truncate(common_length(text.ids, ids))
+        text.extend(ids[len(text) :])
+        return text
+
+    def finish(self, step, token, proposal, now):
         """Take the engine's result: its draft, if there is one, and its distribution."""
         assert self._step is not None, "results come of steps"
         [row] = self._step.rows
@@ -377,8 +378,8 @@ class Drafter:
         effects = self._core.finish(self._step, result, step.began, now)
         return self._effects(effects)
 
-    def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
-        result: list[Effect] = []
+    def _effects(self, effects):
+        result = []
         for effect in effects:
             match effect:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):

@@ -1,19 +1,17 @@
 """Small engines of every kind, and ids for the promises that all of them keep."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.engines.base import Ask
 from specmesh.engines.mlx.drafter import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
@@ -30,12 +28,12 @@ GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
-def settings(engine: str, model: Path, **changes: object) -> ModelSettings:
+def settings(engine, model, **changes):
     made = ModelSettings(engine=engine, model=str(model), ctx=N_CTX, max_sessions=N_SEQ)
     return replace(made, **changes)
 
 
-def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
+def llama_settings(request):
     name = request.param
     path = BUNDLED.get(name)
     if path is None:
@@ -45,7 +43,7 @@ def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
     return settings("llama", path, threads=1)
 
 
-def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
+def mlx_drafter(name, make_hf):
     kind = name.removeprefix("mlx-")
     quantised = kind == "quantised"
     if quantised:
@@ -54,17 +52,17 @@ def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     return MlxDrafter(settings("mlx", folder, gpu_layers=-1), n_batch=N_BATCH)
 
 
-def sim_settings() -> SimSettings:
+def sim_settings():
     return SimSettings(n_ctx=N_CTX, max_sessions=N_SEQ, n_batch=N_BATCH)
 
 
-def model_params(*names: str) -> list[object]:
+def model_params(*names):
     """Return parameters with the mark `models`."""
     mark = pytest.mark.models
     return [pytest.param(name, marks=mark) for name in names]
 
 
-def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
+def shuffled(vocabulary):
     """Return the same tokens in another order, and for each id the one it was."""
     random = np.random.default_rng(7)
     order = random.permutation(len(vocabulary)).tolist()
@@ -73,29 +71,27 @@ def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
     return Vocabulary(pieces, ends), order
 
 
-def text_ids(length: int, seed: int = 0) -> list[int]:
+def text_ids(length, seed=0):
     """Return ids every engine knows, with repetitions, which prompt lookup can find."""
     random = np.random.default_rng(seed)
     phrase = random.integers(33, 126, size=9).tolist()
     return (phrase * length)[:length]
 
 
-def span(seq: int, position: int, ids: Sequence[int], *, logits: bool = True) -> Span:
+def span(seq, position, ids, *, logits=True):
     return Span(seq, position, tuple(ids), logits)
 
 
-def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
+def step(engine, *spans):
     """Do a step and copy the logits: the arrays an engine returns die with the next call."""
-    copies: list[NDArray[np.float32]] = []
+    copies = []
     for rows in engine.decode(spans):
         if rows is not None:
             copies.append(rows.copy())
     return copies
 
 
-def predict(
-    engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None
-) -> int | None:
+def predict(engine, seq, ids, sampler):
     ask = Ask(seq, tuple(ids), sampler)
     [draft] = engine.predict([ask])
     return draft

@@ -7,11 +7,10 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import zmq
 
@@ -21,17 +20,14 @@ from harness.truth import simulated
 from specmesh.api import backend as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.events import Span
-from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.core.requests import Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.statistics.snapshot import Snapshot, as_json
+from specmesh.core.session_params import SessionParams
+from specmesh.core.statistics.snapshot import as_json
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import ConfigError, EngineError, SpecmeshError
 from specmesh.wire import messages as m
@@ -39,45 +35,44 @@ from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
 MODEL = ModelSettings(engine="sim", model="step_ms=1")
-M = TypeVar("M", bound=m.Message)
 
 
 class Hearing:
     """A client that keeps its events."""
 
-    def __init__(self) -> None:
-        self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
-        self.ids: list[int] = []
+    def __init__(self):
+        self._events = queue.SimpleQueue()
+        self.ids = []
 
-    def on_event(self, event: ClientEvent) -> None:
+    def on_event(self, event):
         self._events.put(event)
 
-    def empty(self) -> bool:
+    def empty(self):
         return self._events.empty()
 
-    def next(self) -> ClientEvent:
+    def next(self):
         event = self._events.get(timeout=PATIENCE)
         if isinstance(event, Tokens):
             self.ids += event.ids
         return event
 
-    def end(self) -> Finished | Failed:
+    def end(self):
         while not isinstance(event := self.next(), Finished | Failed):
             pass
         return event
 
-    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> Finished:
+    def whole(self, count, prompt=PROMPT):
         """How it ends, with so many ids, which are the target's own."""
         end = self.end()
         assert isinstance(end, Finished), end
         assert self.ids == truth(count, prompt)
         return end
 
-    def heard(self, count: int) -> None:
+    def heard(self, count):
         while len(self.ids) < count:
             self.next()
 
-    def error(self) -> SpecmeshError:
+    def error(self):
         end = self.end()
         assert isinstance(end, Failed), end
         return end.error
@@ -91,13 +86,17 @@ class Flaky(SimVerifier):
 
     fail_from = 10**9
 
-    def __init__(self, guests: int = 0, **settings: Any) -> None:
+    def __init__(self, guests=0, **settings):
         super().__init__(SimSettings(**settings), guests)
 
-    def decode(self, spans: Sequence[Span]) -> list[Any]:
+    def decode(self, spans):
         if any(span.position >= self.fail_from for span in spans):
             raise EngineError("out of memory")
         return super().decode(spans)
+
+    def pace(self, step_ms):
+        """From now on a step takes so many milliseconds."""
+        self.settings = replace(self.settings, step_ms=step_ms)
 
 
 class SlowReader(Flaky):
@@ -108,31 +107,29 @@ class SlowReader(Flaky):
     order: the beginnings of all texts.
     """
 
-    def __init__(self, is_slow: Callable[[str], bool] = bool, **settings: Any) -> None:
+    def __init__(self, is_slow=bool, **settings):
         super().__init__(**settings)
         self.is_slow = is_slow
         self.reading = threading.Event()
         self.go_on = threading.Event()
-        self.order: list[str] = []
+        self.order = []
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def encode(self, text, *, special=True):
         self.order.append(text[:2])
         if self.is_slow(text):
             self.reading.set()
             assert self.go_on.wait(PATIENCE)
         return super().encode(text[:9])
 
-    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
+    def chat_text(self, messages, *_, **__):
         return "".join(message.content for message in messages)
 
 
-def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
+def truth(count, prompt=PROMPT):
     return simulated(prompt, count)
 
 
-def request(
-    max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT
-) -> Request:
+def request(max_tokens=20, draft_n=4, *, ids=PROMPT):
     params = SessionParams(SamplingParams(), max_tokens, draft_n=draft_n)
     return Request(None, tuple(ids), params)
 
@@ -140,19 +137,19 @@ def request(
 class Bench:
     """Loops on threads of their own; `close` stops them all and gives their errors."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.address = free_address()
-        self._ends: list[Callable[[], None]] = []
-        self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
+        self._ends = []
+        self.errors = queue.SimpleQueue()
 
     def verifier(
         self,
-        engine: SimVerifier | None = None,
-        max_queue: int = 256,
-        drain: float = 10.0,
-        **limits: Any,
-    ) -> "Running":
+        engine=None,
+        max_queue=256,
+        drain=10.0,
+        **limits,
+    ):
         engine = engine or Flaky()
         router = self._bound()
         settings = VerifierSettings(
@@ -161,11 +158,11 @@ class Bench:
         loop = VerifierLoop("v", router, engine, StepCosts(), settings, **limits)
         return self._run(loop, lambda: router.close(linger=100))
 
-    def _bound(self) -> "zmq.Socket[bytes]":
+    def _bound(self):
         """Return a ROUTER at the address, once libzmq has closed the one before."""
-        bound: list[zmq.Socket[bytes]] = []
+        bound = []
 
-        def tried() -> bool:
+        def tried():
             with suppress(ConfigError):
                 bound.append(bind_router(self.context, self.address, insecure=False))
             return bool(bound)
@@ -175,11 +172,11 @@ class Bench:
 
     def drafter(
         self,
-        engine: DraftEngine | None = None,
-        addresses: Sequence[str] = (),
+        engine=None,
+        addresses=(),
         *,
-        insecure: bool = False,
-    ) -> "Running":
+        insecure=False,
+    ):
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         connect = tuple(addresses) or (self.address,)
@@ -187,20 +184,20 @@ class Bench:
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
         return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
 
-    def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
+    def pair(self, engine=None):
         """A verifier and a drafter that know each other."""
         verifier = self.verifier(engine)
         drafter = self.drafter()
         attach(verifier, drafter)
         return verifier, drafter
 
-    def router(self, address: str | None = None) -> "Scripted":
+    def router(self, address=None):
         """Return a verifier under the test's control."""
         made = Scripted(bind_router(self.context, address or self.address, insecure=False))
         self._ends.append(made.socket.close)
         return made
 
-    def dealer(self, *, known: bool = True) -> "ScriptedDrafter":
+    def dealer(self, *, known=True):
         """Return a drafter under the test's control, which is connected and usually welcome."""
         made = ScriptedDrafter(Route(self.context, self.address).open())
         self._ends.append(lambda: made.socket.close(linger=0))
@@ -210,8 +207,8 @@ class Bench:
             made.expect(m.Welcome)
         return made
 
-    def _run(self, loop: VerifierLoop | DrafterLoop, close: Callable[[], None]) -> "Running":
-        def run() -> None:
+    def _run(self, loop, close):
+        def run():
             try:
                 asyncio.run(loop.serve())
             except SpecmeshError as error:
@@ -223,11 +220,11 @@ class Bench:
         self._ends.append(running.end)
         return running
 
-    def end(self, running: "Running") -> None:
+    def end(self, running):
         self._ends.remove(running.end)
         running.end()
 
-    def close(self) -> None:
+    def close(self):
         for end in reversed(self._ends):
             end()
         self.context.destroy(linger=0)
@@ -239,45 +236,45 @@ class Running:
     _thread: threading.Thread
     _close: Callable[[], None]
 
-    def ask(self, what: Request, tenant: Tenant = ()) -> Hearing:
+    def ask(self, what, tenant=()):
         client = Hearing()
         self._loop.mailbox.put(api.Submit([(what, client)], tenant))
         return client
 
-    def cancel(self, client: Hearing) -> None:
+    def cancel(self, client):
         self._loop.mailbox.put(api.Cancel(client))
 
-    def pause(self, client: Hearing, *, paused: bool = True) -> None:
+    def pause(self, client, *, paused=True):
         """Say that a client reads nothing, or that it reads again."""
         self._loop.mailbox.put(api.PauseClient(client, paused))
 
-    def stats(self) -> Any:
+    def stats(self):
         """Return /stats."""
-        said: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        said = queue.SimpleQueue()
         self._loop.mailbox.put(api.AskStats(said.put))
         return as_json(said.get(timeout=PATIENCE))
 
-    def stuck_after(self, seconds: float) -> None:
+    def stuck_after(self, seconds):
         """From now on a step that lasts so long is stuck."""
         self._loop._core.patience = seconds
 
-    def dozes(self, seconds: float) -> None:
+    def dozes(self, seconds):
         self._loop.doze = seconds
 
     @property
-    def progress(self) -> int:
+    def progress(self):
         return self._loop.progress
 
     @property
-    def connected(self) -> bool:
+    def connected(self):
         return bool(self._loop.models)
 
-    @property
-    def welcome(self) -> bool:
-        return not self.trouble
+    def joins(self):
+        """Wait until a drafter is welcome."""
+        until(lambda: not self.trouble, "it is welcome")
 
     @property
-    def trouble(self) -> str:
+    def trouble(self):
         """Why it serves nobody now."""
         try:
             self._loop.served("")
@@ -285,13 +282,13 @@ class Running:
             return str(error)
         return ""
 
-    def stop(self) -> None:
+    def stop(self):
         self._loop.stop()
         self._loop.mailbox.put(api.Cancel(Hearing()))
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
 
-    def end(self) -> None:
+    def end(self):
         self.stop()
         self._close()
         self._loop.mailbox.close()
@@ -300,18 +297,18 @@ class Running:
 class Scripted:
     """A ROUTER under the test's control; `peer` is the latest sender."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket):
         self.socket = socket
-        self.peer: list[bytes] = []
+        self.peer = []
 
-    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
+    def on_event(self, seconds=PATIENCE):
         """Return the next message, or None if none comes."""
         if not self.socket.poll(max(int(1e3 * seconds), 0)):
             return None
         *self.peer, frame = self.socket.recv_multipart()
         return decode(frame)
 
-    def expect(self, *kinds: type[M]) -> M:
+    def expect(self, *kinds):
         """The next message of these kinds; others are skipped."""
         deadline = time.monotonic() + PATIENCE
         while (message := self.on_event(deadline - time.monotonic())) is not None:
@@ -319,28 +316,28 @@ class Scripted:
                 return message
         raise AssertionError(f"none of {kinds} came")
 
-    def say(self, *messages: m.Message) -> None:
+    def say(self, *messages):
         for message in messages:
             self.raw(encode(message))
 
-    def welcomes(self, **changes: object) -> None:
+    def welcomes(self, **changes):
         """Answer a drafter's HELLO."""
         self.expect(m.Hello)
         self.say(welcome(**changes))
 
-    def opens(self, session: int, ids: Sequence[int]) -> None:
+    def opens(self, session, ids):
         """Have a drafter draft for a session of somebody else, which begins with these ids."""
         opened = m.Opened(session, 0, len(ids), {"temperature": 0})
         self.say(opened, m.Sync(session, 0, 0, tuple(ids), 4))
 
-    def ping(self, number: int, **fields: Any) -> m.Pong:
+    def ping(self, number, **fields):
         """Send a PING and return the answer to it."""
         self.say(m.Ping(number, **fields))
         while (pong := self.expect(m.Pong)).number != number:
             pass
         return pong
 
-    def raw(self, *parts: bytes) -> None:
+    def raw(self, *parts):
         self.socket.send_multipart([*self.peer, *parts])
 
 
@@ -351,19 +348,19 @@ class ScriptedDrafter(Scripted):
     reason for which it drafts nothing, which its PONG has.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket):
         super().__init__(socket)
-        self.truth: list[int] = []
+        self.truth = []
         self.answers = True
         self.no_drafts = ""
 
-    def connected(self) -> None:
+    def connected(self):
         assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
 
-    def hello(self, name: str = "scripted") -> None:
+    def hello(self, name="scripted"):
         self.say(hello(name))
 
-    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
+    def on_event(self, seconds=PATIENCE):
         message = super().on_event(seconds)
         match message:
             case m.Ping(number) if self.answers:
@@ -373,24 +370,24 @@ class ScriptedDrafter(Scripted):
         return message
 
 
-def attach(verifier: Running, drafter: Running) -> None:
-    until(lambda: drafter.welcome, "the drafter is welcome")
+def attach(verifier, drafter):
+    drafter.joins()
     until(lambda: verifier.stats()["peers"], "the verifier has its drafter")
 
 
-def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
+def ask_for(ref, prompt="", *, max_tokens=20, ids=()):
     options = {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}
     return m.Open(ref=ref, prompt=prompt, options=options, ids=list(ids))
 
 
-def hello(name: str = "scripted", **changes: object) -> m.Hello:
+def hello(name="scripted", **changes):
     made = m.Hello(
         drafter=name, engine="sim", model="", vocab_fingerprint="", n_vocab=0, n_ctx=4096
     )
     return replace(made, **changes)
 
 
-def welcome(**changes: object) -> m.Welcome:
+def welcome(**changes):
     vocabulary = Flaky().vocabulary
     made = m.Welcome(
         verifier="v",
@@ -405,16 +402,16 @@ def welcome(**changes: object) -> m.Welcome:
 
 
 def welcomed(
-    bench: Bench,
-    engine: DraftEngine | None = None,
+    bench,
+    engine=None,
     *,
-    addresses: Sequence[str] = (),
-    insecure: bool = False,
-    **changes: object,
-) -> tuple[Scripted, Running]:
+    addresses=(),
+    insecure=False,
+    **changes,
+):
     """A scripted verifier and a drafter it has welcomed."""
     router = bench.router()
     drafter = bench.drafter(engine, addresses, insecure=insecure)
     router.welcomes(**changes)
-    until(lambda: drafter.welcome, "it is welcome")
+    drafter.joins()
     return router, drafter

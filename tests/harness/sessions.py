@@ -1,10 +1,6 @@
 """A verifier's session run to its end against a target that is a function of the committed ids."""
 
-from collections.abc import Callable, Sequence
-from random import Random
-
 import numpy as np
-from numpy.typing import NDArray
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
@@ -13,31 +9,31 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round
-from specmesh.core.sampling.constraint import Constraint
-from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
-Row = Callable[[int], NDArray[np.float32]]
-"""The target's logits after the prefix with this CRC."""
 
-Drafts = Callable[[VerifierSession], Sequence[int]]
-
-
-def crc(*ids: int) -> int:
+def crc(*ids):
     return Prefix(ids).crc
 
 
+def measured(table):
+    """Return the costs of steps by their rows: seconds, measured once."""
+    costs = StepCosts()
+    for rows, seconds in table.items():
+        costs.record(rows, seconds)
+    return costs
+
+
 def session(
-    ids: Sequence[int],
-    params: SessionParams,
-    limits: TargetLimits,
-    n_prompt: int | None = None,
-    constraint: Constraint | None = None,
+    ids,
+    params,
+    limits,
+    n_prompt=None,
+    constraint=None,
     *,
-    attached: bool = True,
-) -> VerifierSession:
+    attached=True,
+):
     """Return a session on these ids, with a drafter that has no history yet."""
     made = VerifierSession(
         id=1,
@@ -56,16 +52,21 @@ def session(
 
 
 def generate(
-    made: VerifierSession,
-    row: Row,
-    drafts: Drafts | None = None,
-    scores: list[Logprob | None] | None = None,
-) -> list[Round]:
-    """Run a session to its end; return its rounds. scores: takes those of an echoed prompt."""
-    memory = Prefix()
-    rounds = list[Round]()
+    made,
+    row,
+    drafts=None,
+    scores=None,
+):
+    """Run a session to its end; return its rounds.
 
-    def read(*ids: int) -> NDArray[np.float32]:
+    row: returns the target's logits after the prefix with this CRC.
+    drafts: returns ids that may follow the session's.
+    scores: takes those of an echoed prompt.
+    """
+    memory = Prefix()
+    rounds = []
+
+    def read(*ids):
         rows = []
         for token in ids:
             memory.extend([token])
@@ -96,17 +97,17 @@ def generate(
     return rounds
 
 
-def ids_of(rounds: Sequence[Round]) -> tuple[int, ...]:
-    ids: tuple[int, ...] = ()
+def ids_of(rounds):
+    ids = ()
     for one in rounds:
         ids += one.text.ids
     return ids
 
 
-def mostly_right(row: Row, luck: Random, n_vocab: int = 16) -> Drafts:
+def mostly_right(row, luck, n_vocab=16):
     """Return a drafter that proposes the target's own ids three times in four."""
 
-    def drafts(made: VerifierSession) -> list[int]:
+    def drafts(made):
         known = Prefix(made.prefix[0:])
         for _ in range(3):
             sampler = made.sampler.after(known[0:])

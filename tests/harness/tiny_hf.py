@@ -1,8 +1,6 @@
 """Writes small Hugging Face directories with random weights, for MLX to load."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -39,7 +37,7 @@ KINDS = {
 }
 
 
-def write(folder: Path, kind: str, *, quantised: bool = False) -> Path:
+def write(folder, kind, *, quantised=False):
     """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py.
 
     Returns `folder`.
@@ -48,7 +46,7 @@ def write(folder: Path, kind: str, *, quantised: bool = False) -> Path:
     return _save(folder, config, weights)
 
 
-def _random(config: dict[str, Any], quantised: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _random(config, quantised):
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     rng = np.random.default_rng(0)
@@ -61,7 +59,7 @@ def _random(config: dict[str, Any], quantised: bool) -> tuple[dict[str, Any], di
     return config, {name: np.array(values) for name, values in parameters}
 
 
-def _values(like: Any, rng: np.random.Generator) -> Any:
+def _values(like, rng):
     if like.ndim < 2:
         return np.array(like.astype(mx.float32))
     inputs = np.prod(like.shape[1:])
@@ -84,7 +82,7 @@ def _values(like: Any, rng: np.random.Generator) -> Any:
 """tokenizer.json of tiny_gguf.py, without its vocabulary; ids from 262 on mean nothing."""
 
 
-def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
+def _save(folder, config, weights):
     folder.mkdir(parents=True, exist_ok=True)
     from safetensors.numpy import save_file  # noqa: PLC0415 - comes with mlx-lm
 

@@ -15,7 +15,7 @@ from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
 from fuzz.frames import decoded
 from fuzz.oracle import END, PROMPT, Memory, row
-from specmesh.core.prefix import Prefix
+from specmesh.core.prefix import crc_of
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.sampling.strategy import Strategy
@@ -238,6 +238,11 @@ class World:
         self.clock.at(self.clock.now, self.turn)
         return served
 
+    def open_all(self, sessions):
+        """Open sessions of (parameters, drafters), each with a prompt of its own."""
+        for number, (params, attached) in enumerate(sessions, 1):
+            self.open(params, attached, (*PROMPT, number))
+
     def attach(self, key):
         """Hand the session to its next drafter, after the step that runs."""
         if self.stepping:
@@ -363,13 +368,11 @@ class World:
 
 
 @lru_cache(4096)
-def reference_text(
-    params: SessionParams, prompt: tuple[int, ...], n_ctx: int, end_bias: float
-) -> tuple[list[int], str]:
+def reference_text(params, prompt, n_ctx, end_bias):
     """Return the ids that the reference shows after a prompt, and the reason of the end."""
 
     def target(ids):
-        return row(Prefix(ids).crc, end_bias=end_bias)
+        return row(crc_of(ids), end_bias=end_bias)
 
     steps = decode(target, no_drafts, 0, prompt, chosen_by(params.sampling))
     shown = []

@@ -98,8 +98,7 @@ def possible(world, key):
 )
 def test_probabilistic_steps_are_block_verification(world, sessions):
     """Also with drafters that lie about their distributions, over any link."""
-    for number, (params, attached) in enumerate(sessions, 1):
-        world.open(params, attached, (*PROMPT, number))
+    world.open_all(sessions)
     check(world.run(), possible)
 
 

@@ -1,11 +1,10 @@
 """The reference of speculative decoding: the oracle of the other properties."""
 
 import random
-from collections.abc import Sequence
 from itertools import chain, islice
 
 import pytest
-from harness.reference import Choose, Drafter, decode, greedy, no_drafts, seeded
+from harness.reference import decode, greedy, no_drafts, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,22 +16,22 @@ SEEDS = st.integers(0, 2**64 - 1)
 CHOICES = st.just(greedy) | st.builds(seeded, SEEDS, st.just(0.7))
 
 
-def target(ids: Sequence[int]) -> list[float]:
+def target(ids):
     logits = row(Prefix(ids).crc)
     return logits.tolist()
 
 
-def text(drafter: Drafter, k: int, choose: Choose, count: int = 24) -> list[int]:
+def text(drafter, k, choose, count=24):
     steps = decode(target, drafter, k, PROMPT, choose)
     ids = chain.from_iterable(steps)
     return list(islice(ids, count))
 
 
-def sometimes_right(choose: Choose, seed: int, accuracy: float = 0.75) -> Drafter:
+def sometimes_right(choose, seed, accuracy=0.75):
     """Return a drafter that proposes the target's own choice as often as `accuracy` says."""
     luck = random.Random(seed)
 
-    def drafter(ids: Sequence[int], k: int) -> list[int]:
+    def drafter(ids, k):
         known = list(ids)
         for _ in range(k):
             draft = choose(target(known), known)

@@ -1,16 +1,14 @@
 """How many of the drafts for real texts the target accepts."""
 
-from collections.abc import Sequence
-
-from processes import Daemon, Json, Stream, complete, until
+from processes import complete, until
 
 
-def drafted_texts(daemon: Daemon, requests: Sequence[Json], least: int) -> list[Stream]:
+def drafted_texts(daemon, requests, least):
     """Return these completions, asked for again until at least so many drafts have been verified.
     On a busy machine a drafter may come too late for a whole text."""
-    streams: list[Stream] = []
+    streams = []
 
-    def ask() -> bool:
+    def ask():
         streams.extend(complete(daemon, request) for request in requests)
         return _sum(streams, "drafted") >= least
 
@@ -18,10 +16,10 @@ def drafted_texts(daemon: Daemon, requests: Sequence[Json], least: int) -> list[
     return streams
 
 
-def acceptance(streams: Sequence[Stream]) -> float:
+def acceptance(streams):
     """Return accepted drafts per verified one."""
     return _sum(streams, "accepted") / _sum(streams, "drafted")
 
 
-def _sum(streams: Sequence[Stream], count: str) -> int:
+def _sum(streams, count):
     return sum(stream.result["report"][count] for stream in streams)

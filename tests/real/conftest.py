@@ -8,7 +8,7 @@ __all__ = ["beside", "logs", "mesh", "role", "shared"]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _models() -> None:
+def _models():
     """Fail each test, with one sentence, if a model is missing: a skipped test would hide it."""
     missing = [name for name in real_models.NAMES if not (real_models.folder() / name).exists()]
     if missing:

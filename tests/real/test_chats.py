@@ -6,7 +6,6 @@ import jsonschema
 import pytest
 import real_models
 from harness.tables import rows
-from processes import Daemon, Mesh
 from served import Served
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
@@ -39,7 +38,7 @@ What is the capital of France?<|im_end|>
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
+def pair(shared):
     target = real_models.path("smollm2-f16.gguf")
     verifier = shared.verifier(target, *OPTIONS, engine="llama")
     draft = real_models.path("smollm2-q4_0.gguf")
@@ -47,7 +46,7 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
 
 
 @pytest.fixture
-def served(role: str, pair: dict[str, Daemon]) -> Served:
+def served(role, pair):
     return Served(pair[role])
 
 

@@ -6,7 +6,7 @@ The text is the target's own, and most drafts are accepted.
 import pytest
 import real_models
 from acceptance import acceptance, drafted_texts
-from processes import Daemon, Mesh, body, complete
+from processes import body, complete
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
@@ -20,7 +20,7 @@ OPTIONS = ("--ctx", 512, "--max-sessions", 2)
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
+def pair(shared):
     target = real_models.path("smollm2-f16.gguf")
     verifier = shared.verifier(target, *OPTIONS, "--reproducible", engine="llama")
     draft = real_models.path("smollm2-q4_0.gguf")
@@ -29,9 +29,9 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
 
 
 @pytest.fixture(scope="module")
-def alone(pair: dict[str, Daemon]) -> dict[str, list[int]]:
+def alone(pair):
     """Return the ids that follow each prompt without drafts, by its name."""
-    found: dict[str, list[int]] = {}
+    found = {}
     for name, prompt in PROMPTS.items():
         asked = body(prompt, N, draft_n=0)
         found[name] = complete(pair["verifier"], asked).ids

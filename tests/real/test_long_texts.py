@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import real_models
 from acceptance import acceptance, drafted_texts
-from processes import Daemon, Mesh, body, complete
+from processes import body, complete
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
@@ -19,18 +19,18 @@ DOCUMENTS = ("ARCHITECTURE.md", "docs/usage.md", "docs/operations.md", "README.m
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     target = real_models.path("smollm2-f16.gguf")
     options = ("--ctx", 8192, "--max-sessions", 1, "--reproducible")
     return shared.verifier(target, *options, engine="llama")
 
 
 @pytest.fixture(scope="module")
-def text(verifier: Daemon) -> list[int]:
+def text(verifier):
     return text_of(verifier)
 
 
-def text_of(verifier: Daemon) -> list[int]:
+def text_of(verifier):
     """Return the ids of the documents, the model's BOS in front."""
     root = Path(__file__).parents[2]
     content = "".join([(root / name).read_text(encoding="utf-8") for name in DOCUMENTS])

@@ -10,7 +10,7 @@ import pytest
 import real_models
 from acceptance import acceptance, drafted_texts
 from meshes import running
-from processes import Daemon, Mesh, Stream, body, complete, edited
+from processes import body, complete, edited
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
@@ -26,7 +26,7 @@ PROMPT = "def fibonacci(n):\n    "
 
 
 @pytest.fixture(scope="module")
-def alone() -> list[int]:
+def alone():
     """The ids of a verifier without a drafter, whose steps are not stretched."""
     with running() as mesh:
         target = real_models.path("smollm2-f16.gguf")
@@ -35,7 +35,7 @@ def alone() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     """A verifier with stretched steps and a drafter on MLX."""
     target = real_models.path("smollm2-f16.gguf")
     stretch = ("--reproducible", "--stretch", "spark-7b")
@@ -45,7 +45,7 @@ def verifier(shared: Mesh) -> Daemon:
 
 
 @pytest.fixture(scope="module")
-def texts(verifier: Daemon) -> list[Stream]:
+def texts(verifier):
     """Return the text with drafts, of several tries if they came too late at first."""
     return drafted_texts(verifier, [body(PROMPT, N, draft_n=DRAFT_N)], least=10)
 

@@ -8,16 +8,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rendered import TemplateTokenizer
 from test_cache import cache_folder
 
 from specmesh.api.dialects.chat import parse_chat
-from specmesh.core.fields import Json
 from specmesh.core.text.chat import render
 from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.errors import RequestError
@@ -29,18 +26,18 @@ from templates import SHAPES, WORD, missing_words
 pytestmark = pytest.mark.real
 
 GOLDEN = Path(__file__).parent / "templates.json"
-ROWS: dict[str, Json] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+ROWS = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _models() -> None:
+def _models():
     """No model is needed here, but templates are."""
     folder = cache_folder("templates")
     if not any(folder.glob("*/*.jinja")):
         pytest.fail(f"no templates in {folder}: run `make templates`", pytrace=False)
 
 
-def source_of(name: str) -> str:
+def source_of(name):
     """Return the template of this name; the test fails if it was not collected."""
     path = cache_folder("templates") / f"{name}.jinja"
     if not path.exists():
@@ -48,20 +45,18 @@ def source_of(name: str) -> str:
     return path.read_bytes().decode()
 
 
-def row_of(tokenizer: TemplateTokenizer) -> Json:
+def row_of(tokenizer):
     """Return a template's entry in the golden file: unusual traits, and refused shapes."""
     usual = TemplateTraits().as_json()
-    row: Json = {}
-    for name, trait in tokenizer.traits.as_json().items():
-        if trait != usual[name]:
-            row[name] = trait
+    traits = tokenizer.traits.as_json()
+    row = {name: trait for name, trait in traits.items() if trait != usual[name]}
     refused = [shape for shape, body in SHAPES.items() if prompt_of(tokenizer, body) is None]
     if refused:
         row["refused"] = refused
     return row
 
 
-def prompt_of(tokenizer: TemplateTokenizer, body: Any) -> str | None:
+def prompt_of(tokenizer, body):
     """Return the prompt of a body, or None if it is refused."""
     try:
         return render(parse_chat(body).requests[0], tokenizer).text
@@ -95,7 +90,7 @@ def test_every_collected_template_has_a_row():
     assert names == ROWS.keys(), "run make templates; record new ones with REWRITE_GOLDEN=1"
 
 
-def record(rows: Mapping[str, Json]) -> None:
+def record(rows):
     """Write rows into the golden file, one a line."""
     ROWS.update(rows)
     lines = [f" {json.dumps(name)}: {json.dumps(ROWS[name])}" for name in sorted(ROWS)]

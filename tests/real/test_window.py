@@ -2,7 +2,7 @@
 
 import pytest
 import real_models
-from processes import Daemon, Mesh, body, complete, drafted
+from processes import body, complete, drafted
 from served import Served
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
@@ -26,7 +26,7 @@ TURNS = (
 
 
 @pytest.fixture(scope="module")
-def verifier(shared: Mesh) -> Daemon:
+def verifier(shared):
     template = shared.folder / "turns.jinja"
     template.write_text(TURNS, encoding="utf-8")
     options = (*OPTIONS, "--reproducible", "--chat-template", template)
@@ -34,9 +34,9 @@ def verifier(shared: Mesh) -> Daemon:
 
 
 @pytest.fixture(scope="module")
-def alone(verifier: Daemon) -> dict[str, list[int]]:
+def alone(verifier):
     """The ids that follow each prompt without drafts, by its name."""
-    found: dict[str, list[int]] = {}
+    found = {}
     for name, prompt in PROMPTS.items():
         found[name] = complete(verifier, body(prompt, N, draft_n=0)).ids
     return found

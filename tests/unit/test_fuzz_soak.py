@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz import TARGETS, corpus
+from fuzz.codec import REASONS
 from soak.truth import Text, Told, judge
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
@@ -20,7 +21,6 @@ from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import codec
 from specmesh.wire import messages as m
 
-REASONS = {"length", "magic", "checksum", "version", "kind", "count", "body"}
 MESSAGES = {message.__name__ for message in get_args(m.Message)}
 VERIFIER = "Truth Sync Nack Round Rollback Finish accepted rejected stale waits solved resumed"
 DRAFTER = "Draft DraftProbs Nack KVCut Learned accepted sampled"

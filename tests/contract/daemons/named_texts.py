@@ -1,23 +1,11 @@
 """Texts with a name: opening them, and asking for them again."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    Running,
-    Scripted,
-    ScriptedDrafter,
-    ask_for,
-    request,
-    truth,
-    until,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, until
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import Request
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "a"
@@ -31,7 +19,7 @@ class Told:
     order: the OPEN if it has come already.
     """
 
-    def __init__(self, router: Scripted, order: m.Open | None = None, session: int = 4) -> None:
+    def __init__(self, router, order=None, session=4):
         self.router = router
         self.session = session
         self.order = order or router.expect(m.Open)
@@ -41,7 +29,7 @@ class Told:
         opened = m.Opened(session, self.order.ref, len(PROMPT), options)
         router.say(opened, m.Sync(session, 0, 0, ids, 0))
 
-    def more(self, count: int, *, logprobs: bool = False) -> "Told":
+    def more(self, count, *, logprobs=False):
         """Send the next ids, perhaps with log-probabilities that differ by position."""
         base = len(self.known)
         begin = base - len(PROMPT)
@@ -53,38 +41,38 @@ class Told:
         self.known.extend(ids)
         return self
 
-    def done(self, reason: str = "length") -> None:
+    def done(self, reason="length"):
         self.router.say(m.Done(self.session, reason, len(self.known), {}))
 
-    def rest(self) -> None:
+    def rest(self):
         self.more(len(TEXT)).done()
 
 
-def back(router: Scripted, **changes: object) -> None:
+def back(router, **changes):
     """Let the verifier go away, and come back, or another in its place."""
     router.say(m.Bye())
     router.welcomes(**({"verifier": "w"} | changes))
 
 
-def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
+def named(ref, name=NAME, *, said=(), max_tokens=200):
     order = ask_for(ref, ids=(*PROMPT, *said), max_tokens=max_tokens)
     return replace(order, name=name, n_prompt=len(PROMPT))
 
 
-def by_name(ref: int) -> m.Open:
+def by_name(ref):
     return replace(ask_for(ref), name=NAME, adopt=True)
 
 
-def asked(timeout: float = PATIENCE) -> Request:
+def asked(timeout=PATIENCE):
     made = request(len(TEXT), None)
     return replace(made, id=NAME, reconnect_timeout=timeout)
 
 
-def wanted() -> Request:
+def wanted():
     return replace(asked(), prompt_ids=None, named_only=True)
 
 
-def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
+def followed(peer):
     """Return a drafter's part of a session: OPENED, all ids in their places, DONE."""
     opened = peer.expect(m.Opened)
     known = Prefix()
@@ -100,13 +88,13 @@ def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
     return opened, known[0:], message
 
 
-def sessions(running: Running) -> dict[str, object]:
+def sessions(running):
     return running.stats()["sessions"]
 
 
-def kept(verifier: Running, count: int = 1) -> None:
+def kept(verifier, count=1):
     until(lambda: sessions(verifier)["kept"] == count, f"{count} kept")
 
 
-def slow(max_sessions: int = 8) -> Flaky:
+def slow(max_sessions=8):
     return Flaky(step_ms=2, max_sessions=max_sessions)

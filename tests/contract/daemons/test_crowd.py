@@ -22,8 +22,8 @@ def test_requests_wait_in_order(bench):
     """Of a thousand at once those that find room are served in order; the others get 75."""
     verifier = bench.verifier(Flaky(max_sessions=1, step_ms=10), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
-    served = list[int]()
-    sessions = list[int]()
+    served = []
+    sessions = []
     for number, client in enumerate(clients):
         match client.next():
             case Started(session):
@@ -81,7 +81,7 @@ def test_who_reads_nothing_gets_no_more(bench):
 # --- prompts that take their time: the loops go on meanwhile
 
 
-def is_slow(text: str) -> bool:
+def is_slow(text):
     return text == "slow"
 
 

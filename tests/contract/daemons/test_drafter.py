@@ -10,13 +10,13 @@ from weakref import WeakValueDictionary
 
 import pytest
 from harness import PATIENCE
-from harness.loops import PROMPT, Bench, Flaky, request, until, welcome, welcomed
+from harness.loops import PROMPT, Flaky, request, until, welcome, welcomed
 from harness.tables import cases
 from named_texts import NAME, TEXT, Told, asked, back, wanted
 
 from fuzz.frames import repaired
 from specmesh import errors
-from specmesh.core.requests import Failed, Finished, Request, Started
+from specmesh.core.requests import Failed, Finished, Started
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.drafter.upstream_link import DraftGrammars
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
@@ -26,7 +26,7 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
 
-def of_version_9(message: m.Message) -> bytes:
+def of_version_9(message):
     """Return a frame with another version byte and the old checksum."""
     return b"SM\x09" + encode(message)[3:]
 
@@ -56,7 +56,7 @@ def test_a_verifier_of_another_version(bench, name):
     assert type(error) is errors.DaemonUnreachable
     assert str(error) == drafter.trouble
     router.say(welcome())
-    until(lambda: drafter.welcome, "it is welcome")
+    drafter.joins()
     [shown] = drafter.stats()["verifiers"]
     assert shown["refusal"] is None
     assert bench.errors.empty()
@@ -101,7 +101,7 @@ def test_a_lying_vocabulary(bench, token):
     back(router)
     asked = router.expect(m.Vocab)
     router.say(m.Vocab(asked.start, chunk(Flaky().vocabulary, 0)))
-    until(lambda: drafter.welcome, "it is served by")
+    drafter.joins()
     assert bench.errors.empty()
 
 
@@ -205,7 +205,7 @@ def test_a_close_that_is_lost(bench, monkeypatch):
     """Nobody repeats it, and a session would go on without a client: the drafter connects anew."""
     send = Dealer.send
 
-    def without_room(dealer: Dealer, message: m.Message) -> int:
+    def without_room(dealer, message):
         if isinstance(message, m.Close):
             dealer.state = ConnectionState.CUT
         return 0 if dealer.cut else send(dealer, message)
@@ -222,18 +222,18 @@ def test_a_close_that_is_lost(bench, monkeypatch):
 class Begun:
     """A scripted verifier, and a drafter's client with five ids of its text."""
 
-    def __init__(self, bench: Bench, request: Request | None = None, **changes: object) -> None:
+    def __init__(self, bench, request=None, **changes):
         self.router, self.drafter = welcomed(bench, **changes)
         self.client = self.drafter.ask(request or asked())
         self.told = Told(self.router).more(5)
         self.client.heard(5)
 
-    def returns(self) -> None:
+    def returns(self):
         """A verifier is there again, and welcomes the drafter."""
         self.router.welcomes(verifier="w")
         until(lambda: self.drafter.connected, "it is back")
 
-    def ends(self) -> None:
+    def ends(self):
         """Check that the present verifier is asked, and send the rest."""
         Told(self.router).rest()
         self.client.whole(20)

@@ -6,10 +6,10 @@ The same at either end, with drafts and without, and after either died.
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import PROMPT, Hearing, ScriptedDrafter, truth, welcomed
+from harness.loops import PROMPT, truth, welcomed
 from named_texts import TEXT, Told, back, kept, named, slow
 
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Tokens
+from specmesh.core.requests import Failed, Finished, Request, Scored, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -19,24 +19,24 @@ NAME = "cmpl-" + 32 * "b"
 COUNT = 30
 
 
-def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, count: int = COUNT) -> Request:
+def wanted(draft_n=4, *, logprobs=2, count=COUNT):
     params = SessionParams(SamplingParams(), count, draft_n=draft_n, stop=(), logprobs=logprobs)
     return Request(None, PROMPT, params, id=NAME, reconnect_timeout=PATIENCE)
 
 
-def heard(client: Hearing) -> list[ClientEvent]:
+def heard(client):
     """Return the events before the end of the text."""
-    events: list[ClientEvent] = []
+    events = []
     while not isinstance(event := client.next(), Finished):
         assert not isinstance(event, Failed), event
         events.append(event)
     return events
 
 
-def told(client: Hearing) -> tuple[list[int], list[Logprob | None]]:
+def told(client):
     """Return all ids and their log-probabilities, once the text has ended."""
-    ids: list[int] = []
-    logprobs: list[Logprob | None] = []
+    ids = []
+    logprobs = []
     for tokens in heard(client):
         if isinstance(tokens, Tokens):
             assert len(tokens.logprobs) == len(tokens.ids)
@@ -45,9 +45,9 @@ def told(client: Hearing) -> tuple[list[int], list[Logprob | None]]:
     return ids, logprobs
 
 
-def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
+def frames(peer):
     """Return the LOGPROBS until DONE by their base; each follows the truth that it is of."""
-    found: dict[int, m.Logprobs] = {}
+    found = {}
     known = 0
     while True:
         message = peer.expect(m.Truth, m.Sync, m.Logprobs, m.Done)
@@ -74,14 +74,14 @@ def test_a_drafter_that_takes_a_text_over_has_those_of_all_of_it(bench):
     second.say(replace(order, ref=2, adopt=True))
     found = frames(second)
     assert min(found) == len(PROMPT)
-    chosen: list[float] = []
+    chosen = []
     for base in sorted(found):
         chosen += found[base].chosen
     _, expected = told(verifier.ask(wanted(0)))
     assert chosen == [one.chosen for one in expected if one is not None]
 
 
-def scores(client: Hearing, count: int) -> tuple[Logprob | None, ...]:
+def scores(client, count):
     """Return those of an echoed prompt, which are the second event, before so many ids."""
     events = heard(client)
     scored = events.pop(1)

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 from harness import PATIENCE
-from harness.loops import Bench, Flaky, ScriptedDrafter, ask_for, attach, request, welcomed
+from harness.loops import Flaky, ask_for, attach, request, welcomed
 from named_texts import LONG, NAME
 
 from specmesh.core.liveness import Link
@@ -20,17 +20,17 @@ PROMPT = tuple(32 + at % 95 for at in range(100_000))
 N_CTX = 2**17
 
 
-def long_target(step_ms: float = 2) -> Flaky:
+def long_target(step_ms=2):
     """Return a target for long texts."""
     return Flaky(n_ctx=N_CTX, n_batch=16384, step_ms=step_ms)
 
 
-def order(ref: int = 1, max_tokens: int = 20) -> m.Open:
+def order(ref=1, max_tokens=20):
     """Return an OPEN with the whole prompt in it, which no frame holds."""
     return replace(ask_for(ref, ids=PROMPT, max_tokens=max_tokens), n_prompt=len(PROMPT), name=NAME)
 
 
-def refused(peer: ScriptedDrafter, *frames: m.Message) -> str:
+def refused(peer, *frames):
     """Return the code of the error that answers an OPEN."""
     peer.say(*frames)
     return peer.expect(m.Error, m.Opened).code
@@ -53,9 +53,14 @@ def test_a_text_of_a_dead_verifier_goes_on(bench):
     assert client.ids == alone.ids
 
 
-def test_ids_that_came_before_an_open_are_its_text(bench):
+@pytest.fixture
+def peer(bench):
+    """A drafter of a verifier for long texts."""
     bench.verifier(long_target())
-    peer = bench.dealer()
+    return bench.dealer()
+
+
+def test_ids_that_came_before_an_open_are_its_text(peer):
     peer.say(*frames_of(order()))
     opened = peer.expect(m.Opened)
     assert (opened.ref, opened.prompt_tokens) == (1, len(PROMPT))
@@ -64,9 +69,7 @@ def test_ids_that_came_before_an_open_are_its_text(bench):
 
 
 @pytest.mark.parametrize("lost", [0, 5, -2], ids=["first", "in the middle", "last"])
-def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(bench, lost):
-    bench.verifier(long_target())
-    peer = bench.dealer()
+def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(peer, lost):
     frames = frames_of(order())
     whole = frames_of(order(ref=2))
     del frames[lost]
@@ -75,9 +78,7 @@ def test_an_open_whose_ids_did_not_all_come_may_be_sent_again(bench, lost):
     assert peer.expect(m.Opened).ref == 2
 
 
-def test_ids_are_forgotten_with_their_drafter(bench):
-    bench.verifier(long_target())
-    peer = bench.dealer()
+def test_ids_are_forgotten_with_their_drafter(peer):
     *frames, end = frames_of(order())
     peer.say(*frames, m.Bye())
     peer.hello("again")
@@ -93,7 +94,7 @@ def test_more_ids_than_a_session_can_have(bench):
 def test_a_drafter_sends_ids_before_its_open(bench):
     router, drafter = welcomed(bench, n_ctx=N_CTX, takes_ids=True)
     drafter.ask(request(ids=PROMPT))
-    ids: list[int] = []
+    ids = []
     while not isinstance(frame := router.expect(m.Ids, m.Open), m.Open):
         assert frame.base == len(ids)
         ids += frame.ids
@@ -122,7 +123,7 @@ class Watched:
     pings: that it has not answered.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench):
         bench.verifier(long_target(5), link=partial(Link, silence=inf))
         self.peer = bench.dealer()
         self.peer.answers = False
@@ -135,16 +136,16 @@ class Watched:
         self.peer.say(*frames_of(order))
         self.long = self.peer.expect(m.Opened).session
         self.ids = Prefix()
-        self.frames: list[int] = []
-        self.pings: list[int] = []
+        self.frames = []
+        self.pings = []
 
-    def truths(self, count: int) -> None:
+    def truths(self, count):
         """Take frames until so many TRUTHs of the short text have come."""
         self.frames = [0]
         while len(self.frames) <= count:
             self.next()
 
-    def next(self) -> None:
+    def next(self):
         message = self.peer.expect(m.Ping, m.Sync, m.Truth)
         match message:
             case m.Ping(number):
@@ -159,7 +160,7 @@ class Watched:
             case _:
                 pass
 
-    def answer(self) -> None:
+    def answer(self):
         """Answer the PINGs that have come."""
         for number in self.pings:
             self.peer.say(m.Pong(number))

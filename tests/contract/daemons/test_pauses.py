@@ -6,17 +6,7 @@ Their sessions wait for them, at a verifier, at a drafter and between the two.
 from functools import partial
 
 import pytest
-from harness.loops import (
-    PROMPT,
-    Flaky,
-    Hearing,
-    Running,
-    ScriptedDrafter,
-    ask_for,
-    request,
-    truth,
-    welcomed,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, welcomed
 from named_texts import Told, asked, back
 
 from specmesh.core.liveness import Link
@@ -25,7 +15,7 @@ from specmesh.wire import messages as m
 COUNT = 2000  # ids of a text that is far from its end while others have some
 
 
-def goes_on_without(verifier: Running, paused: Hearing) -> None:
+def goes_on_without(verifier, paused):
     """Check that others go on, and that the paused one gets nothing more, far from its end.
 
     The pause takes a while to the verifier, and ids on their way as long to the client.
@@ -38,7 +28,7 @@ def goes_on_without(verifier: Running, paused: Hearing) -> None:
     assert len(paused.ids) < COUNT
 
 
-def told_so_far(drafter: ScriptedDrafter) -> int:
+def told_so_far(drafter):
     """Return how many ids arrived once the verifier has read everything so far."""
     drafter.ping(1)
     return len(drafter.truth)
@@ -48,13 +38,15 @@ def told_so_far(drafter: ScriptedDrafter) -> int:
 @pytest.mark.parametrize("draft_n", [0, 4, None])
 def test_a_text_waits_for_its_reader(bench, role, draft_n):
     """It has no steps meanwhile, and is the target's own to its end."""
-    verifier, drafter = bench.pair(Flaky(step_ms=1))
+    engine = Flaky(step_ms=1)
+    verifier, drafter = bench.pair(engine)
     asked = drafter if role == "drafter" else verifier
     client = asked.ask(request(COUNT, draft_n))
     client.heard(10)
     asked.pause(client)
     goes_on_without(verifier, client)
     asked.pause(client, paused=False)
+    engine.pace(0)
     client.whole(COUNT)
 
 
@@ -71,14 +63,18 @@ def test_a_reader_that_leaves(bench, role):
 
 def test_who_may_pause(bench):
     """Only the drafter whose client asked may."""
-    verifier = bench.verifier(Flaky(step_ms=1), link=partial(Link, silence=1e9))
+    engine = Flaky(step_ms=1)
+    verifier = bench.verifier(engine, link=partial(Link, silence=1e9))
     own = bench.dealer()
     other = bench.dealer()
     own.say(ask_for(1, ids=PROMPT, max_tokens=COUNT))
     opened = own.expect(m.Opened)
     other.say(m.Pause(opened.session), m.Pause(4_000_000_000))
+    other.ping(1)
+    engine.pace(0)
     own.expect(m.Done)
     assert own.truth == [*PROMPT, *truth(COUNT)]
+    engine.pace(1)
     own.say(m.Close(opened.session), ask_for(2, ids=PROMPT, max_tokens=COUNT))
     opened = own.expect(m.Opened)
     own.say(m.Pause(opened.session))
@@ -88,6 +84,7 @@ def test_who_may_pause(bench):
     verifier.ask(request(40)).whole(40)
     assert told_so_far(own) == known
     own.say(m.Pause(opened.session, paused=False))
+    engine.pace(0)
     own.expect(m.Done)
     assert own.truth == [*PROMPT, *truth(COUNT)]
 

@@ -6,18 +6,7 @@ A verifier with several drafters.
 from dataclasses import replace
 
 import pytest
-from harness.loops import (
-    PROMPT,
-    Bench,
-    Flaky,
-    Hearing,
-    Running,
-    Scripted,
-    ask_for,
-    request,
-    truth,
-    until,
-)
+from harness.loops import PROMPT, Flaky, ask_for, request, truth, until
 from harness.ports import free_address
 from harness.tables import cases
 from named_texts import Told, asked, back, wanted
@@ -31,7 +20,7 @@ FILE = "f" * 64
 """The hash of the model file of both."""
 
 
-def shown(drafter: Running, name: str) -> list[object]:
+def shown(drafter, name):
     """Return a value of each verifier in /stats."""
     return [verifier[name] for verifier in drafter.stats()["verifiers"]]
 
@@ -42,7 +31,7 @@ class Two:
     A is the first in the settings.
     """
 
-    def __init__(self, bench: Bench, **b: object) -> None:
+    def __init__(self, bench, **b):
         self.a = bench.router()
         other = free_address()
         self.b = bench.router(other)
@@ -51,20 +40,20 @@ class Two:
         self.b.welcomes(**({"verifier": "b", "model_hash": FILE} | b))
         until(lambda: None not in shown(self.drafter, "vocabulary"), "both are there")
 
-    def ask(self, **changes: object) -> Hearing:
+    def ask(self, **changes):
         return self.drafter.ask(replace(asked(), **changes))
 
-    def begun(self, router: Scripted) -> Hearing:
+    def begun(self, router):
         client = self.ask()
         Told(router).more(7)
         client.heard(7)
         return client
 
-    def refuse(self, router: Scripted, code: str = "busy") -> None:
+    def refuse(self, router, code="busy"):
         """This verifier is asked, and refuses."""
         router.say(m.Error(code, "no", router.expect(m.Open).ref))
 
-    def serve(self, router: Scripted, client: Hearing) -> None:
+    def serve(self, router, client):
         """Check that this verifier is asked, and send the rest of the text."""
         Told(router).rest()
         client.whole(20)
@@ -157,7 +146,7 @@ def test_a_refusal_elsewhere_is_not_the_end(bench):
 
 
 class Foreign(SimDrafter):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(SimSettings())
         self.vocabulary = Vocabulary((b"\xff",) * 256, frozenset())
 
@@ -167,7 +156,7 @@ ODD = Foreign().vocabulary
 SUITS = {"vocab_fingerprint": ODD.fingerprint(), "end_ids": []}
 
 
-def foreign(router: Scripted) -> None:
+def foreign(router):
     """Welcome a drafter that cannot draft in this vocabulary, and send it."""
     router.welcomes()
     router.expect(m.Vocab)
@@ -182,7 +171,7 @@ def test_a_verifier_that_does_not_suit(bench):
     router = bench.router()
     drafter = bench.drafter(Foreign())
     foreign(router)
-    until(lambda: drafter.welcome, "it serves")
+    drafter.joins()
     [why] = shown(drafter, "no_drafts")
     assert "Draft with a model of the same family" in why
     assert shown(drafter, "refusal") == [None]
@@ -288,7 +277,7 @@ def test_what_a_verifier_tells_a_drafter(bench):
 LONG = request(8000, None)
 
 
-def drafting(verifier: Running, what: str = "sessions") -> list[object]:
+def drafting(verifier, what="sessions"):
     return [peer[what] for peer in verifier.stats()["peers"]]
 
 

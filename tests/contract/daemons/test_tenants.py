@@ -1,10 +1,9 @@
 """Clients that ask for much of the shared resources, and one that asks for little."""
 
 import json
-from collections.abc import Sequence
 
 import pytest
-from harness.loops import PATIENCE, Flaky, Hearing, Running, SlowReader, request
+from harness.loops import PATIENCE, Flaky, SlowReader, request
 
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -19,16 +18,16 @@ BOB = ("bob",)
 LONG = 8000  # tokens that nobody waits for
 
 
-def is_long(text: str) -> bool:
+def is_long(text):
     return len(text) > 9
 
 
-def text(prompt: str, form: Grammar | None = None) -> Request:
+def text(prompt, form=None):
     params = SessionParams(SamplingParams(temperature=0), 3, grammar=form)
     return Request(prompt, None, params)
 
 
-def schema(value: object) -> Grammar:
+def schema(value):
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
@@ -74,7 +73,7 @@ def test_a_text_that_cannot_fit_is_not_encoded(bench):
 
 def test_a_small_schema_does_not_wait_for_slow_ones(bench):
     verifier = bench.verifier()
-    slow = list[Hearing]()
+    slow = []
     for number in range(8):
         form = schema(SLOW | {"title": str(number)})
         slow.append(verifier.ask(text("a", form), ALICE))
@@ -91,7 +90,7 @@ def test_a_slow_schema_is_refused(bench, monkeypatch):
     assert str(error) == "json_schema takes too much to compile: it took more than 0.2 s"
 
 
-def cancel(verifier: Running, clients: Sequence[Hearing]) -> None:
+def cancel(verifier, clients):
     """End sessions that would run until the verifier stops."""
     for client in clients:
         verifier.cancel(client)
@@ -133,11 +132,11 @@ def test_a_guest_goes_on_where_it_was_left(bench):
     verifier.ask(request(300), BOB).whole(300)
 
 
-def test_the_first_grammar_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+def test_the_first_grammar_holds_nobody_up(monkeypatch):
     """What it needs of the vocabulary, which takes seconds of every thread, is made before the
     daemon serves."""
     target = Flaky()
-    made = list[object]()
+    made = []
     monkeypatch.setattr(grammar, "_tokens_of", made.append)
     limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
     encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)

@@ -1,7 +1,6 @@
 """Promises that every verify engine and every draft engine keeps."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
-from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.remapped import RemappedDrafter
@@ -23,7 +22,7 @@ from specmesh.errors import LocalProtocolError
 
 
 @pytest.fixture(autouse=True)
-def _empty_sequences(request: pytest.FixtureRequest) -> None:
+def _empty_sequences(request):
     """The engine is shared by the tests of the module, its sequences are not."""
     for name in {"verifier", "drafter"} & set(request.fixturenames):
         for seq in range(N_SEQ):
@@ -31,8 +30,7 @@ def _empty_sequences(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
-def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
-    engine: VerifyEngine
+def verifier(request):
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
     else:
@@ -41,28 +39,26 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine.close()
 
 
-def all_at_once(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[np.float32]:
+def all_at_once(engine, seq, ids):
     """Return the logits of a sequence that was empty."""
     [rows] = step(engine, span(seq, 0, ids))
     return rows
 
 
-def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int]) -> NDArray[np.float32]:
-    rows = list[NDArray[np.float32]]()
+def one_by_one(engine, seq, ids):
+    rows = []
     for at, token in enumerate(ids):
         rows += step(engine, span(seq, at, [token]))
     return np.concatenate(rows)
 
 
-def check_next(
-    engine: VerifyEngine, seq: int, held: int, ids: Sequence[int], logits: NDArray[np.float32]
-) -> None:
+def check_next(engine, seq, held, ids, logits):
     """Check that a sequence which holds `held` ids goes on with the rest, with these logits."""
     [rows] = step(engine, span(seq, held, ids[held:]))
     assert_same_logits(rows, logits[held:])
 
 
-def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
+def assert_same_logits(left, right):
     """Check that logits are equal but for the noise between kernels of different width.
 
     It is small, and changes the choice only near ties.
@@ -128,7 +124,7 @@ class TestVerifier:
         held = [0] * N_SEQ
         seen = defaultdict[int, list[NDArray[np.float32]]](list)
         while min(held) < 60:
-            rights = dict[int, int]()
+            rights = {}
             spans = []
             for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
                 drafts, good = rng.integers(0, [7, 10]).tolist()
@@ -211,8 +207,7 @@ MLX = contract.model_params(*contract.MLX_KINDS)
 
 
 @pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
-def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
-    engine: DraftEngine
+def drafter(request):
     if request.param == "sim":
         engine = SimDrafter(contract.sim_settings())
     elif request.param == "ngram":
@@ -311,10 +306,10 @@ class TestDrafter:
         """
         if drafter.vocabulary is None:
             pytest.skip("it knows ids only: there is nothing to sample from")
-        positions = list[int]()
+        positions = []
 
         class Recording(Sampler):
-            def choose(self, logits: NDArray[np.float32], position: int) -> int:
+            def choose(self, logits, position):
                 positions.append(position)
                 return super().choose(logits, position)
 

@@ -2,22 +2,20 @@
 
 import json
 import socket
-from collections.abc import Mapping
 from contextlib import closing, suppress
-from pathlib import Path
 
 from harness import PATIENCE
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-def asking(body: Mapping[str, object], path: str = "/v1/completions") -> bytes:
+def asking(body, path="/v1/completions"):
     raw = json.dumps(body).encode()
     head = HEAD.replace(b"/v1/completions", path.encode())
     return head + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
 
-def dial(at: Path | tuple[str, int], buffer: int | None = None) -> socket.socket:
+def dial(at, buffer=None):
     """Connect to a socket's path or a TCP port, perhaps with so many bytes for unread data."""
     tcp = isinstance(at, tuple)
     made = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
@@ -28,7 +26,7 @@ def dial(at: Path | tuple[str, int], buffer: int | None = None) -> socket.socket
     return made
 
 
-def all_of(connection: socket.socket) -> bytes:
+def all_of(connection):
     """Return the bytes until the other end closes the connection."""
     raw = b""
     with suppress(ConnectionError):
@@ -37,7 +35,7 @@ def all_of(connection: socket.socket) -> bytes:
     return raw
 
 
-def answer_to(path: Path, request: bytes) -> bytes:
+def answer_to(path, request):
     """Send a request and nothing more; return all that is answered."""
     with closing(dial(path)) as client:
         with suppress(ConnectionError):  # it may be answered before all is sent

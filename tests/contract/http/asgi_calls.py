@@ -2,24 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
+import pytest
 from harness import PATIENCE
-from starlette.types import ASGIApp
 
 from specmesh.api import backend as r
 from specmesh.api.app import create_app
 from specmesh.api.kept_responses import KeptResponses
-from specmesh.core.requests import ClientEvent, EventSink, Finished, Request, Started, Tokens
+from specmesh.core.requests import EventSink, Finished, Request, Started, Tokens
 from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import NoSuchModel, SpecmeshError
+from specmesh.errors import NoSuchModel
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
 DONE = Finished(
     "length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1}
 )
+streamed_or_whole = pytest.mark.parametrize("stream", [False, True])
 EVENTS = (Started(7, 2), Tokens((65, 66), 1), Tokens((67,), 0), DONE)
 
 
@@ -41,18 +42,18 @@ class FakeDaemon:
     vocabulary = LETTERS
     texts: Mapping[str, str] = {}
 
-    def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
+    def __init__(self, *events, reason=None):
         self.events = events
         self.reason = reason
-        self.orders: list[Asked | r.Cancel | r.PauseClient] = []
+        self.orders = []
         self.kept = KeptResponses()
         self.cancelled = asyncio.Event()
         self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
-    def not_ready(self) -> SpecmeshError | None:
+    def not_ready(self):
         return self.reason
 
-    def served(self, name: str) -> r.ModelInfo:
+    def served(self, name):
         if name not in ("", *self.models):
             raise NoSuchModel.of(name)
         target = f"target of {name}" if name else ""
@@ -64,10 +65,10 @@ class FakeDaemon:
             texts=self.texts,
         )
 
-    async def stats(self) -> Snapshot:
+    async def stats(self):
         return self.snapshot
 
-    def submit(self, order: r.ClientOrder) -> None:
+    def submit(self, order):
         match order:
             case r.Submit(texts):
                 for request, client in texts:
@@ -78,12 +79,12 @@ class FakeDaemon:
             case r.PauseClient():
                 self.orders.append(order)
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked):
         self.orders.append(asked)
         for event in self.events_of(asked.request):
             asked.client.on_event(event)
 
-    def events_of(self, _: Request) -> tuple[ClientEvent, ...]:
+    def events_of(self, _):
         return self.events
 
 
@@ -94,64 +95,64 @@ class Reader:
     looks: how often the answer, which begins each look so, asked whether the reader is behind.
     """
 
-    def __init__(self, *, behind: bool = False) -> None:
+    def __init__(self, *, behind=False):
         self._behind = behind
         self.cuts = 0
         self.looks = 0
         self.written = 0
-        self.on_writable: Callable[[], None] | None = None
+        self.on_writable = None
 
     @property
-    def behind(self) -> bool:
+    def behind(self):
         self.looks += 1
         return self._behind
 
     @behind.setter
-    def behind(self, behind: bool) -> None:
+    def behind(self, behind):
         self._behind = behind
 
-    def wrote(self, size: int) -> None:
+    def wrote(self, size):
         self.written += size
 
-    def cut(self) -> None:
+    def cut(self):
         self.cuts += 1
 
 
 class Answer:
     """The answer to a call over a connection, and a way to leave early."""
 
-    def __init__(self, connection: Reader | None = None) -> None:
+    def __init__(self, connection=None):
         self.connection = connection or Reader()
         self.status = 0
-        self.headers: dict[str, str] = {}
-        self.parts: list[bytes] = []
+        self.headers = {}
+        self.parts = []
         self.gone = asyncio.Event()
-        self.on_part: Callable[[], None] = lambda: None
+        self.on_part = lambda: None
 
     @property
-    def body(self) -> bytes:
+    def body(self):
         return b"".join(self.parts)
 
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.body)
 
     @property
-    def error(self) -> Any:
+    def error(self):
         return self.json()["error"]
 
-    def events(self) -> list[str]:
+    def events(self):
         """The data of server-sent events."""
         *events, rest = self.body.decode().split("\n\n")
         assert rest == ""
         return [event.removeprefix("data: ") for event in events]
 
-    def bodies(self) -> list[Any]:
+    def bodies(self):
         """The chunks of a stream, or the one answer."""
         if self.headers["content-type"] == "application/json":
             return [self.json()]
         return [json.loads(event) for event in self.events()[:-1]]
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message):
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -164,24 +165,24 @@ class Answer:
 
 
 async def call(
-    daemon: FakeDaemon,
-    method: str,
-    path: str,
-    parts: Sequence[bytes] = (b"",),
-    answer: Answer | None = None,
-    app: ASGIApp | None = None,
-    headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
-) -> Answer:
+    daemon,
+    method,
+    path,
+    parts=(b"",),
+    answer=None,
+    app=None,
+    headers=((b"content-type", b"application/json"),),
+):
     answer = answer or Answer()
     left = list(parts)
 
-    async def receive() -> dict[str, object]:
+    async def receive():
         if left:
             return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
         await answer.gone.wait()
         return {"type": "http.disconnect"}
 
-    scope: dict[str, object] = {
+    scope = {
         "type": "http",
         "method": method,
         "path": path,
@@ -194,15 +195,15 @@ async def call(
     return answer
 
 
-def get(daemon: FakeDaemon, path: str) -> Answer:
+def get(daemon, path):
     return asyncio.run(call(daemon, "GET", path))
 
 
-def ask(daemon: FakeDaemon, path: str, body: object, method: str = "POST", **how: Any) -> Answer:
+def ask(daemon, path, body, method="POST", **how):
     """Send a body, as JSON unless it is bytes."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return asyncio.run(call(daemon, method, path, [raw], **how))
 
 
-def post(daemon: FakeDaemon, **body: object) -> Answer:
+def post(daemon, **body):
     return ask(daemon, "/v1/completions", {"prompt": "hi"} | body)

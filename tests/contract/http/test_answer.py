@@ -6,10 +6,20 @@ A chat's text comes in parts, which make up its message when they are joined.
 import asyncio
 import json
 from itertools import pairwise
-from typing import Any
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, Asked, FakeDaemon, Reader, ask, call, post
+from asgi_calls import (
+    DONE,
+    EVENTS,
+    Answer,
+    Asked,
+    FakeDaemon,
+    Reader,
+    ask,
+    call,
+    post,
+    streamed_or_whole,
+)
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +27,9 @@ from hypothesis import strategies as st
 from specmesh.api import answer as api_answer
 from specmesh.api.backend import Cancel, PauseClient
 from specmesh.api.dialects.completions import parse_completion
-from specmesh.api.stream import Call, Content, Text, Thought
-from specmesh.api.turn_parts import TurnParts, turn_parts_of
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens
+from specmesh.api.stream import Call, Text, Thought
+from specmesh.api.turn_parts import turn_parts_of
+from specmesh.core.requests import Failed, Finished, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
@@ -34,42 +44,41 @@ BUSY = Failed(Busy("full"))
 STARTS = Started(1, 2)
 STARTS_TOO = Started(2, 2)
 SILENT = (STARTS,)
-streamed_or_whole = pytest.mark.parametrize("stream", [False, True])
 
 
-def said(*ids: int) -> Tokens:
+def said(*ids):
     return Tokens(ids, 0)
 
 
-def stream(*events: ClientEvent, **body: object) -> list[Any]:
+def stream(*events, **body):
     return post(FakeDaemon(*events), stream=True, **body).bodies()
 
 
-def texts_of(answer: Answer) -> list[str]:
+def texts_of(answer):
     """Return the texts of all chunks, without empty ones."""
-    texts = list[str]()
+    texts = []
     for body in answer.bodies():
         texts += [choice["text"] for choice in body["choices"] if choice["text"]]
     return texts
 
 
-def lists_of(answer: Answer) -> dict[str, list[Any]]:
+def lists_of(answer):
     """Return the four lists of log-probabilities, joined over all chunks."""
-    lists = dict[str, list[Any]]()
+    lists = {}
     for body in answer.bodies():
         for name, values in (body["choices"][0]["logprobs"] or {}).items():
             lists.setdefault(name, []).extend(values)
     return lists
 
 
-def starts(daemon: FakeDaemon, answer: Answer, **body: object) -> asyncio.Future[Answer]:
+def starts(daemon, answer, **body):
     """Begin a completion whose answer is still to come."""
     raw = json.dumps({"prompt": "hi"} | body).encode()
     calling = call(daemon, "POST", "/v1/completions", [raw], answer)
     return asyncio.ensure_future(calling)
 
 
-async def next_look(reader: Reader) -> None:
+async def next_look(reader):
     """Wait for an answer's next look at its events."""
     looks = reader.looks
     while reader.looks == looks:
@@ -105,7 +114,7 @@ def test_a_stream_waits_for_its_reader():
     reader = Reader(behind=True)
     answer = Answer(reader)
 
-    async def read() -> None:
+    async def read():
         asking = starts(FakeDaemon(*EVENTS), answer, stream=True)
         while reader.on_writable is None:
             await asyncio.sleep(0)
@@ -131,7 +140,7 @@ def test_a_session_waits_for_a_reader_that_is_behind():
     answer = Answer(reader)
     daemon = Differing(SILENT)
 
-    async def read() -> None:
+    async def read():
         asking = starts(daemon, answer, stream=True, n=2)
         while not answer.parts:
             await asyncio.sleep(0)
@@ -263,20 +272,20 @@ def test_a_text_does_not_change_its_model():
 class Differing(FakeDaemon):
     """A daemon with events of their own for each choice, and none for choices beyond them."""
 
-    def __init__(self, *choices: tuple[ClientEvent, ...]) -> None:
+    def __init__(self, *choices):
         super().__init__()
         self.choices = choices
 
-    def events_of(self, request: Request) -> tuple[ClientEvent, ...]:
+    def events_of(self, request):
         return self.choices[request.choice] if request.choice < len(self.choices) else ()
 
     @property
-    def pauses(self) -> list[PauseClient]:
+    def pauses(self):
         return [order for order in self.orders if isinstance(order, PauseClient)]
 
     @property
-    def cancelled_choices(self) -> set[int]:
-        choices = dict[object, int]()
+    def cancelled_choices(self):
+        choices = {}
         cancelled = set[int]()
         for order in self.orders:
             if isinstance(order, Asked):
@@ -293,7 +302,7 @@ def test_who_leaves_leaves_all(stream):
     answer = Answer()
     answer.on_part = answer.gone.set
 
-    async def leave() -> None:
+    async def leave():
         asking = starts(daemon, answer, stream=stream, n=2)
         while len(daemon.orders) < 2:
             await asyncio.sleep(0)
@@ -357,7 +366,7 @@ Z_LIKELIER = Logprob(-3.0, (90,), (-0.1,))
 WITH_LOGPROBS = SessionParams(SamplingParams(), 9, logprobs=1)
 
 
-def scored(ids: tuple[int, ...], *logprobs: Logprob | None) -> FakeDaemon:
+def scored(ids, *logprobs):
     """Return a daemon whose text is these ids with their log-probabilities."""
     started = Started(1, 2, (104, 105), WITH_LOGPROBS)
     return FakeDaemon(started, Tokens(ids, 0, logprobs), DONE)
@@ -441,14 +450,14 @@ def test_who_asks_by_name_has_what_the_text_has():
 @cases("stream, texts", '[false, ["ab#c"]] [true, ["ab", "#c"]]')
 def test_ids_text_and_logprobs_end_together(stream, texts):
     """At a stop string within two ids, all have as little as the text."""
-    rounds = list[Tokens]()
+    rounds = []
     for token in (0, 2, 1, 3):
         rounds.append(Tokens((token,), 0, (Logprob(-float(token)),)))
     daemon = FakeDaemon(STARTS, *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)
     lists = lists_of(answer)
-    ids = list[int]()
+    ids = []
     for body in answer.bodies():
         ids += body["specmesh"].get("token_ids", [])
     assert texts_of(answer) == texts
@@ -467,22 +476,22 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_c
 TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 
-def tool_params(**fields: object) -> SessionParams:
+def tool_params(**fields):
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | fields))
     return SessionParams(SamplingParams(), 9, grammar=grammar, thinking=str(fields["thinking"]))
 
 
-def new_turn(thinking: str = "think", *, splits: bool = True) -> TurnParts:
+def new_turn(thinking="think", *, splits=True):
     parts = turn_parts_of(tool_params(thinking=thinking), splits_thoughts=splits)
     assert parts is not None
     return parts
 
 
-def joined(parts: list[Content]) -> tuple[str, str, list[list[str]]]:
+def joined(parts):
     """Return the thought, the text and the calls of all parts."""
     thought = ""
     text = ""
-    calls = list[list[str]]()
+    calls = []
     for part in parts:
         match part:
             case Thought():
@@ -503,7 +512,7 @@ def test_whatever_the_parts(cuts):
     turn = new_turn()
     places = [0, *sorted(cuts), len(TEXT)]
     *pieces, last = (TEXT[begin:end] for begin, end in pairwise(places))
-    parts = list[Content]()
+    parts = []
     for piece in pieces:
         parts += turn.feed(piece, over=False)
     parts += turn.feed(last, over=True)
@@ -545,7 +554,7 @@ def test_half_a_call_is_none_that_was_made(text, called):
     assert turn.called == called
 
 
-def chat(text: str, reason: str, params: SessionParams, **body: object) -> Answer:
+def chat(text, reason, params, **body):
     """Ask for a chat whose text is this one, and ends for this reason."""
     started = Started(1, 1, (), params)
     daemon = FakeDaemon(started, said(*text.encode()), Finished(reason, (104,), {}))

@@ -5,18 +5,17 @@ import gzip
 import json
 import tracemalloc
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from asgi_calls import EVENTS, Answer, FakeDaemon, ask, call, get, post
+from asgi_calls import EVENTS, FakeDaemon, ask, call, get, post, streamed_or_whole
 from harness import snapshots
 from harness.tables import cases, each, rows
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
 from specmesh.api.app import create_app
-from specmesh.api.backend import ClientOrder, ModelInfo, Peer
+from specmesh.api.backend import Peer
 from specmesh.api.json_text import FEW_VALUES
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.request_body import MAX_HTTP_BODY, MOST_MEMBERS
@@ -59,7 +58,7 @@ def test_no_models_yet(path, reason):
 class Unknown(FakeDaemon):
     """A drafter that has no vocabulary yet."""
 
-    def served(self, name: str) -> ModelInfo:
+    def served(self, name):
         raise errors.Starting("the vocabulary is still being fetched")
 
 
@@ -116,13 +115,13 @@ def test_a_kept_response_without_the_version():
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
-def scrape(daemon: FakeDaemon, accept: str) -> Answer:
+def scrape(daemon, accept):
     headers = [(b"accept", accept.encode())]
     return asyncio.run(call(daemon, "GET", "/metrics", headers=headers))
 
 
-def samples_of(daemon: FakeDaemon) -> dict[str, float]:
-    samples = dict[str, float]()
+def samples_of(daemon):
+    samples = {}
     text = scrape(daemon, OPENMETRICS).body.decode()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -182,7 +181,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize(("status", "error"), each(REFUSALS))
 def test_refusal_is_a_status_and_openais_error(error, status, stream):
     """The codes are those that golden/exit-codes.json records."""
@@ -197,14 +196,14 @@ def test_refusal_is_a_status_and_openais_error(error, status, stream):
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 def test_not_ready_is_refused_before_anything_is_submitted(stream):
     daemon = FakeDaemon(*EVENTS, reason=errors.Busy("loading"))
     assert post(daemon, stream=stream).status == 503
     assert daemon.orders == []
 
 
-def send(*parts: bytes, encodings: Sequence[str] = (), path: str = "/v1/completions") -> Answer:
+def send(*parts, encodings=(), path="/v1/completions"):
     """Send a body, with these Content-Encodings."""
     headers = [(b"content-encoding", name.encode()) for name in encodings]
     sent = call(FakeDaemon(*EVENTS), "POST", path, list(parts), headers=headers)
@@ -311,7 +310,7 @@ def test_more_than_one_in_another_part(more):
     check_damaged(send(GZIP, more, encodings=["gzip"]), "gzip")
 
 
-def check_damaged(answer: Answer, encoding: str) -> None:
+def check_damaged(answer, encoding):
     assert answer.status == 400
     assert encoding in answer.error["message"]
 
@@ -376,13 +375,13 @@ class Pinged(FakeDaemon):
 
     peers: tuple[Peer, ...] = ()
 
-    def submit(self, order: ClientOrder) -> None:
+    def submit(self, order):
         order.sent(self.peers)
         if FAR in self.peers:
             order.answered(FAR, 0.1)
 
 
-def ping(*peers: Peer) -> Answer:
+def ping(*peers):
     daemon = Pinged()
     daemon.peers = peers
     app = create_app(daemon, KeptResponses(), ping_timeout=0.05)
@@ -407,7 +406,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 class Target(SimVerifier):
     """A target that begins texts with a token of its own."""
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def encode(self, text, *, special=True):
         ids = super().encode(text)
         return [1, *ids] if special else ids
 
@@ -421,7 +420,7 @@ class Drafter(FakeDaemon):
     vocabulary: Vocabulary = Verifier.vocabulary
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self):
         raise errors.NotOffered("ask the verifier")
 
 

@@ -1,9 +1,7 @@
 """Bodies: every field is checked, and a field that is not supported is refused."""
 
 import json
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 from harness import tables
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from specmesh.api.dialects.chat import parse_chat
 from specmesh.api.dialects.completions import parse_completion
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
@@ -48,26 +45,26 @@ cases = partial(
 )
 
 
-def completion(**fields: object) -> Request:
+def completion(**fields):
     [request] = parse_completion({"prompt": "x"} | fields).requests
     return request
 
 
-def chat(**fields: object) -> Request:
+def chat(**fields):
     [request] = parse_chat({"messages": [USER]} | fields).requests
     return request
 
 
-def messages_of(*messages: object) -> tuple[ChatMessage, ...]:
+def messages_of(*messages):
     """Return the messages of a chat as they are read."""
     return chat(messages=list(messages)).messages
 
 
-def sampling(**fields: object) -> SamplingParams:
+def sampling(**fields):
     return completion(**fields).params.sampling
 
 
-def refused_field(read: Callable[..., Request] = completion, why: str = ".", **fields: object):
+def refused_field(read=completion, why=".", **fields):
     """Return the field for which a body is refused."""
     with pytest.raises(RequestError, match=why) as refused:
         read(**fields)
@@ -216,7 +213,7 @@ def test_two_penalties_of_one_kind():
     assert refused_field(why="differ", **fields) == "repetition_penalty"
 
 
-def json_values(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+def json_values(inner):
     texts = st.text(max_size=5)
     return st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
 
@@ -494,7 +491,7 @@ def test_a_text_that_is_resumed_is_one(name, fields):
     assert refused_field(**fields) == name
 
 
-def grammar(**fields: object) -> Grammar | None:
+def grammar(**fields):
     """Return the grammar of a completion; a chat has the same."""
     found = completion(**fields).params.grammar
     assert chat(**fields).params.grammar == found
@@ -553,7 +550,7 @@ def test_a_grammar_that_is_refused(fields, field, why):
 # --- tools and a schema
 
 
-def tools_of(**fields: object) -> dict[str, Any]:
+def tools_of(**fields):
     """Return the description of a chat's tools in its grammar."""
     found = chat(**fields).params.grammar
     assert found is not None

@@ -16,19 +16,19 @@ MIB = 2**20
 NAMES = count(1)
 
 
-def message(size: int, role: str = "user") -> ChatMessage:
+def message(size, role="user"):
     """Return a message with a text of its own, of so many bytes."""
     return ChatMessage(role, f"{next(NAMES):09}" + "x" * (size - 9))
 
 
-def finish(kept: KeptResponses, conversation: GrowingChat) -> str:
+def finish(kept, conversation):
     """Keep a response with this chat; return its name."""
     name = f"resp_{next(NAMES):032}"
     kept.keep(name, "{}", conversation.part(conversation.size))
     return name
 
 
-def keep(kept: KeptResponses, before: str | None, *messages: ChatMessage) -> str:
+def keep(kept, before, *messages):
     """Keep a response that adds these messages to the chat of another; return its name."""
     conversation = GrowingChat(kept.get(before).part if before else None)
     for added in messages:
@@ -36,13 +36,13 @@ def keep(kept: KeptResponses, before: str | None, *messages: ChatMessage) -> str
     return finish(kept, conversation)
 
 
-def chat(kept: KeptResponses, name: str) -> list[ChatMessage]:
+def chat(kept, name):
     return list(kept.get(name).part.whole())
 
 
-def held(kept: KeptResponses, names: list[str]) -> int:
+def held(kept, names):
     """Return the bytes of the messages that are reached from these responses, each text once."""
-    found = dict[int, int]()
+    found = {}
     for name in names:
         for message in chat(kept, name):
             found[id(message)] = sys.getsizeof(message)

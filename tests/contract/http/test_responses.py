@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, ask
@@ -12,7 +11,6 @@ from harness.tables import cases, each, rows
 from specmesh import errors
 from specmesh.api.dialects.base import AnswerHead
 from specmesh.api.dialects.responses import ResponseOrder, ResponseRenderer, parse_response
-from specmesh.api.generation import Generation
 from specmesh.api.kept_responses import ChatPart, GrowingChat, KeptResponses
 from specmesh.api.stream import Call, Text, Thought, Usage
 from specmesh.core.requests import Failed, Finished, Started
@@ -33,12 +31,12 @@ TOOL, OTHER, CALL, CALLED = rows("""
 table = partial(rows, USER=USER, CALL=CALL, CALLED=CALLED)
 
 
-def generation_of(**body: object) -> Generation:
+def generation_of(**body):
     generation, _ = parse_response({"input": "Hi"} | body, KeptResponses())
     return generation
 
 
-def messages_of(**body: object) -> list[dict[str, object]]:
+def messages_of(**body):
     """Return the messages of a body, as a chat template has them."""
     [request] = generation_of(**body).requests
     return [message.fields() for message in request.messages]
@@ -125,7 +123,7 @@ def test_truncation_is_ignored():
     assert "truncation" in generation_of(truncation="auto").ignored
 
 
-def grammar_of(**body: object) -> dict[str, Any]:
+def grammar_of(**body):
     """Return the description of a body's tools."""
     grammar = generation_of(**body).requests[0].params.grammar
     assert grammar is not None
@@ -312,14 +310,14 @@ USAGE = Usage(prompt=4, cached=1, generated=5, accepted=0, rejected=0)
 HEAD = AnswerHead("chatcmpl-" + 32 * "a", 7, "m")
 
 
-def new_renderer(kept: KeptResponses, *, store: bool = False) -> ResponseRenderer:
+def new_renderer(kept, *, store=False):
     order = ResponseOrder(GrowingChat(), 0, json.dumps({"store": store}), store=store)
     return ResponseRenderer(order, kept, HEAD)
 
 
-def events_of(raw: str) -> list[dict[str, Any]]:
+def events_of(raw):
     """Return the server-sent events, which are numbered and named as their types."""
-    events = list[dict[str, Any]]()
+    events = []
     for number, text in enumerate(raw.split("\n\n")[:-1]):
         name, data = text.split("\n")
         event = json.loads(data.removeprefix("data: "))
@@ -347,7 +345,7 @@ ENDED = Call(index=1, id="c2", name="end", arguments="{}")
 
 
 @pytest.fixture(scope="module")
-def turn() -> list[dict[str, Any]]:
+def turn():
     """Return the events of a turn that thinks, writes and calls two tools."""
     renderer = new_renderer(KeptResponses())
     raw = ""
@@ -398,11 +396,11 @@ def test_the_last_event_of_a_turn(turn):
     assert response["usage"] == COUNTED
 
 
-def respond(daemon: FakeDaemon, answer: Answer | None = None, **body: object) -> Answer:
+def respond(daemon, answer=None, **body):
     return ask(daemon, "/v1/responses", {"input": "Hi"} | body, answer=answer)
 
 
-def stream(daemon: FakeDaemon, **options: Any) -> list[dict[str, Any]]:
+def stream(daemon, **options):
     return events_of(respond(daemon, stream=True, **options).body.decode())
 
 
@@ -452,7 +450,7 @@ def test_an_error_in_the_text_is_the_last_event():
     assert last["response"]["error"] == {"code": "server_error", "message": "broke"}
 
 
-def turns_of(daemon: FakeDaemon) -> list[tuple[str, str]]:
+def turns_of(daemon):
     """Return the roles and texts of the latest request."""
     return [(message.role, message.content) for message in daemon.orders[-1].request.messages]
 
@@ -460,18 +458,18 @@ def turns_of(daemon: FakeDaemon) -> list[tuple[str, str]]:
 class Store:
     """A daemon that keeps responses. names: ids of a conversation's responses, in order."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most):
         self.daemon = FakeDaemon(*STOPPED)
         self.daemon.kept = KeptResponses(most)
-        self.names: list[str] = []
+        self.names = []
 
-    def call(self, method: str, name: str) -> Answer:
+    def call(self, method, name):
         return ask(self.daemon, f"/v1/responses/{name}", {}, method)
 
-    def ask(self, **body: object) -> Answer:
+    def ask(self, **body):
         return respond(self.daemon, **body)
 
-    def go_on(self) -> dict[str, Any]:
+    def go_on(self):
         previous = self.names[-1] if self.names else None
         answer = self.ask(instructions="Be brief.", previous_response_id=previous).json()
         self.names.append(answer["id"])
@@ -479,7 +477,7 @@ class Store:
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     return Store(2)
 
 
@@ -549,7 +547,7 @@ def test_a_call_may_be_referred_to():
     assert answered.content == "2"
 
 
-@pytest.mark.parametrize(("most", "why"), [(0, "--responses N"), (2, "is not kept")])
+@cases("most, why", '[0, "--responses N"] [2, "is not kept"]')
 @pytest.mark.parametrize("name", ["msg_1", "msg_" + "0" * 33, "", "_", "resp_" + "0" * 32])
 def test_a_reference_to_what_is_not_kept(name, most, why):
     """The message gives the reason and the remedy."""

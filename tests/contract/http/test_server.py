@@ -4,14 +4,13 @@ import asyncio
 import socket
 import stat
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from api_sockets import HEAD, all_of, answer_to, asking, dial
-from asgi_calls import EVENTS, Answer, Asked, FakeDaemon, call
+from asgi_calls import EVENTS, Asked, FakeDaemon, call, streamed_or_whole
 from harness import PATIENCE, until
 from harness.ports import free_port
 from harness.tables import cases, lines, rows
@@ -19,13 +18,15 @@ from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
 from specmesh.api import app, connection
-from specmesh.api.backend import ClientOrder, PauseClient, Submit
+from specmesh.api.backend import PauseClient, Submit
 from specmesh.api.connection import ApiConnection
 from specmesh.api.guard import guarded
 from specmesh.api.server import serving_api
 from specmesh.config import Port, parse_port, read_keys, with_keys
-from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Tokens
+from specmesh.core.requests import Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
+
+fault = pytest.mark.fault
 
 
 def test_systems_socket_is_the_groups_too(tmp_path):
@@ -36,7 +37,7 @@ def test_systems_socket_is_the_groups_too(tmp_path):
 STATS = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def trickle(to: socket.socket, ended: threading.Event) -> None:
+def trickle(to, ended):
     """A byte of a request now and then: something always comes, and it never ends."""
     with suppress(OSError):
         while not ended.wait(0.02):
@@ -63,12 +64,12 @@ def test_a_request_must_come_whole(tmp_path, raw):
 
 
 @pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
+def connections(monkeypatch):
     """Those that the API accepts from here on."""
-    accepted = list[ApiConnection]()
+    accepted = []
     made = ApiConnection.connection_made
 
-    def connection_made(self: ApiConnection, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport):
         made(self, transport)
         accepted.append(self)
 
@@ -79,7 +80,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
 def test_what_is_written_goes_out_at_once(tmp_path, connections):
     """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
     port = Port(host="127.0.0.1", port=free_port())
-    options = list[int]()
+    options = []
     with serving_api(tmp_path / "s", FakeDaemon(), port):
         for _ in range(2):
             with socket.create_connection((port.host, port.port), PATIENCE) as client:
@@ -94,16 +95,16 @@ def test_what_is_written_goes_out_at_once(tmp_path, connections):
 class Late(FakeDaemon):
     """It answers once the test wants it to, on the API's loop."""
 
-    def __init__(self, *events: ClientEvent) -> None:
+    def __init__(self, *events):
         super().__init__()
         self.asked = asyncio.Event()
         self.later = events
 
-    def submit(self, order: ClientOrder) -> None:
+    def submit(self, order):
         super().submit(order)
         self.asked.set()
 
-    def answer(self, loop: asyncio.AbstractEventLoop) -> None:
+    def answer(self, loop):
         """Answer the requests so far."""
         while self.orders:
             order = self.orders.pop(0)
@@ -120,7 +121,7 @@ class Door:
     path: Path
     port: Port
 
-    def dial(self, buffer: int | None = None) -> socket.socket:
+    def dial(self, buffer=None):
         """Connect, perhaps with so many bytes for unread data."""
         if self.kind == "unix":
             return dial(self.path, buffer)
@@ -128,11 +129,11 @@ class Door:
 
 
 @pytest.fixture(params=["unix", "tcp"])
-def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+def door(request, tmp_path):
     return Door(request.param, tmp_path / "s", Port(host="127.0.0.1", port=free_port()))
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_client_that_sends_no_more_is_answered(door, connections, requests, stream):
     """All that it has asked for, as by `nc -N`; then its connection is closed."""
@@ -152,6 +153,12 @@ def test_a_client_that_sends_no_more_is_answered(door, connections, requests, st
     assert not daemon.cancelled.is_set()
 
 
+def say_no_more(client, connections):
+    """Send the end of a client's side, and wait until it has come."""
+    client.shutdown(socket.SHUT_WR)
+    until(lambda: connections[-1].half_closed, "its end has come")
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_a_client_that_leaves_cancels(door, connections, half):
     """It waits for a whole answer, or has sent the end of its own side before."""
@@ -161,8 +168,7 @@ def test_a_client_that_leaves_cancels(door, connections, half):
             client.sendall(asking({"prompt": "x"}))
             until(daemon.asked.is_set, "it has asked")
             if half:
-                client.shutdown(socket.SHUT_WR)
-                until(lambda: connections[-1].half_closed, "its end has come")
+                say_no_more(client, connections)
                 assert not daemon.cancelled.is_set()
         until(daemon.cancelled.is_set, "its session is cancelled")
 
@@ -183,8 +189,7 @@ def test_a_client_of_another_machine_that_sends_no_more(
             client.sendall(asking({"prompt": "x"}))
             until(daemon.asked.is_set, "it has asked")
             if stays:
-                client.shutdown(socket.SHUT_WR)
-                until(lambda: connections[-1].half_closed, "its end has come")
+                say_no_more(client, connections)
                 daemon.answer(api.loop)
                 raw = all_of(client)
         if not stays:
@@ -197,7 +202,7 @@ def test_a_client_of_another_machine_that_sends_no_more(
 
 
 @pytest.fixture(scope="module")
-def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def templated(tmp_path_factory):
     """The socket of a daemon whose model's template is known."""
     path = tmp_path_factory.mktemp("templated") / "s"
     daemon = FakeDaemon(*EVENTS)
@@ -234,7 +239,7 @@ def test_any_name_of_a_field_is_answered(templated, path, body, names):
     assert answer_to(templated, asking(asked, path)).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@streamed_or_whole
 @pytest.mark.parametrize("part", ["head", "body", "refusal"])
 def test_an_answer_that_cannot_be_sent_ends(tmp_path, monkeypatch, part, stream):
     """Its connection is closed, its session too, and the log has it once: for its head, a part of
@@ -260,12 +265,12 @@ def test_an_answer_that_cannot_be_sent_ends(tmp_path, monkeypatch, part, stream)
 class Endless(FakeDaemon):
     """A daemon that sends a kilobyte in a millisecond, while its client is not paused."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.paused = threading.Event()
         self.said = 0
 
-    def submit(self, order: ClientOrder) -> None:
+    def submit(self, order):
         match order:
             case Submit([(_, client)]):
                 client.on_event(Started(1, 2))
@@ -277,7 +282,7 @@ class Endless(FakeDaemon):
             case _:
                 self.cancelled.set()
 
-    def _say_more(self, client: EventSink) -> None:
+    def _say_more(self, client):
         if not self.paused.is_set():
             client.on_event(Tokens((65,) * 256, 0))
             self.said += 256
@@ -285,7 +290,7 @@ class Endless(FakeDaemon):
             asyncio.get_running_loop().call_later(0.001, self._say_more, client)
 
 
-def read_much(client: socket.socket, count: int) -> None:
+def read_much(client, count):
     """Read so many bytes as fast as they come, so that the kernel expects more."""
     while count > 0:
         part = client.recv(65536)
@@ -300,7 +305,7 @@ MOST = 256 * 1024
 BUFFERS = pytest.mark.parametrize("buffer", [None, 4 * 2**20], ids=["usual", "large"])
 
 
-@pytest.mark.fault("E5.56")
+@fault("E5.56")
 @BUFFERS
 @pytest.mark.parametrize("before", [1000, 2 * 2**20])
 def test_a_reader_that_stops(door, connections, before, buffer):
@@ -318,7 +323,7 @@ def test_a_reader_that_stops(door, connections, before, buffer):
         assert len(all_of(client)) < MOST
 
 
-@pytest.mark.fault("E5.56")
+@fault("E5.56")
 @BUFFERS
 def test_a_reader_that_has_stopped_loses_its_session(door, buffer):
     """After a while."""
@@ -348,7 +353,7 @@ def test_a_reader_that_goes_on(door, buffer):
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Path:
+def keys(tmp_path):
     path = tmp_path / "keys"
     path.write_text("# mine\nsk-one\n\n  sk-two \n")
     path.chmod(0o640)  # its group may: systemd's credentials look so
@@ -414,8 +419,8 @@ PORTS = [OPEN, KEYED, replace(OPEN, origins=(PAGE,)), replace(KEYED, origins=(PA
 each_port = pytest.mark.parametrize("port", PORTS, ids=["open", "keyed", "page", "keyed page"])
 
 
-def asked(port: Port, method: str = "GET", path: str = "/stats", **headers: str) -> Answer:
-    raw = list[tuple[bytes, bytes]]()
+def asked(port, method="GET", path="/stats", **headers):
+    raw = []
     for name, value in headers.items():
         raw.append((name.replace("_", "-").encode(), value.encode("latin-1")))
     app = guarded(PlainTextResponse("ok"), port)
@@ -518,13 +523,13 @@ def test_a_request_without_a_host_is_refused():
 
 
 @pytest.mark.parametrize("origin", OTHER_PAGES)
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 def test_another_origin_is_refused(origin):
     for host in OWN_HOSTS:
         assert asked(OPEN, host=host, origin=origin).status == 403
 
 
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 @pytest.mark.parametrize("right", ["Bearer sk-one", "bearer  sk-one ", "Bearer sk-two"])
 def test_right_keys(right):
     assert asked(KEYED, host="box.example", authorization=right).status == 200
@@ -533,7 +538,7 @@ def test_right_keys(right):
 WRONG_KEYS = "Bearer sk-three,Bearer,,Basic sk-one,sk-one,Bearer sk-onetwo,Bearer schl\xfcssel"
 
 
-@pytest.mark.fault("E6.73")
+@fault("E6.73")
 @pytest.mark.parametrize("wrong", WRONG_KEYS.split(","))
 def test_wrong_keys(wrong):
     assert asked(KEYED, host="localhost", authorization=wrong).status == 401
@@ -547,7 +552,7 @@ def test_health_needs_no_key():
     assert asked(KEYED, path="/health", host="box.example").status == 200
 
 
-def preflight(port: Port, page: str, **headers: str) -> Answer:
+def preflight(port, page, **headers):
     """Return the answer to a browser that asks whether a page may ask."""
     wanted = {"access_control_request_headers": "authorization,content-type,x-stainless-os"}
     wanted |= {"access_control_request_method": "POST"} | headers

@@ -44,7 +44,7 @@ def test_a_long_value_is_cut():
 def test_a_damaged_frame_shows_its_header_first():
     frame = bytearray(encode(DRAFT))
     frame[-1] ^= 1
-    lines: list[str] = []
+    lines = []
     with pytest.raises(FrameError, match="checksum"):
         lines.extend(explain(bytes(frame)))
     assert lines[1] == "  magic = b'SM'"

@@ -284,7 +284,7 @@ def test_step_times(rows, expected):
     assert step_ms("h100-70b", rows) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("ids", "same"), [([1, 2], True), ([1, 3], False)])
+@cases("ids, same", "[[1, 2], true] [[1, 3], false]")
 def test_result_of_a_demo(ids, same):
     found = result("h100-70b", *demo_texts(ids))
     assert (found["speedup"], found["bytes_per_token"]) == (2.5, 80.0)

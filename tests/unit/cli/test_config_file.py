@@ -15,6 +15,8 @@ from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 from specmesh.security.keys import KeyFolder
 
+fault = pytest.mark.fault
+
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
@@ -195,7 +197,7 @@ def test_a_file_that_is_missing(tmp_path):
     """,
     LONG="#" * (2**20 + 1),
 )
-@pytest.mark.fault("E7.74")
+@fault("E7.74")
 def test_bad_files(content, named, tmp_path):
     file = tmp_path / "verifier.toml"
     file.write_text(content, "latin-1")
@@ -204,7 +206,7 @@ def test_bad_files(content, named, tmp_path):
     assert re.fullmatch(f"specmesh: {file}:.*{named}.*\n", done.stderr)
 
 
-@pytest.mark.fault("E7.82")
+@fault("E7.82")
 @cases(
     "engine, model, gpu_layers",
     """
@@ -246,7 +248,7 @@ def test_settings_are_not_waited_for_to_be_shown(tmp_path):
     assert (done.exit_code, "later.toml" in done.stderr) == (78, True)
 
 
-@pytest.mark.fault("E7.81")
+@fault("E7.81")
 def test_layers_elsewhere_need_layers_on_a_gpu():
     with pytest.raises(ConfigError, match="--gpu-layers 0"):
         ModelSettings(engine="llama", model="m.gguf", rpc=("127.0.0.1:1",))

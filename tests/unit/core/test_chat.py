@@ -73,7 +73,7 @@ def test_a_loop_without_tools():
     assert roles(messages) == ["user", "assistant", "user"]
 
 
-@pytest.mark.parametrize(("written", "chosen"), [("", "generic"), ("mistral", "hermes")])
+@cases("written, chosen", '["", "generic"] ["mistral", "hermes"]')
 def test_calls_in_two_forms_are_never_mixed(written, chosen):
     """Earlier calls are text if the template does not write them in the chosen form."""
     messages, _ = first(replace(HERMES, written=written, tool_format=chosen))
@@ -129,7 +129,7 @@ def test_a_loop_is_not_joined():
     assert render(chat_request(*LOOP), Target(not_in_turn)).merged == ()
 
 
-@pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
+@cases("count, most", "[100, 99] [5000, 2]")
 def test_a_long_chat_is_tried_in_two_ways(count, most):
     """It is tried as it is, and with everything joined."""
     tries = []

@@ -1,18 +1,13 @@
 """The pace of one session: how many drafts its drafter is asked for."""
 
+from harness.sessions import measured
+
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.counters import SessionTimes
-
-
-def measured(table):
-    costs = StepCosts()
-    for rows, seconds in table.items():
-        costs.record(rows, seconds)
-    return costs
 
 
 def controller(costs):

@@ -25,12 +25,7 @@ from specmesh.core.sampling.constraint import (
     masked,
 )
 from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, SamplingParams
-from specmesh.core.session_params import (
-    SessionParams,
-    TargetLimits,
-    opened_options,
-    wire_params,
-)
+from specmesh.core.session_params import SessionParams, TargetLimits, opened_options, wire_params
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
@@ -128,10 +123,12 @@ languages = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_
 temperatures = st.sampled_from([0.0, 0.7, 3.0])
 seeds = st.integers(0, 99)
 lengths = st.integers(1, 12)
+any_text = given(texts=languages, temperature=temperatures, seed=seeds, most=lengths)
+any_drafts = given(texts=languages, seed=seeds, data=st.data())
 
 
 @FEW
-@given(texts=languages, temperature=temperatures, seed=seeds, most=lengths)
+@any_text
 def test_a_text_is_in_the_language(grammars, texts, temperature, seed, most):
     """One that is cut begins a text of it."""
     sampling = SamplingParams(temperature=temperature, seed=seed)
@@ -144,7 +141,7 @@ def test_a_text_is_in_the_language(grammars, texts, temperature, seed, most):
 
 
 @FEW
-@given(texts=languages, temperature=temperatures, seed=seeds, most=lengths)
+@any_text
 @pytest.mark.parametrize("draft_n", [None, 0, 8])
 @pytest.mark.parametrize("drafter", ["none", "hostile", "knowing", "ignorant"])
 def test_a_text_is_the_same_for_every_drafter(
@@ -239,7 +236,7 @@ def sampler_after(drafts, plain, ids):
 
 
 @FEW
-@given(texts=languages, seed=seeds, data=st.data())
+@any_drafts
 def test_guided_drafts_are_the_targets_choices(grammars, texts, seed, data):
     """After any beginning of the text, in any order."""
     ids, drafts, plain = guided(grammars, texts, seed)
@@ -251,7 +248,7 @@ def test_guided_drafts_are_the_targets_choices(grammars, texts, seed, data):
 
 
 @FEW
-@given(texts=languages, seed=seeds, data=st.data())
+@any_drafts
 def test_drafts_are_not_guided_after_a_text_that_the_grammar_forbids(grammars, texts, seed, data):
     """They are guided again after the part that it allows."""
     ids, drafts, plain = guided(grammars, texts, seed)

@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from harness.loops import welcome
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
@@ -26,15 +27,7 @@ PROMPT = (1, 2, 3)
 GREEDY = SamplingParams()
 DRAFTER, OTHER = b"mac", b"desk"
 HERE = ((DRAFTER, 64),)
-WELCOME = m.Welcome(
-    verifier="v",
-    model="m",
-    model_hash="",
-    vocab_fingerprint="",
-    n_vocab=8,
-    n_ctx=64,
-    end_ids=[7],
-)
+WELCOME = welcome(n_ctx=64)
 
 
 def grammar(exhausted):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from harness.sessions import measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.draft_length.policy import PolicyInputs, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Simulation, Workload
 
 MOST, AHEAD = 16, 48  # drafts of a step, and that a drafter is ahead at most
@@ -200,9 +200,7 @@ def test_a_longer_lead_has_no_lower_index(made):
 
 # --- events in virtual time
 
-COSTS = StepCosts()
-for rows in range(1, 34):
-    COSTS.record(rows, 0.029 + 0.001 * rows)
+COSTS = measured({rows: 0.029 + 0.001 * rows for rows in range(1, 34)})
 SITE = Deployment(costs=COSTS, draft=0.0052, round_trip=0.004, solving=0.0)
 SITES = pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.9, 0.08)])
 

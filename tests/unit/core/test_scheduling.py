@@ -56,15 +56,14 @@ def prefilling(ids, position=0):
     return Scripted(ev.Prefill(position, tuple(range(ids))))
 
 
-sessions = st.lists(
-    st.one_of(
-        st.builds(verifying, st.integers(0, 16)),
-        st.builds(waiting, st.floats(1, 9), st.integers(0, 16)),
-        st.builds(prefilling, st.integers(1, 60)),
-        st.just(Scripted(None, finished="stop")),
-    ),
-    max_size=8,
-).map(lambda listed: dict(enumerate(listed)))
+IDLE = [
+    st.builds(waiting, st.floats(1, 9), st.integers(0, 16)),
+    st.just(Scripted(None, finished="stop")),
+]
+READY = [
+    st.builds(verifying, st.integers(0, 16)),
+    st.builds(prefilling, st.integers(1, 60)),
+]
 
 
 def stepped(sessions, n_batch, prefill_rows):
@@ -73,8 +72,13 @@ def stepped(sessions, n_batch, prefill_rows):
     return SimpleNamespace(sessions=sessions, n_batch=n_batch, prefill_rows=prefill_rows, step=step)
 
 
-turns = st.builds(stepped, sessions, n_batch=st.integers(8, 40), prefill_rows=st.integers(1, 16))
-waits = given(turns.filter(lambda turn: isinstance(turn.step, ev.Wait)))
+def turns_of(kinds):
+    """Return a strategy of turns with up to eight sessions of these kinds."""
+    sessions = st.lists(st.one_of(kinds), max_size=8).map(lambda listed: dict(enumerate(listed)))
+    return st.builds(stepped, sessions, n_batch=st.integers(8, 40), prefill_rows=st.integers(1, 16))
+
+
+turns = turns_of(IDLE + READY)
 batches = given(turns.filter(lambda turn: isinstance(turn.step, Batch)))
 
 
@@ -88,12 +92,13 @@ def parts_of(step, kind):
     return {key: part for key, part in step.parts if isinstance(part, kind)}
 
 
-@waits
-def test_nothing_is_ready_while_all_wait(turn):
-    assert not keys(turn.sessions, ev.Verify | ev.Prefill)
+@given(turns)
+def test_all_wait_only_while_nothing_is_ready(turn):
+    ready = keys(turn.sessions, ev.Verify | ev.Prefill)
+    assert isinstance(turn.step, ev.Wait) == (not ready)
 
 
-@waits
+@given(turns_of(IDLE))
 def test_a_wait_ends_with_the_first_of_the_sessions(turn):
     ends = [turn.sessions[key].wants.until for key in keys(turn.sessions, ev.Wait)]
     assert turn.step.until == min(ends, default=math.inf)
@@ -227,11 +232,13 @@ def test_a_text_that_goes_on_gets_its_sequence_again():
     assert had(slots, (*CHATS[0], 5)) == first
 
 
-def test_the_least_recently_used_goes():
-    slots = KVSlots(2, "copied", ROOM)
+@pytest.mark.parametrize(("count", "length"), [(2, 500), (3, 400)], ids=["read on", "copied"])
+def test_the_least_recently_used_goes(count, length):
+    """A copy is a use of its source."""
+    slots = KVSlots(count, "copied", ROOM)
     had(slots, CHATS[0])
     second = had(slots, CHATS[1])
-    had(slots, (*CHATS[0], 5))
+    had(slots, (*CHATS[0][:length], 5))
     assert had(slots, CHATS[2]) == second
 
 
@@ -239,14 +246,6 @@ def test_a_beginning_is_copied_while_a_sequence_is_empty():
     slots = KVSlots(3, "copied", ROOM)
     taken = {had(slots, CHATS[0]), had(slots, CHATS[1])}
     assert had(slots, (*CHATS[0][:400], 5)) not in taken
-
-
-def test_a_copy_is_a_use_of_its_source():
-    slots = KVSlots(3, "copied", ROOM)
-    had(slots, CHATS[0])
-    second = had(slots, CHATS[1])
-    had(slots, (*CHATS[0][:400], 5))
-    assert had(slots, CHATS[2]) == second
 
 
 def test_the_newest_texts_are_kept_for_which_there_is_room():
@@ -344,6 +343,9 @@ IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)
 BLOCK = 8
 
 
+occupied = precondition(lambda self: self.sessions)
+
+
 class Machine(RuleBasedStateMachine):
     """Slots with an engine that carries the orders out; its steps may fail."""
 
@@ -381,7 +383,7 @@ class Machine(RuleBasedStateMachine):
         assert cached or not slot.length
         self.sessions[slot.seq] = [ids, slot.length]
 
-    @precondition(lambda self: self.sessions)
+    @occupied
     @rule(data=st.data())
     def step(self, data):
         """Some sessions decode a few of their ids, and drafts that are cut off."""
@@ -399,7 +401,7 @@ class Machine(RuleBasedStateMachine):
             if session[1] == len(ids):
                 session[0] = [*ids, 4]
 
-    @precondition(lambda self: self.sessions)
+    @occupied
     @rule(data=st.data())
     def fail(self, data):
         """A step fails, and leaves anything in the sequences that it had to do with."""
@@ -412,7 +414,7 @@ class Machine(RuleBasedStateMachine):
             del self.sessions[seq]
             self.slots.release(seq, NO_CONTENTS)
 
-    @precondition(lambda self: self.sessions)
+    @occupied
     @rule(data=st.data(), keeps=st.booleans())
     def leave(self, data, keeps):
         seq = data.draw(st.sampled_from(sorted(self.sessions)))

@@ -19,11 +19,7 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier.session import SESSION_STATES, SessionEvent, SessionState
 from specmesh.core.verifier.session_context import CONTEXT_STATES, ContextState, SessionContext
-from specmesh.core.vocabulary.exchange import (
-    VOCABULARY_STATES,
-    VocabularyExchange,
-    VocabularyState,
-)
+from specmesh.core.vocabulary.exchange import VOCABULARY_STATES, VocabularyExchange, VocabularyState
 from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
 from specmesh.errors import InvalidTransition
 

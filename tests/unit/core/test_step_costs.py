@@ -2,6 +2,7 @@
 
 import math
 
+from harness.sessions import measured
 from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +11,6 @@ from specmesh.core.draft_length.step_costs import StepCosts
 
 tables = st.dictionaries(st.integers(1, 40), st.floats(0, 10), min_size=1, max_size=8)
 widths = st.integers(1, 60)
-
-
-def measured(table):
-    costs = StepCosts()
-    for rows, seconds in table.items():
-        costs.record(rows, seconds)
-    return costs
 
 
 def seconds(costs, *widths, context=0):

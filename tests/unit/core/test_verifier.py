@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from harness.sessions import measured
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix, crc_of
 from specmesh.core.requests import Request, Tokens
@@ -42,12 +42,9 @@ def rows_of(step):
 
 def target_with(table=None, slots=None):
     """A target whose steps cost so many seconds, by rows."""
-    costs = StepCosts()
-    for rows, seconds in (table or {}).items():
-        costs.record(rows, seconds)
     return Target(
         limits=TargetLimits(9000, 8, frozenset({7}), max_drafts=4),
-        costs=costs,
+        costs=measured(table or {}),
         slots=slots or KVSlots(MOST_SESSIONS, "cut", 64),
         n_batch=64,
         max_sessions=MOST_SESSIONS,

@@ -27,19 +27,19 @@ class SlowGrammars:
     begun: ClassVar[SimpleQueue[str]]
     go_on: ClassVar[threading.Semaphore]
 
-    def __init__(self, _: Vocabulary) -> None:
+    def __init__(self, _):
         self.closed = 0
         self.made.append(self)
         self._wait("making")
 
-    def compile(self, _: Grammar) -> str:
+    def compile(self, _):
         self._wait("compiling")
         return "compiled"
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
-    def _wait(self, work: str) -> None:
+    def _wait(self, work):
         self.begun.put(work)
         assert self.go_on.acquire(timeout=PATIENCE)
 

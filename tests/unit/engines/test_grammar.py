@@ -10,14 +10,13 @@ import pytest
 from harness.tables import cases, rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from languages import language, takes
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar
 from specmesh.engines.gbnf import gbnf_to_lark
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.grammar_source import answer
 from specmesh.errors import ChildFailed, ChildLate, RequestError
 
 examples = pytest.importorskip("llama_cpp.llama_grammar")
@@ -247,7 +246,6 @@ def test_an_object_has_no_other_names(grammars, begun, schema):
 
 # --- GBNF as the lexer and parser of llguidance take it: the same language
 
-BYTES = LLTokenizer("byte")
 MUNCH = """root ::= word tail
 word ::= [a-z]+
 tail ::= "b" tail2 | "c"
@@ -303,16 +301,10 @@ LANGUAGES = rows(
 )
 
 
-def accepts(grammar, text):
-    matcher = LLMatcher(BYTES, str(answer({"kind": "gbnf", "text": grammar})["lark"]), log_level=0)
-    assert not matcher.is_error(), matcher.get_error()
-    ids = list(text.encode())
-    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
-
-
 @pytest.mark.parametrize(("grammar", "good", "bad"), LANGUAGES)
 def test_the_language_is_the_same(grammar, good, bad):
-    assert [text for text in good + bad if accepts(grammar, text)] == good
+    matcher = language("gbnf", grammar)
+    assert [text for text in good + bad if takes(matcher, text)] == good
 
 
 @cases(

@@ -10,27 +10,18 @@ import pytest
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from languages import BYTES, language, takes
+from llguidance import LLMatcher
 
 from specmesh.core.text.reasoning import STYLES
 from specmesh.engines.grammar_source import answer
 from specmesh.engines.schema_faults import strict
 from specmesh.engines.schema_keywords import SchemaFault
 
-BYTES = LLTokenizer("byte")
-
 
 def matcher(schema, kind="json_schema", thinking=""):
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    answered = answer({"kind": kind, "text": text, "thinking": thinking})
-    assert "lark" in answered, answered
-    return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
-
-
-def takes(grammar, text):
-    grammar.reset()
-    data = list(text.encode())
-    return grammar.try_consume_tokens(data) == len(data) and grammar.is_accepting()
+    return language(kind, text, thinking)
 
 
 def accepted(schema, documents):

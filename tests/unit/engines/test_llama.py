@@ -38,6 +38,8 @@ from specmesh.errors import (
 )
 from specmesh.paths import bundled
 
+fault = pytest.mark.fault
+
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
@@ -91,7 +93,7 @@ class TestGpu:
         [[], 0, false]
         """,
     )
-    @pytest.mark.fault("E7.82")
+    @fault("E7.82")
     def test_the_cpu_instead_is_warned_of(
         self, tiny_gguf, monkeypatch, backends, gpu_layers, warned
     ):
@@ -103,7 +105,7 @@ class TestGpu:
                 kind(settings(tiny_gguf, gpu_layers=gpu_layers)).close()
             assert warnings_of(told, "no_gpu") == warned
 
-    @pytest.mark.fault("E7.82")
+    @fault("E7.82")
     def test_required(self, tiny_gguf, monkeypatch):
         """Nothing is loaded without one."""
         monkeypatch.setattr(llama_model, "gpu_devices", tuple)
@@ -119,7 +121,7 @@ class TestGpu:
             ({"gpus": ["CUDA0: H200"], "backends": ["CUDA"]}, None),
         ],
     )
-    @pytest.mark.fault("E7.82")
+    @fault("E7.82")
     def test_it_may_come(self, monkeypatch, seen, error):
         """It may come if the build is for one and the driver is not ready yet."""
 
@@ -143,7 +145,7 @@ class TestGpu:
 
 
 class TestEngine:
-    @pytest.mark.fault("E7.81")
+    @fault("E7.81")
     def test_refused(self, tiny_gguf):
         with pytest.raises(ConfigError, match="fewer sequences"):
             LlamaVerifier(settings(tiny_gguf, max_sessions=257))
@@ -157,7 +159,7 @@ class TestEngine:
         assert warnings_of(told, "context_beyond_training") == warned
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
-    @pytest.mark.fault("E5.57")
+    @fault("E5.57")
     def test_no_memory_for_the_context(self, tiny_gguf, monkeypatch, n_ctx):
         monkeypatch.setattr(llama_library.library(), "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
@@ -191,7 +193,7 @@ class TestEngine:
 
 
 class TestVocabulary:
-    @pytest.mark.fault("E7.83")
+    @fault("E7.83")
     @pytest.mark.parametrize(
         "piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "]
     )
@@ -201,12 +203,12 @@ class TestVocabulary:
         pieces = verifier.vocabulary.pieces
         assert b"".join(pieces[token] for token in verifier.tokenizer.encode(text)).decode() == text
 
-    @pytest.mark.fault("E7.83")
+    @fault("E7.83")
     def test_lone_surrogates(self, verifier):
         with pytest.raises(RequestError, match="not valid Unicode"):
             verifier.tokenizer.encode("\udc80")
 
-    @pytest.mark.fault("E7.83")
+    @fault("E7.83")
     def test_a_text_that_would_end_the_daemon(self, make_gguf, opened):
         """With some vocabularies each letter of a run takes stack; a thread has too little."""
         engine = opened(LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o"))))
@@ -351,7 +353,7 @@ def refused(path):
     return str(caught.value)
 
 
-@pytest.mark.fault("E7.76")
+@fault("E7.76")
 def test_cut_off_anywhere(tiny_gguf, tmp_path):
     raw, path = tiny_gguf.read_bytes(), tmp_path / "model.gguf"
     for length in (*range(200), len(raw) // 2, len(raw) - 64):
@@ -359,8 +361,8 @@ def test_cut_off_anywhere(tiny_gguf, tmp_path):
         assert "could not be loaded" in refused(path)
 
 
-@pytest.mark.fault("E7.75")
-@pytest.mark.fault("E7.77")
+@fault("E7.75")
+@fault("E7.77")
 def test_no_file(tiny_gguf, tmp_path):
     for part in (1, 3):
         (tmp_path / f"m-0000{part}-of-00003.gguf").write_bytes(tiny_gguf.read_bytes())
@@ -390,7 +392,7 @@ def close_to(left, right):
 
 
 class TestRestore:
-    @pytest.mark.fault("E7.79")
+    @fault("E7.79")
     def test_a_wrong_state_shows_in_the_logits(self, make_gguf, monkeypatch):
         monkeypatch.setattr(Restore, "load", lambda *_: None)
         with pytest.raises(ConfigError, match="cannot verify"):

@@ -59,14 +59,14 @@ def test_special_tokens_in_a_text_are_read(tokenizer):
     assert tokenizer.encode(text, special=False)[-1:] == tokenizer.encode(text)[-1:]
 
 
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("{% for", r"^(?!.*no chat template).*cannot be used: .+--chat-template"),
-        ("{{ x | nosuchfilter }}", "cannot be used: .+--chat-template"),
-        ("{{ messages[9].content }}", "template refuses"),
-        ("", "has no chat template: give"),
-    ],
+@cases(
+    "template, why",
+    """
+    ["{% for", "^(?!.*no chat template).*cannot be used: .+--chat-template"]
+    ["{{ x | nosuchfilter }}", "cannot be used: .+--chat-template"]
+    ["{{ messages[9].content }}", "template refuses"]
+    ["", "has no chat template: give"]
+    """,
 )
 def test_own_template_that_cannot_be_used(make_gguf, template, why):
     with opened(make_gguf, template) as engine, pytest.raises(RequestError, match=why):

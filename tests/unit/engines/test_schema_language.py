@@ -7,34 +7,23 @@ import jsonschema
 from harness.tables import rows
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from languages import language, takes
 
-from specmesh.engines.grammar_source import answer
 from specmesh.engines.schema_faults import ON_ONE_LINE, matcher_of
 
-BYTES = LLTokenizer("byte")
 NAMES = st.sampled_from("abcd")
 FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 
 def grammar(schema):
     """Return the grammar of a schema, or None if it is refused."""
-    answered = answer({"kind": "json_schema", "text": json.dumps(schema)})
-    if "lark" not in answered:
-        return None
-    return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
+    return language("json_schema", json.dumps(schema))
 
 
 def plain(schema):
     """Return True if llguidance takes a schema as it is."""
     rule = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
     return not matcher_of(rule).is_error()
-
-
-def accepts(matcher, text):
-    matcher.reset()
-    data = list(text.encode())
-    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
 
 def orders(value):
@@ -176,7 +165,7 @@ def test_a_document_is_taken_that_fits_and_whose_names_are_declared(schema, data
     for _ in range(12):
         document = data.draw(documents(schema, [schema]))
         fits = valid(schema, document)
-        taken = [one for one in orders(document) if accepts(matcher, json.dumps(one))]
+        taken = [one for one in orders(document) if takes(matcher, json.dumps(one))]
         assert taken or not fits or not declared(schema, [schema], document), document
         assert fits or not taken, document
 

@@ -10,7 +10,7 @@ from called import spelt
 from harness.tables import cases, rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
+from languages import language
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
 from specmesh.core.text.reasoning import STYLES
@@ -20,7 +20,6 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer
 
-BYTES = LLTokenizer("byte")
 TOOLS = rows("""
     {"name": "get_weather", "parameters": {
       "properties": {
@@ -53,9 +52,7 @@ def compiled(grammar):
 
 @cache
 def begun(grammar):
-    answered = compiled(grammar)
-    assert "lark" in answered, answered
-    return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
+    return language("tools", grammar)
 
 
 class Text:

@@ -19,6 +19,8 @@ from specmesh.models import pull as model_transfer
 from specmesh.models.files import resolve
 from specmesh.paths import models_dir
 
+fault = pytest.mark.fault
+
 huggingface_hub = pytest.importorskip("huggingface_hub")
 RAW = bytes(range(256)) * 1200
 
@@ -129,7 +131,7 @@ class TestParts:
         repo = hub.repos["me/big"] = Repo(files=parts)
         return repo
 
-    @pytest.mark.fault("E7.77")
+    @fault("E7.77")
     def test_come_together(self, big, pull, root):
         path = pull("me/big")
         assert path == root / "me/big/big-00001-of-00002.gguf"
@@ -162,7 +164,7 @@ class TestInterrupted:
         ],
         ids=["the same", "no range", "changed meanwhile"],
     )
-    @pytest.mark.fault("E7.85")
+    @fault("E7.85")
     def test_goes_on_where_it_stopped(
         self, hub, tiny, refuse, pull, root, now, requested, received
     ):
@@ -193,7 +195,7 @@ class TestInterrupted:
 
 
 class TestRefused:
-    @pytest.mark.fault("E7.76")
+    @fault("E7.76")
     def test_wrong_checksum(self, tiny, refuse, root):
         tiny.lie = {"tiny.gguf"}
         [error] = refuse(69, "me/tiny")
@@ -211,7 +213,7 @@ class TestRefused:
     [500, "", 69, "answered 500"]
     """,
     )
-    @pytest.mark.fault("E7.85")
+    @fault("E7.85")
     def test_status(self, tiny, refuse, status, code, exit_code, named):
         tiny.status = status
         tiny.code = code
@@ -219,13 +221,13 @@ class TestRefused:
         assert named in error
 
     @pytest.mark.usefixtures("tiny")
-    @pytest.mark.fault("E7.85")
+    @fault("E7.85")
     def test_no_such_file(self, refuse):
         [error] = refuse(2, "me/tiny", "other.gguf")
         assert error.endswith("it has tiny.gguf (307.2 kB)")
 
     @pytest.mark.parametrize("name", ["me/nobody", "../me"])
-    @pytest.mark.fault("E7.85")
+    @fault("E7.85")
     def test_no_such_model(self, refuse, name):
         refuse(2, name)
 
@@ -235,7 +237,7 @@ class TestRefused:
         assert hub.url in error
 
     @pytest.mark.usefixtures("tiny")
-    @pytest.mark.fault("E7.85")
+    @fault("E7.85")
     def test_offline(self, hub, models):
         with models.start("pull", "me/tiny", HF_HUB_OFFLINE="1") as process:
             _, stderr = process.communicate(timeout=PATIENCE)
@@ -243,8 +245,8 @@ class TestRefused:
         assert (process.returncode, hub.asked) == (69, 0)
         assert "HF_HUB_OFFLINE" in error
 
-    @pytest.mark.fault("E7.85")
-    @pytest.mark.fault("E5.54")
+    @fault("E7.85")
+    @fault("E5.54")
     def test_disk_full(self, hub, tiny, refuse, pull, monkeypatch):
         tiny.cut = {"tiny.gguf": 100_000}
         refuse(69, "me/tiny")

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import zmq
 from click.testing import CliRunner
+from harness.tables import cases
 from zmq.utils import z85
 
 from specmesh import paths
@@ -16,6 +17,8 @@ from specmesh.errors import ConfigError, InsecureKeys, NotThereYet
 from specmesh.security import keys
 from specmesh.security.addresses import check_bind, check_connect, check_one_network, check_rpc
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
+
+fault = pytest.mark.fault
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -170,7 +173,7 @@ def read_all(folder):
         (".", 0o720),
     ],
 )
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_open_files_are_refused(folder, name, right):
     """Files of a folder that others may write could be anybody's."""
     for listing in Listing:
@@ -183,7 +186,7 @@ def test_open_files_are_refused(folder, name, right):
     assert raised.value.exit_code == 77
 
 
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_a_link_is_refused(folder, tmp_path):
     path = folder.path / "secret.key"
     path.rename(tmp_path / "away")
@@ -192,7 +195,7 @@ def test_a_link_is_refused(folder, tmp_path):
         folder.identity()
 
 
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_a_pipe_is_refused(folder):
     path = folder.path / "secret.key"
     path.unlink()
@@ -202,7 +205,7 @@ def test_a_pipe_is_refused(folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.fault("E6.65")
+@fault("E6.65")
 def test_other_peoples_files_are_refused(folder):
     """Root reads the files of the folder's owner, whose service it looks after."""
     os.chown(folder.path / "secret.key", 12345, 12345)
@@ -257,10 +260,7 @@ def test_a_named_folder_that_may_come_is_not_there_yet(tmp_path):
     assert type(raised.value) is ConfigError
 
 
-@pytest.mark.parametrize(
-    ("option", "args"),
-    [("HOST", ["box:abc", "1234-5678"]), ("--address", ["--address", "box:abc"])],
-)
+@cases("option, args", '["HOST", ["box:abc", "1234-5678"]] ["--address", ["--address", "box:abc"]]')
 def test_pair_names_what_was_typed(tmp_path, option, args):
     done = run("pair", *args, "--keys", tmp_path)
     assert done.exit_code == 78
@@ -293,8 +293,8 @@ def _names(monkeypatch):
 
 
 @pytest.mark.parametrize("host", EVERYWHERE.split())
-@pytest.mark.parametrize(("keyed", "insecure"), [(False, False), (False, True), (True, True)])
-@pytest.mark.fault("E6.68")
+@cases("keyed, insecure", "[false, false] [false, true] [true, true]")
+@fault("E6.68")
 def test_never_on_every_network(host, keyed, insecure):
     with pytest.raises(ConfigError, match="every network"):
         check_bind(f"tcp://{host}:7071", keyed=keyed, insecure=insecure)
@@ -303,7 +303,7 @@ def test_never_on_every_network(host, keyed, insecure):
 
 
 @pytest.mark.parametrize("host", NAMED)
-@pytest.mark.fault("E6.68")
+@fault("E6.68")
 def test_names_are_judged_by_their_numbers(host):
     with pytest.raises(ConfigError, match="every network"):
         numbers_here(host, "--bind")
@@ -318,7 +318,7 @@ LOOPBACK = "127.0.0.1 127.8.9.10 localhost [::1] [::ffff:127.0.0.1]"
 
 @ways
 @pytest.mark.parametrize("host", BEYOND.split())
-@pytest.mark.fault("E6.68")
+@fault("E6.68")
 def test_beyond_loopback_needs_keys_or_a_word(check, option, host):
     address = f"tcp://{host}:7071"
     with pytest.raises(ConfigError, match=rf"{option}.*specmesh keys new.*--insecure-no-auth"):

@@ -17,6 +17,8 @@ from specmesh.cli import main
 from specmesh.cli.config import keys
 from specmesh.service import plist, unit
 
+fault = pytest.mark.fault
+
 CONFIG = Path("/etc/specmesh/verifier.toml")
 each_role = pytest.mark.parametrize("role", ["verifier", "drafter"])
 each_owner = pytest.mark.parametrize("system", [False, True])
@@ -27,7 +29,7 @@ each_owner = pytest.mark.parametrize("system", [False, True])
 @pytest.mark.parametrize(
     "command", ["install", "uninstall", "start", "restart", "stop", "status", "logs"]
 )
-@pytest.mark.fault("E8.93")
+@fault("E8.93")
 def test_dry_run(command, role, system, tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -94,7 +96,7 @@ def verify(analyse):
 
 @each_role
 @each_owner
-@pytest.mark.fault("E8.94")
+@fault("E8.94")
 def test_systemd_finds_no_fault(role, system, verify):
     flags = [] if system else ["--user"]
     text = unit(role, system, Path(f"/etc/specmesh/{role}.toml"))
@@ -121,7 +123,7 @@ def test_variables_of_examples_are_settings(example):
     assert {name.lower().replace("_", "-") for name in names} <= set(known)
 
 
-@pytest.mark.fault("E8.94")
+@fault("E8.94")
 def test_the_system_unit_is_confined(analyse):
     """systemd rates its exposure between 0.5 and 2 of 10."""
     text = unit("verifier", True, CONFIG)
@@ -165,7 +167,7 @@ def sections():
 
 
 @each_owner
-@pytest.mark.fault("E7.74")
+@fault("E7.74")
 def test_restarts_of_a_unit(system, sections):
     """It is watched, and started again without end.
 
@@ -195,7 +197,7 @@ def job(role, system, config="/Users/ada/x.toml"):
 
 @each_role
 @each_owner
-@pytest.mark.fault("E8.94")
+@fault("E8.94")
 def test_property_lists(role, system):
     """A job that fails is started again, one that ends well is not: see launchd.plist(5)."""
     found = job(role, system)
