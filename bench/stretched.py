@@ -7,6 +7,7 @@ outlasts this is noted as a line of the file LATE, for its run shows nothing abo
 steps, that read a prompt or a window, may last as they do.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,8 +55,18 @@ def stretch(machine: str, factor: float, late: Path) -> None:
     LlamaDrafter.predict = noted_predict  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    _, machine, factor, late, *arguments = sys.argv
-    stretch(machine, float(factor), Path(late))
-    sys.argv = ["specmesh", *arguments]
+def run() -> None:
+    """Run the daemon that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("machine", choices=list(machines.STEPS_MS))
+    parser.add_argument("factor", type=float)
+    parser.add_argument("late", type=Path, help="file for the steps that lasted too long")
+    parser.add_argument("daemon", nargs=argparse.REMAINDER, help="verifier|drafter OPTIONS...")
+    given = parser.parse_args()
+    stretch(given.machine, given.factor, given.late)
+    sys.argv = ["specmesh", *given.daemon]
     main()
+
+
+if __name__ == "__main__":
+    run()
