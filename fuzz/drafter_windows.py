@@ -72,8 +72,13 @@ class _World:
             endless=self.endless,
             spares=spares,
         )
-        reuse: KVReuse = "cut" if self.can_trim and not self.endless else "whole"
-        room = ANY_LENGTH if self.endless else self.n_ctx
+        reuse: KVReuse = "cut"
+        room = self.n_ctx
+        if not self.can_trim:
+            reuse = "whole"
+        if self.endless:
+            reuse = "whole"
+            room = ANY_LENGTH
         self.slots = KVSlots(SESSIONS, reuse, room, guests=spares, n_ctx=self.n_ctx)
         limits = DraftLimits(self.n_ctx, self.n_batch, batches=True, windows=windows)
         self.core = DrafterCore(limits, self.slots)
@@ -150,7 +155,10 @@ class _World:
         count = self.tape.byte() % 32
         step = 1 + self.tape.byte() % 8
         script = self.tape
-        self.tape = Tape(script.take(4) * 99 if script.byte() & 1 else b"")
+        pattern = b""
+        if script.byte() & 1:
+            pattern = script.take(4)
+        self.tape = Tape(pattern * 99)
         for _ in range(count):
             self.work()
             self.work()
@@ -179,7 +187,10 @@ class _World:
         """Send a NACK with the right checksum, or another."""
         known = self.session(text).chain.known
         base = max(len(known) - self.tape.byte() % 8, 0)
-        crc = known.crc_at(base) if self.tape.byte() & 1 else self.tape.number(4)
+        if self.tape.byte() & 1:
+            crc = known.crc_at(base)
+        else:
+            crc = self.tape.number(4)
         self.handle(text, m.Nack(text.number, base, crc))
 
     def hear(self, text: _Text, frame: bytes) -> None:
@@ -199,16 +210,18 @@ class _World:
         for cut in step.cuts:
             memory = self.memories[cut.seq]
             assert cut.length <= len(memory), "a cut cannot add ids"
-            if cut.length < len(memory):
-                del memory[cut.length if self.can_trim else 0 :]
+            if not self.can_trim and cut.length < len(memory):
+                memory.clear()
+            del memory[cut.length :]
             held[cut.seq] = len(memory)
         assert sum(len(row.ids) for row in step.rows) <= self.n_batch
         assert len({row.seq for row in step.rows}) == len(step.rows)
         drafts: list[tuple[int, ...]] = []
         for row in step.rows:
-            # The model could not go back so far: the core learns it from this step.
-            behind = row.position != len(self.memories[row.seq])
-            drafts.append(() if behind else self.drafts(row))
+            if row.position == len(self.memories[row.seq]):
+                drafts.append(self.drafts(row))
+            else:
+                drafts.append(())  # the model could not go back so far, which the core learns now
         began = self.now
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
@@ -235,8 +248,10 @@ class _World:
             if luck == 255:
                 break
             memory += found[-1:]
-            right = truth.ids[min(place + len(found), LENGTH)]
-            found.append(right if luck < 160 else luck % N_VOCAB)
+            draft = luck % N_VOCAB
+            if luck < 160:
+                draft = truth.ids[min(place + len(found), LENGTH)]
+            found.append(draft)
         if len(found) < row.draft_n:
             memory += found[-1:]
         assert self.endless or len(memory) <= self.n_ctx, "the model's memory is full"
