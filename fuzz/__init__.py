@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-TARGETS = ("codec", "verifier_session", "drafter_session")
+TARGETS = ("codec", "verifier_session", "drafter_session", "drafter_windows")
 """Modules of this folder. `run(data)` of each plays one input and counts its events.
 
 It raises AssertionError if an invariant does not hold.

@@ -11,7 +11,12 @@ import tempfile
 
 from fuzz import CORPUS, TARGETS
 
-LONGEST = {"codec": 2048, "verifier_session": 400, "drafter_session": 400}
+LONGEST = {
+    "codec": 2048,
+    "verifier_session": 400,
+    "drafter_session": 400,
+    "drafter_windows": 400,
+}
 """Most bytes of an input, by target."""
 
 SLOWEST_S = 10  # most time of one input

@@ -40,6 +40,10 @@ Its frames that are read meanwhile perhaps name the descriptor of another connec
 """
 LOG_INTERVAL = 10.0  # seconds between two equal log lines about peers: they must not fill a disk
 MAX_FRAMES_PER_TURN = 64
+MAX_BYTES_PER_TURN = 64 * 1024
+"""Bytes of frames, after which other work of the loop comes first: the ids of a long text take 1 ms
+for so many.
+"""
 MAX_REFUSED_PER_TURN = 16  # frames over the limits after which nothing is read for PAUSE
 PAUSE = 4e-3
 """Seconds without reading.
@@ -291,7 +295,10 @@ class Router:
         if now < self.paused_until:
             return
         refused = 0
+        size = 0
         for _ in range(MAX_FRAMES_PER_TURN):
+            if size >= MAX_BYTES_PER_TURN:
+                return
             parts = self.inlet.receive()
             if parts is None:
                 return
@@ -304,6 +311,7 @@ class Router:
                     return
                 continue
             identity, frame = parts
+            size += len(frame)
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
             try:

@@ -54,7 +54,7 @@ class Prefill(NamedTuple):
     """
 
     position: int
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     stepwise: bool = False
 
 

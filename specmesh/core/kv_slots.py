@@ -5,6 +5,7 @@ turn of a chat, or the same system prompt, then costs its new ids only. Ids are 
 digests of them.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -248,12 +249,13 @@ class KVSlots:
         cached: cached ids may be reused.
         crc_at: returns the CRC of the first ids, by their number; needed to reuse windows.
         """
+        text = array("i", ids)  # arrays are compared in less than 1e-9 s an id
         if self._began or not self._taken:
-            self._began.append(ids)
+            self._began.append(text)
         victim = self._victim()
         best = _Candidate(seq=victim, source=victim, reused=0, lost=len(self._free[victim].ids))
         if cached:
-            before = _Text(ids[:-1], prompt, crc_at)
+            before = _Text(text[:-1], prompt, crc_at)
             for candidate in self._candidates(before, others, victim):
                 if candidate.gain > best.gain:
                     best = candidate

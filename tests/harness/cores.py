@@ -15,7 +15,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.events import Step
-from specmesh.core.kv_slots import KVCut, KVSlots
+from specmesh.core.kv_slots import ANY_LENGTH, KVCut, KVSlots
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
 from specmesh.core.sampling.proposal import ProposalSampler
@@ -272,6 +272,8 @@ class Drafter:
     n_ctx, n_batch: of its draft model. can_trim: False if a cut makes the model begin anew.
     round_trip: to the verifier, in seconds.
     windows: of texts, if it reads them.
+    n_prompt: ids of the session's prompt.
+    began: the positions in the text at which a sequence of the model was begun.
     """
 
     def __init__(
@@ -284,15 +286,19 @@ class Drafter:
         *,
         can_trim,
         windows=None,
+        n_prompt=0,
     ):
         self._can_trim = can_trim
         self._key = ev.SessionKey(0, session)
         opened = ev.OpenSession(
-            key=self._key, session=session, n_vocab=N_VOCAB, n_prompt=0, params=params
+            key=self._key, session=session, n_vocab=N_VOCAB, n_prompt=n_prompt, params=params
         )
         spares = windows.spares if windows is not None else 0
         slots = KVSlots(1, "cut", 0, guests=spares, n_ctx=n_ctx)
         self._n_ctx = n_ctx
+        if windows is not None and windows.endless:
+            self._n_ctx = ANY_LENGTH
+        self.began: list[int] = []
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch, windows=windows), slots)
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(opened, 0.0)
@@ -348,6 +354,8 @@ class Drafter:
         memory = self._memories[row.seq]
         assert row.bos in (0, 1)
         assert not (row.bos and memory), "a BOS in the middle"
+        if not memory:
+            self.began.append(row.text_position)
         memory += (BOS,) * row.bos
         memory += row.ids
         assert len(memory) <= self._n_ctx, "the model's memory is full"

@@ -28,6 +28,7 @@ class Drafter:
     life: seconds until it dies.
     window: ids that it reads of a text that does not fit; 0: it reads whole texts only. A window
         is read in 1/16 of a draft's time for each id.
+    endless: its model is recurrent, so a sequence may have any length.
     """
 
     accuracy: float = 0.8
@@ -39,13 +40,14 @@ class Drafter:
     n_batch: int = 6
     can_trim: bool = True
     window: int = 0
+    endless: bool = False
 
     @property
     def windows(self):
         """Return the windows that it reads, with BOS and spare sequences, or None."""
         if not self.window:
             return None
-        return Windows(n_ctx=self.n_ctx, size=self.window, bos=1, spares=2)
+        return Windows(n_ctx=self.n_ctx, size=self.window, bos=1, endless=self.endless, spares=2)
 
 
 class HonestDrafter:
@@ -63,6 +65,7 @@ class HonestDrafter:
             params.sampling,
             can_trim=setup.can_trim,
             windows=setup.windows,
+            n_prompt=len(world.sessions[session].prompt),
         )
         self.proposes = uses_proposals(params.sampling)
         self.end_bias = world.end_bias

@@ -432,7 +432,9 @@ OF_DRAFTERS = {
     "can_trim": [True, False],
 }
 drafters = st.builds(
-    Drafter, **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()}
+    Drafter,
+    endless=st.sampled_from([False, False, True]),
+    **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()},
 )
 
 

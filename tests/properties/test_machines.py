@@ -300,6 +300,18 @@ def seconds_of_whole(round_trip):
     return world.run().clock.now
 
 
+@pytest.mark.parametrize("accuracy", [0.5, 0.9])
+@pytest.mark.parametrize("window", [16, 64])
+def test_a_recurrent_drafter_that_comes_late_reads_one_window(window, accuracy):
+    """It goes on from there through a text of thousands, and reads nothing again."""
+    world = endless(round_trip=0.02)
+    drafter = Drafter(window=window, n_ctx=window, endless=True, accuracy=accuracy)
+    served = world.open(params_of(1500, 4), [drafter], LONG)
+    check(world.run())
+    assert served.accepted > 300
+    assert served.drafter.core.began == [len(LONG) - window]
+
+
 # --- many events
 
 
@@ -326,8 +338,8 @@ def any_world(seed):
 
 
 def test_a_window_that_moves_while_a_piece_of_it_is_read():
-    """World 21: the text is corrected before the window's begin while its first piece is read."""
-    check(any_world(21).run(limit=1_000_000))
+    """World 37: the text is corrected before the window's begin while its first piece is read."""
+    check(any_world(37).run(limit=1_000_000))
 
 
 @pytest.mark.slow

@@ -13,6 +13,9 @@ from fuzz import TARGETS, corpus
 from fuzz.codec import REASONS
 from soak.truth import Text, Told, judge
 from specmesh.core import events as ev
+from specmesh.core.drafter.reading import TextReading
+from specmesh.core.drafter.window import Windows
+from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.verifier import session
@@ -24,10 +27,12 @@ from specmesh.wire import messages as m
 MESSAGES = {message.__name__ for message in get_args(m.Message)}
 VERIFIER = "Truth Sync Nack Round Rollback Finish accepted rejected stale waits solved resumed"
 DRAFTER = "Draft DraftProbs Nack KVCut Learned accepted sampled"
+WINDOWS = {"drafts of a window", "takeover", "window of an earlier turn"}
 REACHED = {
     "codec": REASONS | MESSAGES,
     "verifier_session": {"no event", *VERIFIER.split()},
     "drafter_session": {"no event", *DRAFTER.split()},
+    "drafter_windows": {"Draft", "Nack", "DraftingEnded", "Learned", "read", *WINDOWS},
 }
 """Messages, refusals, effects and turns that some input of each corpus reaches."""
 
@@ -77,6 +82,17 @@ def step_without_trims(self, *step, **fields):
     return [effect for effect in effects if not isinstance(effect, ev.Rollback)]
 
 
+def take_any_piece(self, row, _):
+    """Count a piece of the next window, whatever happened to the text meanwhile."""
+    if self.spare is not None:
+        self.spare.length += row.bos + len(row.ids)
+    return []
+
+
+def limit_no_slot(*_):
+    return ANY_LENGTH
+
+
 def hold_any_prefix(*_):
     return True
 
@@ -87,6 +103,8 @@ def hold_any_prefix(*_):
         ("verifier_session", session, "accept", believe_drafts),
         ("verifier_session", VerifierSession, "stepped", step_without_trims),
         ("drafter_session", Prefix, "holds", hold_any_prefix),
+        ("drafter_windows", TextReading, "read_piece", take_any_piece),
+        ("drafter_windows", Windows, "limit", limit_no_slot),
         ("codec", codec, "MAX_DEPTH", 10**9),
     ],
 )

@@ -35,7 +35,7 @@ KEEP = 0.5 ** (1 / 16)  # weight of a round once another has followed
 class DraftChain:
     """The committed ids of a text, and the drafts beyond them.
 
-    known: the committed ids, then the chain. ids: the same ids, as a list that is only read.
+    known: the committed ids, then the chain. ids: the same ids, only read.
     n_truth: how many are committed.
     draft_n: drafts wanted for the verifier's next step.
     limit: ids of text and chain, as long as drafts are worth having.
@@ -69,9 +69,9 @@ class DraftChain:
         self.judge(0, corrected=False)
 
     @property
-    def truth(self) -> tuple[int, ...]:
+    def truth(self) -> Sequence[int]:
         """Return the committed ids."""
-        return tuple(self.ids[: self.n_truth])
+        return self.ids[: self.n_truth]
 
     # --- its length
 
@@ -113,8 +113,8 @@ class DraftChain:
     def before(self, end: int, count: int) -> list[int]:
         """Return the last ids before a position: at most `count`, or all if that is negative."""
         if count < 0:
-            return self.ids[:end]
-        return self.ids[max(end - count, 0) : end]
+            return self.known[:end]
+        return self.known[max(end - count, 0) : end]
 
     # --- its ids
 

@@ -377,7 +377,7 @@ class DrafterCore:
         contents = NO_CONTENTS
         if opened.cached and not broken:
             end = min(slot.end, session.chain.n_truth)
-            ids = tuple(session.chain.ids[slot.start : end])
+            ids = session.chain.ids[slot.start : end]
             if ids:
                 contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
         self.slots.cut(slot.seq, contents.cells)

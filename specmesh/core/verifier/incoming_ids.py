@@ -1,9 +1,8 @@
 """The ids of an OPEN that a drafter sends before it, as they are too many for the OPEN."""
 
-from array import array
 from dataclasses import replace
 
-from specmesh.core.prefix import crc_of
+from specmesh.core.prefix import Prefix
 from specmesh.errors import Busy, PromptTooLong, RequestError
 from specmesh.wire import messages as m
 
@@ -22,8 +21,7 @@ class IncomingIds:
         """Keep so many ids at most: those that a session can have."""
         self._most = most
         self._ref = 0
-        self._ids = array("i")
-        self._crc = 0
+        self._ids = Prefix()
         self._taken_at = 0.0
 
     def __len__(self) -> int:
@@ -38,17 +36,15 @@ class IncomingIds:
             self._forget()
             return
         self._ids.extend(frame.ids)
-        self._crc = crc_of(frame.ids, self._crc)
         self._taken_at = now
 
     def _continues(self, frame: m.Ids) -> bool:
         place = (frame.session, frame.base, frame.prefix_crc)
-        return place == (self._ref, len(self._ids), self._crc)
+        return place == (self._ref, len(self._ids), self._ids.crc)
 
     def _forget(self) -> None:
         self._ref = 0
-        self._ids = array("i")
-        self._crc = 0
+        self._ids = Prefix()
 
     def expire(self, now: float) -> None:
         """Forget ids that have waited for too long."""
@@ -70,6 +66,6 @@ class IncomingIds:
             raise PromptTooLong.of(count, self._most)
         if order.ref != self._ref or count != len(self._ids):
             raise Busy("not all ids of the text have come", "try again in a moment")
-        ids = self._ids.tolist()
+        ids = self._ids[0:]
         self._forget()
         return replace(order, ids=ids, n_ids=0)

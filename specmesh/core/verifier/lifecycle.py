@@ -1,6 +1,7 @@
 """The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end."""
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -101,14 +102,13 @@ class SessionLifecycle:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
         self._make_room(now, guest=guest)
         params = opening.request.params
+        ids = array("i", opening.ids)
         sessions = [other.session for other in self.running.values()]
         others = ((other.slot.seq, other.memory) for other in sessions)
-        slot = self._slots.acquire(
-            opening.ids, opening.n_prompt - 1, others, cached=params.cache_prompt
-        )
+        slot = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         session = VerifierSession(
             id=next(self._numbers),
-            ids=opening.ids,
+            ids=ids,
             params=params,
             limits=self._target.limits,
             costs=self._target.costs,
@@ -120,6 +120,7 @@ class SessionLifecycle:
         )
         context = SessionContext(
             session=session,
+            prompt_ids=opening.ids[: opening.n_prompt],
             client=opening.client,
             owner=opening.owner,
             name=opening.request.id,

@@ -175,7 +175,7 @@ class Scheduler:
                 most = len(plan.ids)
             elif self._constant:
                 most = self._prefill_rows - plan.position % self._prefill_rows
-            ids = plan.ids[:most]
+            ids = tuple(plan.ids[:most])
             if 0 < len(ids) <= budget:
                 parts.append((key, plan._replace(ids=ids)))
                 budget -= len(ids)

@@ -255,7 +255,7 @@ class VerifierSession:
         """Return the ids that its sequence holds for certain, as far as others may use them."""
         if not self.params.cache_prompt:
             return NO_CONTENTS
-        return KVContents(self.prefix[: self.slot.length], self.n_prompt - 1)
+        return KVContents(self.prefix.ids[: self.slot.length], self.n_prompt - 1)
 
     @property
     def drafting(self) -> bool:
@@ -348,7 +348,7 @@ class VerifierSession:
             end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
             end = prompt
-        return ev.Prefill(begin, tuple(self.prefix[begin:end]), stepwise)
+        return ev.Prefill(begin, self.prefix.ids[begin:end], stepwise)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """Return the acceptance to expect of a step's drafts."""

@@ -51,6 +51,7 @@ class SessionContext:
     client: number of its client; None while it is kept.
     owner: the drafter whose client asked for it; None for a client of the verifier's own.
     drafter: the one that drafts for it.
+    prompt_ids: the ids of its prompt.
     name: by which it can be resumed. key: that it was opened with. Either may be empty.
     tenant: for whom it counts.
     guest: it is short, and runs beside as many others as there may be.
@@ -70,6 +71,7 @@ class SessionContext:
     client: int | None
     owner: vev.DrafterId | None
     drafter: vev.DrafterId | None = None
+    prompt_ids: tuple[int, ...] = ()
     name: str = ""
     key: str = ""
     tenant: Tenant = ()
@@ -140,11 +142,6 @@ class SessionContext:
     def id(self) -> int:
         """Return the session's number."""
         return self.session.id
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        """Return the ids of the prompt."""
-        return tuple(self.session.prefix[: self.session.n_prompt])
 
     def opened(self, label: str) -> vev.Noted:
         """Return the log's line about the beginning; `label` names the request."""

@@ -65,7 +65,7 @@ class TargetSteps:
                 ids = (part.last, *part.drafts)
                 logits = True
             else:
-                ids = part.ids
+                ids = tuple(part.ids)
                 logits = part.stepwise
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
         threads, costs = self.threads.next(self._lifecycle.running)

@@ -1,6 +1,7 @@
 """Steps and the sessions that share them; sequences and the sessions that get them."""
 
 import math
+from array import array
 from types import SimpleNamespace
 
 import pytest
@@ -203,6 +204,15 @@ def test_default_threads_follow_the_drafters_of_this_host(drafters, threads, log
     for present in drafters:
         noted = share.beside(present)
     assert (share.threads, noted is not None) == (threads, logged)
+
+
+def test_a_step_takes_only_its_part_of_a_long_prompt():
+    """Nothing is made of the rest of the prompt: there are many steps."""
+    ids = array("i", range(100_000))
+    [(_, part)] = (
+        Scheduler(16, StepCosts(), 8).next_batch({1: Scripted(ev.Prefill(0, ids))}, 0.0).parts
+    )
+    assert part.ids == tuple(range(16))
 
 
 # --- sequences

@@ -1,6 +1,7 @@
 """A session at the verifier: its steps by state, and texts that are resumed."""
 
 import random
+import tracemalloc
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -196,3 +197,32 @@ def test_each_part_has_the_ids_of_its_place(width):
     for part in parts(made):
         end = part.position + len(part.ids)
         assert list(part.ids) == list(made.prefix[part.position : end])
+
+
+# --- the cost of a long text
+
+LONG = 100_000
+
+
+def peak(call):
+    """Return the most bytes that a call takes, with its result."""
+    tracemalloc.start()
+    result = call()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result is not None
+    return most
+
+
+def test_a_step_of_a_long_prompt_copies_plain_memory():
+    """It comes between the steps of other sessions."""
+    limits = TargetLimits(2 * LONG, 2 * LONG, frozenset({END}), max_drafts=3)
+    made = session_of(range(300, 300 + LONG), PARAMS, limits)
+    assert peak(lambda: made.plan(0.0)) < 5 * LONG
+
+
+def test_the_end_of_a_long_text_copies_plain_memory():
+    limits = TargetLimits(2 * LONG, 2 * LONG, frozenset({END}), max_drafts=3)
+    made = session_of(range(300, 300 + LONG), PARAMS, limits)
+    made.slot.length = LONG
+    assert peak(lambda: made.memory) < 5 * LONG

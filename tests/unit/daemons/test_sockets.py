@@ -108,6 +108,14 @@ def test_frames_beyond_a_limit_are_dropped_unread(ends):
     assert not ends.router.take_gone()
 
 
+def test_a_turn_takes_a_part_of_a_long_text(ends):
+    """A text of 100,000 ids that is there at once does not hold the loop up."""
+    frame = encode(m.Ids(1, 0, 0, (0,) * m.MAX_TOKENS))
+    ends.router.inlet = SimpleNamespace(receive=lambda: [ends.identity, frame])
+    ends.router.accounts = PeerAccounts()
+    assert len(ends.receive()) == 2
+
+
 def test_a_peer_beside_a_flood_is_read(ends):
     """Each of its frames is taken, although the other's queue is always full."""
     other = ends.connect()

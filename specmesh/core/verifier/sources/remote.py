@@ -73,7 +73,7 @@ class RemoteSource:
     ) -> Sequence[int]:
         """Return the drafts in hand that follow those of other sources."""
         begin = len(proposed)
-        if begin and self.tokens[:begin] != list(proposed):
+        if begin and self._chain[:begin] != list(proposed):
             return ()
         return self.tokens[begin : min(self._wanted, begin + limit)]
 
@@ -106,7 +106,7 @@ class RemoteSource:
             self._judged = base + done.tested
         elif self.tokens:  # they came when the step had begun
             self._judge(base, tuple(self.tokens))
-        agrees = self.tokens[: len(done.ids)] == list(done.ids)
+        agrees = self._chain[: len(done.ids)] == list(done.ids)
         if self.tokens and agrees:
             self._chain.drop(len(done.ids))
             del self._proposals[: len(done.ids)]
