@@ -1,4 +1,4 @@
-"""Prefixes of long texts have the CRCs of their bytes, at a cost that does not grow with each id."""
+"""CRCs of prefixes: the plain definition, over growth and cuts, at little time and memory."""
 
 import random
 import struct
