@@ -1,12 +1,13 @@
 """Compute the acceptance rate of a draft model that has read a window of a text, or all of it.
 
     python bench/windows.py --target FILE --drafter FILE [--lengths N,...] [--texts N]
-                            [--tokens N] [--sizes N,...] [--json]
+                            [--tokens N] [--sizes N,...] [--draft-n N] [--same] [--json]
 
 The texts are Python modules of the standard library; the target continues each greedily after its
-first ids, as many as a length. A draft is the draft model's likeliest token after the true ids. It
-has read the whole text, or a window of the given sizes from half a window back, with and without
-the model's BOS in front.
+first ids, as many as a length; with --same, after as many as the longest length, of which the draft
+model gets the last. It drafts in chains of `draft_n` after the true ids. It has read the whole
+text, or a window of the given sizes from half a window back, with and without the model's BOS in
+front.
 """
 
 import json
@@ -57,22 +58,37 @@ def continued(target: LlamaVerifier, ids: Sequence[int], tokens: int) -> list[in
     return generated
 
 
-def accepted(drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int]) -> int:
-    """Return how many of the generated ids are the draft model's likeliest ones.
+def verified(
+    drafter: LlamaDrafter, read: Sequence[int], generated: Sequence[int], draft_n: int
+) -> Counter[str]:
+    """Return how many drafts the generated ids verify, and how many they accept.
 
-    read: ids that it has read before them.
+    read: ids that the draft model has read before them.
     """
     drafter.carry_out(KVCut(0, 0))
     for start in range(0, len(read) - 1, PART):
         part = tuple(read[start:-1][:PART])
         drafter.predict([Ask(0, part, None)])
-    count = 0
-    last = read[-1]
-    for token in generated:
-        [draft] = drafter.predict([Ask(0, (last,), GREEDY)])
-        count += draft == token
-        last = token
-    return count
+    text = (*read, *generated)
+    counts: Counter[str] = Counter()
+    held = len(read) - 1
+    end = len(read)
+    while end < len(text):
+        new = text[held:end]
+        read_to = end + draft_n - 1  # it does not read its last draft
+        right = True
+        for at in range(end, min(end + draft_n, len(text))):
+            [draft] = drafter.predict([Ask(0, new, GREEDY)])
+            assert draft is not None
+            new = (draft,)
+            right = right and draft == text[at]
+            counts["drafted"] += 1
+            counts["accepted"] += right
+            end += right
+        held = min(end, read_to)
+        drafter.carry_out(KVCut(0, held))
+        end += 1
+    return counts
 
 
 Ids = Sequence[int]
@@ -99,6 +115,8 @@ def main() -> None:
     parser.option("--sizes", "512,1024,2048")
     parser.option("--texts", 5)
     parser.option("--tokens", 160)
+    parser.option("--draft-n", 1)
+    parser.switch("--same")
     parser.add_argument("--threads", type=int)
     parser.switch("--json")
     given = parser.parse_args()
@@ -110,19 +128,25 @@ def main() -> None:
     target = LlamaVerifier(ModelSettings(model=given.target, **options))
     drafter = LlamaDrafter(ModelSettings(model=given.drafter, **options))
     rates: dict[str, dict[str, float]] = {}
-    for length in lengths:
-        counts: Counter[str] = Counter()
-        drafts = 0
-        for text in texts(given.texts):
-            ids = target.tokenizer.encode(text)[:length]
-            generated = continued(target, ids, given.tokens)
-            drafts += len(generated)
+    counts: dict[int, dict[str, Counter[str]]] = {}
+    for text in texts(given.texts):
+        whole = target.tokenizer.encode(text)[: max(lengths)]
+        generated = continued(target, whole, given.tokens) if given.same else []
+        for length in lengths:
+            ids = whole[-length:]
+            if not given.same:
+                ids = whole[:length]
+                generated = continued(target, ids, given.tokens)
+            of_length = counts.setdefault(length, {})
             for name, read in windows(ids, sizes, drafter.info.bos):
-                counts[name] += accepted(drafter, read, generated)
-        found = {name: round(count / drafts, 4) for name, count in counts.items()}
+                found = verified(drafter, read, generated, given.draft_n)
+                of_length[name] = of_length.get(name, Counter()) + found
+    for length, of_length in counts.items():
+        found = {name: round(n["accepted"] / n["drafted"], 4) for name, n in of_length.items()}
         rates[str(length)] = found
         if not given.json:
-            print(f"{length} ids, {drafts} drafts: {found}", flush=True)
+            drafts = {name: n["drafted"] for name, n in of_length.items()}
+            print(f"{length} ids: {found}, of {drafts}")
     if given.json:
         print(json.dumps(rates))
 
