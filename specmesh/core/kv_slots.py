@@ -173,6 +173,8 @@ class KVSlots:
     length while it has a session, and its KVContents have the ids afterwards.
 
     It is false while no sequence is free.
+
+    has_orders: `orders` may return some.
     """
 
     def __init__(
@@ -208,6 +210,7 @@ class KVSlots:
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
         self._taken: dict[int, KVSlot] = {}
+        self.has_orders = False
         self._orders: list[KVOrder] = []
         # Since the last orders: ids of a session that began with no others, and of those after it.
         self._began: list[Sequence[int]] = []
@@ -248,6 +251,7 @@ class KVSlots:
         cached: cached ids may be reused.
         crc_at: returns the CRC of the first ids, by their number; needed to reuse windows.
         """
+        self.has_orders = True
         if self._began or not self._taken:
             self._began.append(ids)
         victim = self._victim()
@@ -373,13 +377,14 @@ class KVSlots:
 
     def _forget(self, seq: int) -> None:
         self._free[seq] = NO_CONTENTS
-        self._orders.append(KVCut(seq, 0))
+        self.cut(seq, 0)
 
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
+        self.has_orders = True
 
     def relocated(self, seq: int, length: int) -> bool:
         """Note that a sequence holds at most `length` cells; return True if no session has it."""
@@ -400,6 +405,7 @@ class KVSlots:
         """Return the orders to carry out before the next step, in this order."""
         orders = self._orders
         self._orders = []
+        self.has_orders = False
         if self._began and self._offloads:
             for seq, contents in self._free.items():
                 shared = max(common_length(contents.ids, ids) for ids in self._began)

@@ -333,7 +333,7 @@ class Drafter:
                 self._step = step
                 self._cut = held
                 text = self._append(row)
-                window = row.shift != 0
+                window = row.text_position != row.position + row.bos
                 wants_draft = row.sampler is not None
                 draft = Draft(
                     ids=row.ids, wants_draft=wants_draft, began=now, text=text, window=window

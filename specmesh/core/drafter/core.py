@@ -63,14 +63,14 @@ class DrafterCore:
                 session = self.sessions.get(key)
                 if session is None:
                     return []
-                effects = self._effects(session, session.handle(frame, now))
-                if session.grammar is not None and session.chain.draft_n:
-                    effects += self._compile(session)
-                return effects
+                return self._take_frame(session, frame, now)
             case ev.OpenSession(key=key):
-                round_trip = self._round_trips.get(key.upstream, 0.0)
                 self.sessions[key] = DrafterSession(
-                    event, self._limits, round_trip=round_trip, reader=self.reader
+                    event,
+                    self._limits,
+                    round_trip=self._round_trips.get(key.upstream, 0.0),
+                    reader=self.reader,
+                    slots=self.slots,
                 )
             case ev.CloseSession(key):
                 return self._close(key, now)
@@ -98,27 +98,23 @@ class DrafterCore:
         session.grammar = None
         return [(key, grammar)]
 
-    def _effects(
-        self, session: DrafterSession, wanted: list[ev.DrafterEffect]
+    def _take_frame(
+        self, session: DrafterSession, frame: m.Truth | m.Sync | m.Nack, now: float
     ) -> list[ev.CoreEffect]:
-        """Carry out the effects of a session that are for its slot; address the others."""
+        """Have a session take a frame; count the round that it ends, if any."""
         key = session.opened.key
         effects: list[ev.CoreEffect] = []
-        for effect in wanted:
-            match effect:
-                case m.Draft() | m.DraftProbs() | m.Nack():
-                    effects.append((key, effect))
-                case ev.Learned():
-                    if not effect.sync:
-                        self._work.rounds += 1
-                        self._work.accepted += effect.own
-                        self._work.committed += len(effect.ids)
-                    if session.opened.learns:
-                        effects.append((key, effect))
-                case KVCut(seq, length):
-                    self.slots.cut(seq, length)
-                case _:
-                    assert_never(effect)
+        for effect in session.handle(frame, now):
+            if isinstance(effect, ev.Learned):
+                if not effect.sync:
+                    self._work.rounds += 1
+                    self._work.accepted += effect.own
+                    self._work.committed += len(effect.ids)
+                if not session.opened.learns:
+                    continue
+            effects.append((key, effect))
+        if session.grammar is not None and session.chain.draft_n:
+            effects += self._compile(session)
         return effects
 
     def _close(self, key: ev.SessionKey, now: float) -> list[ev.CoreEffect]:
@@ -166,7 +162,10 @@ class DrafterCore:
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now; sessions without drafts to make read nothing."""
         rows = self._rows()
-        cuts, offloads = self._orders()
+        cuts: tuple[KVCut, ...] = ()
+        offloads: tuple[KVOffload, ...] = ()
+        if self.slots.has_orders:
+            cuts, offloads = self._orders()
         threads = self._threads
         if not rows and not cuts and not offloads and threads is None:
             return ev.Wait(inf)
@@ -198,7 +197,9 @@ class DrafterCore:
                 continue
             if session.reading.slot is None and not self._give_slot(session):
                 continue
-            self._attend_window(session)
+            reading = session.reading
+            if reading.spare is not None or session.chain.n_truth > reading.quiet_until:
+                self._attend_window(session)
             on_trial = session.state is DraftingState.ON_TRIAL
             if rows and on_trial:
                 continue
@@ -213,12 +214,9 @@ class DrafterCore:
 
     def _orders(self) -> tuple[tuple[KVCut, ...], tuple[KVOffload, ...]]:
         """Return the orders of the slots: at most one cut of a sequence, and those to offload."""
-        orders = self.slots.orders()
-        if not orders:
-            return (), ()
         lengths = dict[int, int]()
         offloads = list[KVOffload]()
-        for order in orders:
+        for order in self.slots.orders():
             assert not isinstance(order, KVCopy), "a draft model copies nothing"
             if isinstance(order, KVCut):
                 lengths[order.seq] = min(order.length, lengths.get(order.seq, order.length))
@@ -247,9 +245,8 @@ class DrafterCore:
                 continue  # it has ended meanwhile
             if tokens and session.state is DraftingState.ON_TRIAL:
                 session.advance(DraftingEvent.DRAFTED)
-            wanted = session.drafted(row, tokens, started, ended)
-            if wanted:
-                effects += self._effects(session, wanted)
+            for frame in session.drafted(row, tokens, started, ended):
+                effects.append((row.key, frame))
             draft_tokens += len(tokens)
         work = self._work
         work.ended = ended
@@ -307,8 +304,7 @@ class DrafterCore:
             cached=opened.cached,
             crc_at=session.chain.known.crc_at,
         )
-        for cut in session.take(slot):
-            self.slots.cut(cut.seq, cut.length)
+        session.reading.take(slot)
         session.advance(DraftingEvent.SLOT_GIVEN)
         self._slots_changed = True
         return True
@@ -327,15 +323,14 @@ class DrafterCore:
                 pass
             case WindowNeed.ANEW:
                 self._release_spare(session)
-                cut = session.reading.begin_anew()
-                self.slots.cut(cut.seq, cut.length)
+                session.reading.begin_anew()
             case WindowNeed.SPARE:
                 if self._spares_taken < self.reader.windows.spares or self._take_spare():
                     self._spares_taken += 1
                     session.reading.begin_spare(self.slots.acquire((), 0, cached=False))
                     self._slots_changed = True
             case WindowNeed.TAKEOVER:
-                session.take_over()
+                session.reading.take_over()
                 self._release_spare(session)
             case _:
                 assert_never(need)
@@ -382,5 +377,5 @@ class DrafterCore:
                 contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
         self.slots.cut(slot.seq, contents.cells)
         self.slots.release(slot.seq, contents)
-        session.reading.slot = None
+        session.reading.leave()
         self._slots_changed = True

@@ -72,10 +72,6 @@ class Windows:
         object.__setattr__(self, "full", full)
         object.__setattr__(self, "back", self.size if self.endless else full // 2)
 
-    def leaves_choice(self, length: int) -> bool:
-        """Return True if a text of `length` ids may be read whole or by a window."""
-        return not self.endless and 0 < self.size < length <= self.most
-
     def begin(self, slot: KVSlot, length: int, *, whole: bool) -> None:
         """Have an empty slot begin where a text of `length` ids is to be read from.
 
@@ -98,6 +94,12 @@ class Windows:
         if self.endless:
             return ANY_LENGTH
         return slot.start - slot.bos + self.n_ctx
+
+    def quiet_until(self, slot: KVSlot) -> int:
+        """Return how long a text may be until `is_behind` or `is_due` is to be looked at."""
+        if not self.size:
+            return ANY_LENGTH
+        return slot.start + self.back if slot.start else self.most
 
     def suits(self, slot: KVSlot, length: int) -> bool:
         """Return True if a slot that was filled for another text is to be read on in.
@@ -202,7 +204,9 @@ class WindowReader:
 
     def judge(self, slot: KVSlot, length: int, *, accepted: int, rejected: int) -> None:
         """Note the drafts of a round, if the text could have been read either way."""
-        if self.windows.leaves_choice(length):
+        windows = self.windows
+        has_choice = not windows.endless and 0 < windows.size < length <= windows.most
+        if has_choice:
             whole = slot.start == 0
             self._accepted[whole] += accepted
             self._judged[whole] += accepted + rejected

@@ -70,7 +70,9 @@ class TargetSteps:
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
         threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
-        return ev.Step(self._target.slots.orders(), tuple(spans), threads)
+        slots = self._target.slots
+        orders = slots.orders() if slots.has_orders else ()
+        return ev.Step(orders, tuple(spans), threads)
 
     # --- a step ends
 

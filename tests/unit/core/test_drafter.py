@@ -317,7 +317,7 @@ def test_a_late_drafter_reads_one_window():
     row, read = work(core)
     assert read == SIZE // 2
     assert row.text_position + len(row.ids) == 1000
-    assert row.shift == 1000 - SIZE // 2 - 1
+    assert row.text_position - row.position == 1000 - SIZE // 2 - 1
 
 
 def test_a_window_begins_with_bos():
