@@ -109,14 +109,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _begin(self) -> None:
         self._core.start()
         for link in self._links:
-            link.dealer.listen(partial(self._turn, partial(self._receive, link)))
-
-    def _receive(self, link: UpstreamLink) -> None:
-        self._due |= link.receive()
-
-    def _settle(self) -> None:
-        for link in self._links:
-            link.dealer.inlet.check()
+            link.dealer.listen(partial(self._turn, link.receive))
 
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:

@@ -187,8 +187,8 @@ class Drafters:
 
     # --- their frames
 
-    def receive(self) -> None:
-        """Take all frames that have come."""
+    def receive(self) -> bool:
+        """Take all frames that have come; return whether a drafter has gone."""
         for identity, message, size in self._router.receive(time.monotonic()):
             now = time.monotonic()
             peer = self.peers.get(identity)
@@ -207,6 +207,7 @@ class Drafters:
                     self._router.send(identity, error)
                 case _:
                     self._message(peer, message, size, now)
+        return bool(self._router.gone)
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         identity = peer.identity

@@ -14,6 +14,7 @@ from specmesh.core.drafter.session import (
     DraftingState,
     DraftLimits,
 )
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import REQUEST_STATES, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -37,7 +38,10 @@ def verifier_session():
 def drafter_session():
     key = ev.SessionKey(0, 0)
     opened = ev.OpenSession(key=key, session=1, n_vocab=9, n_prompt=0, params=SamplingParams())
-    return DrafterSession(opened, DraftLimits(64, 16))
+    limits = DraftLimits(64, 16)
+    return DrafterSession(
+        opened, limits, round_trip=0.0, reader=limits.reader(), slots=KVSlots(1, "cut", 0)
+    )
 
 
 MACHINES = {

@@ -95,7 +95,9 @@ def test_frames_beyond_a_limit_are_dropped_unread(ends):
     hello = encode(introduction)
     not_json = hello[:-1] + b"?"
     flood = chain([hello] * MOST_HELLOS, repeat(not_json))
-    ends.router.inlet = SimpleNamespace(receive=lambda: [ends.identity, next(flood)])
+    ends.router.inlet = SimpleNamespace(
+        receive=lambda: [ends.identity, next(flood)], check=lambda _: None
+    )
     rejected = ends.router.traffic.rejected
     taken = []
     while not rejected["rate"]:
