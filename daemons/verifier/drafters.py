@@ -153,8 +153,12 @@ class Drafters:
     def send(self, effect: vev.ToDrafter, now: float) -> None:
         """Send a frame of the core, once the drafter has room for it."""
         peer = self.peers.get(effect.drafter)
-        if peer is not None:
-            self._send_all(peer, peer.outgoing.put(effect.what), now)
+        if peer is None:
+            return
+        frames = [effect.what]
+        if peer.outgoing.waiting or isinstance(effect.what, m.Sync):
+            frames = peer.outgoing.put(effect.what)
+        self._send_all(peer, frames, now)
 
     def _send_all(self, peer: DrafterPeer, frames: Sequence[vev.DrafterFrame], now: float) -> None:
         """Send frames whose turn has come, and a PING if others wait for its answer."""
@@ -165,6 +169,8 @@ class Drafters:
             if traffic is not None:
                 traffic.bytes_sent += size
                 traffic.drafters.add(peer.identity)
+        if not peer.outgoing.waiting:
+            return
         if peer.outgoing.ping_due(now):
             self._ping(peer, now, partial(self._acknowledged, peer))
         elif peer.outgoing.full:
