@@ -121,7 +121,7 @@ class LlamaEngine:
         self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
         self._offloaded: dict[int, SavedState] = {}
-        # By sequence that is offloaded, or to be, the number of steps at the first request for that.
+        # By sequence that is offloaded, or to be, the number of steps at the first request.
         self._idle: dict[int, int] = {}
         trimming = self._cache.trimming
         reuse = self._reuse(width)
