@@ -52,7 +52,6 @@ class DrafterCore:
         self._threads: int | None = None  # of the next step, if they change
         self._work = ev.WorkReport()  # since the last report
         self._reported_at = 0.0
-        self._slots_changed = False
 
     # --- events
 
@@ -141,7 +140,6 @@ class DrafterCore:
             self._speaks.discard(upstream)
             # The ids that ended sessions have left may come to mean other tokens.
             self.slots.clear()
-            self._slots_changed = True
             return [self._report(now)]
         return []
 
@@ -151,10 +149,9 @@ class DrafterCore:
         if self.reader.windows.size:
             report.windows = self.reader.snapshot()
         self._work = ev.WorkReport()
-        if self._slots_changed:
+        if self.slots.changed:
             report.prefix_cache = self.slots.snapshot()
         self._reported_at = now
-        self._slots_changed = False
         return report
 
     # --- steps
@@ -236,7 +233,7 @@ class DrafterCore:
         if isinstance(result, SpecmeshError):
             return self._fail(step, result)
         for seq, held in result.held.items():
-            self._slots_changed |= self.slots.relocated(seq, held)
+            self.slots.relocated(seq, held)
         effects: list[ev.CoreEffect] = []
         draft_tokens = 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
@@ -256,7 +253,7 @@ class DrafterCore:
         if draft_tokens:
             work.draft_tokens += draft_tokens
             work.draft_seconds += ended - started
-        if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
+        if self.slots.changed or ended - self._reported_at > REPORT_INTERVAL:
             effects.append(self._report(ended))
         return effects
 
@@ -306,7 +303,6 @@ class DrafterCore:
         )
         session.reading.take(slot)
         session.advance(DraftingEvent.SLOT_GIVEN)
-        self._slots_changed = True
         return True
 
     def _attend_window(self, session: DrafterSession) -> None:
@@ -328,7 +324,6 @@ class DrafterCore:
                 if self._spares_taken < self.reader.windows.spares or self._take_spare():
                     self._spares_taken += 1
                     session.reading.begin_spare(self.slots.acquire((), 0, cached=False))
-                    self._slots_changed = True
             case WindowNeed.TAKEOVER:
                 session.reading.take_over()
                 self._release_spare(session)
@@ -351,7 +346,6 @@ class DrafterCore:
         session.reading.spare = None
         self._spares_taken -= 1
         self.slots.release(spare.seq, NO_CONTENTS)
-        self._slots_changed = True
 
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
@@ -378,4 +372,3 @@ class DrafterCore:
         self.slots.cut(slot.seq, contents.cells)
         self.slots.release(slot.seq, contents)
         session.reading.leave()
-        self._slots_changed = True
