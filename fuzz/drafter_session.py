@@ -11,7 +11,8 @@ from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.drafter.session import DrafterSession, DraftLimits
+from specmesh.core.drafter.session import DrafterSession
+from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
@@ -53,14 +54,8 @@ class _World:
         self.n_batch = tape.choice((6, 64, 1))
         self.can_trim = bool(tape.byte() & 1)
         self.slots = KVSlots(1, "cut", 0)
-        limits = DraftLimits(n_ctx, self.n_batch)
-        self.session = DrafterSession(
-            OPENED,
-            limits,
-            round_trip=tape.choice(ROUND_TRIPS),
-            reader=limits.reader(),
-            slots=self.slots,
-        )
+        reader = WindowReader(Windows(n_ctx=n_ctx), self.n_batch)
+        self.session = DrafterSession(OPENED, reader, self.slots, tape.choice(ROUND_TRIPS))
         self.slot = self.slots.acquire((), 0, cached=False)
         self.session.reading.take(self.slot)
         self.truth = Prefix(TEXT)

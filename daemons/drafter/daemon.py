@@ -62,7 +62,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
         windows = _windows(engine, settings.model.window)
-        limits = DraftLimits(info.n_ctx, info.n_batch, info.capabilities.batches, windows)
+        limits = DraftLimits(windows, info.n_batch, info.capabilities.batches)
         core = DrafterCore(limits, _slots(engine, upstreams=len(routes)))
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)

@@ -299,7 +299,7 @@ class Drafter:
         spares = windows.spares if windows is not None else 0
         slots = KVSlots(1, "cut", 0, guests=spares, n_ctx=n_ctx)
         self._n_ctx = n_ctx
-        self._core = DrafterCore(DraftLimits(n_ctx, n_batch, windows=windows), slots)
+        self._core = DrafterCore(DraftLimits(windows or Windows(n_ctx=n_ctx), n_batch), slots)
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(opened, 0.0)
         self._session = self._core.sessions[self._key]

@@ -64,13 +64,8 @@ class DrafterCore:
                     return []
                 return self._take_frame(session, frame, now)
             case ev.OpenSession(key=key):
-                self.sessions[key] = DrafterSession(
-                    event,
-                    self._limits,
-                    round_trip=self._round_trips.get(key.upstream, 0.0),
-                    reader=self.reader,
-                    slots=self.slots,
-                )
+                round_trip = self._round_trips.get(key.upstream, 0.0)
+                self.sessions[key] = DrafterSession(event, self.reader, self.slots, round_trip)
             case ev.CloseSession(key):
                 return self._close(key, now)
             case ev.CompiledGrammar(key, constraint):

@@ -74,25 +74,17 @@ DRAFTING_STATES: Mapping[DraftingState, Mapping[DraftingEvent, DraftingState]] =
 class DraftLimits:
     """Limits of the draft model's steps.
 
-    n_ctx: cells of a sequence. n_batch: ids in a step.
+    windows: of texts. n_batch: ids in a step.
     batches: a step may have rows of several sequences.
-    windows: of texts; by default they are read whole, up to `n_ctx` ids.
     """
 
-    n_ctx: int
+    windows: Windows
     n_batch: int
     batches: bool = False
-    windows: Windows | None = None
 
     def reader(self) -> WindowReader:
         """Return a reader of these windows."""
-        windows = self.windows or Windows(n_ctx=self.n_ctx)
-        return WindowReader(windows, self.chunk)
-
-    @property
-    def chunk(self) -> int:
-        """Return the most ids of a step that drafts nothing, so that sessions take turns."""
-        return min(CHUNK, self.n_batch)
+        return WindowReader(self.windows, min(CHUNK, self.n_batch))
 
 
 class DrafterSession:
@@ -105,13 +97,7 @@ class DrafterSession:
     """
 
     def __init__(
-        self,
-        opened: ev.OpenSession,
-        limits: DraftLimits,
-        *,
-        round_trip: float,
-        reader: WindowReader,
-        slots: KVSlots,
+        self, opened: ev.OpenSession, reader: WindowReader, slots: KVSlots, round_trip: float
     ) -> None:
         """Begin without text and slot; reader, slots: shared by all sessions."""
         self.opened = opened
@@ -120,7 +106,7 @@ class DrafterSession:
         self.constraint: DraftConstraint | None = None
         self.chain = DraftChain(opened.session, round_trip)
         self.reading = TextReading(self.chain, reader, slots)
-        self._chunk = limits.chunk
+        self._chunk = reader.chunk
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)
         # One sampler does for every position.

@@ -145,16 +145,17 @@ class Piece(NamedTuple):
 class WindowReader:
     """The reading of windows, for all sessions of a draft model.
 
+    chunk: most ids of a step that drafts nothing.
     takeovers: windows that have taken over.
     held_up: rounds of verifiers that had no drafts because a window was read.
     """
 
     def __init__(self, windows: Windows, chunk: int) -> None:
-        """Begin without measurements; chunk: most ids of a step that drafts nothing."""
+        """Begin without measurements."""
         self.windows = windows
         self.takeovers = 0
         self.held_up = 0
-        self._chunk = chunk
+        self.chunk = chunk
         self._id_seconds = 0.0  # recent seconds of an id in a piece
         self._accepted = {True: 0, False: 0}  # drafts of texts that were read whole, or not
         self._judged = {True: 0, False: 0}
@@ -189,7 +190,7 @@ class WindowReader:
             in_time = int(seconds / self._id_seconds)
         pieces_left = max(room // max(drafts, 1), 1)
         needed = ceil(rest / pieces_left)
-        ids = min(max(in_time, needed, 1), self._chunk)
+        ids = min(max(in_time, needed, 1), self.chunk)
         return Piece(ids, urgent=needed >= in_time)
 
     def read(self, ids: int, seconds: float) -> None:

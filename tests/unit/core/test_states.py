@@ -12,8 +12,8 @@ from specmesh.core.drafter.session import (
     DrafterSession,
     DraftingEvent,
     DraftingState,
-    DraftLimits,
 )
+from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import REQUEST_STATES, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
@@ -38,10 +38,8 @@ def verifier_session():
 def drafter_session():
     key = ev.SessionKey(0, 0)
     opened = ev.OpenSession(key=key, session=1, n_vocab=9, n_prompt=0, params=SamplingParams())
-    limits = DraftLimits(64, 16)
-    return DrafterSession(
-        opened, limits, round_trip=0.0, reader=limits.reader(), slots=KVSlots(1, "cut", 0)
-    )
+    reader = WindowReader(Windows(n_ctx=64), 16)
+    return DrafterSession(opened, reader, KVSlots(1, "cut", 0), 0.0)
 
 
 MACHINES = {
