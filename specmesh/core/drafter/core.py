@@ -12,7 +12,6 @@ from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.drafter.reading import WindowNeed
 from specmesh.core.drafter.session import (
     DrafterSession,
     DraftingEvent,
@@ -46,7 +45,6 @@ class DrafterCore:
         self.sessions: dict[ev.SessionKey, DrafterSession] = {}
         self.reader = limits.reader()
         self._limits = limits
-        self._spares_taken = 0
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams in whose ids the draft model can draft
         self._threads: int | None = None  # of the next step, if they change
@@ -191,7 +189,7 @@ class DrafterCore:
                 continue
             reading = session.reading
             if reading.spare is not None or session.chain.n_truth > reading.quiet_until:
-                self._attend_window(session)
+                reading.attend(self._take_spare)
             on_trial = session.state is DraftingState.ON_TRIAL
             if rows and on_trial:
                 continue
@@ -287,8 +285,7 @@ class DrafterCore:
             return False
         if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
-        spares_left = self.reader.windows.spares - self._spares_taken
-        if self.slots.free <= spares_left and not self._take_slot():
+        if self.slots.free <= self.reader.spares_left and not self._take_slot():
             return False
         slot = self.slots.acquire(
             session.chain.truth,
@@ -300,47 +297,13 @@ class DrafterCore:
         session.advance(DraftingEvent.SLOT_GIVEN)
         return True
 
-    def _attend_window(self, session: DrafterSession) -> None:
-        """Make the change that is due to the sequences of a session.
-
-        - ANEW: empty its own for a new window, and give its spare one back.
-        - SPARE: give it a spare one, perhaps that of a session without drafts to make. Without any
-          it goes on in its own.
-        - TAKEOVER: go on in the spare one, and give the one before back.
-        """
-        need = session.reading.need()
-        match need:
-            case None:
-                pass
-            case WindowNeed.ANEW:
-                self._release_spare(session)
-                session.reading.begin_anew()
-            case WindowNeed.SPARE:
-                if self._spares_taken < self.reader.windows.spares or self._take_spare():
-                    self._spares_taken += 1
-                    session.reading.begin_spare(self.slots.acquire((), 0, cached=False))
-            case WindowNeed.TAKEOVER:
-                session.reading.take_over()
-                self._release_spare(session)
-            case _:
-                assert_never(need)
-
     def _take_spare(self) -> bool:
         """Take the spare sequence of a session without drafts to make; False if none has one."""
         for session in self.sessions.values():
             if session.reading.spare is not None and not session.chain.draft_n:
-                self._release_spare(session)
+                session.reading.release_spare()
                 return True
         return False
-
-    def _release_spare(self, session: DrafterSession) -> None:
-        """Give a session's spare sequence back."""
-        spare = session.reading.spare
-        if spare is None:
-            return
-        session.reading.spare = None
-        self._spares_taken -= 1
-        self.slots.release(spare.seq, NO_CONTENTS)
 
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
@@ -353,7 +316,7 @@ class DrafterCore:
 
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
         """Give a session's slot back, with the committed ids that it holds."""
-        self._release_spare(session)
+        session.reading.release_spare()
         slot = session.reading.slot
         if slot is None:
             return

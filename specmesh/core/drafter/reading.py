@@ -1,25 +1,12 @@
 """The reading of a session's text: its sequence, and a spare one for the next window."""
 
-from enum import Enum
+from collections.abc import Callable
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.chain import BURST, DraftChain
 from specmesh.core.drafter.window import Piece, WindowReader
-from specmesh.core.kv_slots import ANY_LENGTH, KVBegin, KVSlot, KVSlots
+from specmesh.core.kv_slots import ANY_LENGTH, NO_CONTENTS, KVBegin, KVSlot, KVSlots
 from specmesh.core.prefix import common_length
-
-
-class WindowNeed(Enum):
-    """A change of the sequence that a session reads its text in.
-
-    - ANEW: its own is to be emptied, and to begin with a new window.
-    - SPARE: a spare one is to be given to it, for the next window.
-    - TAKEOVER: the spare one takes over.
-    """
-
-    ANEW = "anew"
-    SPARE = "spare"
-    TAKEOVER = "takeover"
 
 
 class TextReading:
@@ -98,46 +85,50 @@ class TextReading:
 
     # --- windows
 
-    def need(self) -> WindowNeed | None:
-        """Return the change that is due before the next row; None for none.
+    def attend(self, take_spare: Callable[[], bool]) -> None:
+        """Make the change that is due to the sequences before the next row.
 
-        A window is read anew if the text has grown far past it, or if it is full and no sequence
-        was there for the next one.
+        - The slot is emptied for a new window if the text has grown far past it, or if it is full
+          and no sequence was there for the next window.
+        - A spare sequence is taken when the next window is due. Without any the slot goes on.
+        - The spare one takes over when its window is read, or if the slot is empty.
+
+        take_spare: takes the spare sequence of another session; returns False if none is idle.
         """
         slot = self.slot
-        if slot is None:
-            return None
-        if not slot.length:
-            return WindowNeed.TAKEOVER if self.spare is not None else None
-        windows = self._windows
-        if windows.is_behind(slot, self._chain.n_truth):
-            return WindowNeed.ANEW
-        if self.spare is not None:
-            read = len(self._ids) - self.spare.end <= self._piece(self.spare).ids
-            return WindowNeed.TAKEOVER if read else None
-        if not windows.is_due(slot, self._chain.n_truth):
-            return None
-        is_full = self._chain.n_truth >= self.room
-        return WindowNeed.ANEW if is_full else WindowNeed.SPARE
-
-    def begin_anew(self) -> None:
-        """Empty the slot, for a new window."""
-        slot = self.slot
         assert slot is not None, "only a session with a slot has windows"
-        if not self._windows.is_behind(slot, self._chain.n_truth):
-            self._pieces += 1  # drafts wait for it
-        self._empty(slot)
-
-    def begin_spare(self, spare: KVSlot) -> None:
-        """Begin to read the next window in a spare sequence."""
-        self.spare = spare
-        self._windows.begin_next(spare, self._chain.n_truth)
-
-    def take_over(self) -> None:
-        """Go on in the spare sequence. The one before is the spare one then."""
         spare = self.spare
-        assert spare is not None, "only a spare sequence takes over"
+        n_truth = self._chain.n_truth
+        if not slot.length:
+            if spare is not None:
+                self._take_over(spare)
+        elif self._windows.is_behind(slot, n_truth):
+            self.release_spare()
+            self._empty(slot)
+        elif spare is not None:
+            if len(self._ids) - spare.end <= self._piece(spare).ids:
+                self._take_over(spare)
+        elif self._windows.is_due(slot, n_truth):
+            if n_truth >= self.room:
+                self._pieces += 1  # drafts wait for it
+                self._empty(slot)
+            elif self._reader.spares_left or take_spare():
+                self._reader.spares_left -= 1
+                self.spare = self._slots.acquire((), 0, cached=False)
+                self._windows.begin_next(self.spare, n_truth)
+
+    def release_spare(self) -> None:
+        """Give the spare sequence back, if there is one."""
+        spare = self.spare
+        if spare is not None:
+            self.spare = None
+            self._reader.spares_left += 1
+            self._slots.release(spare.seq, NO_CONTENTS)
+
+    def _take_over(self, spare: KVSlot) -> None:
+        """Go on in the spare sequence, and give the one before back."""
         self.spare = self.slot
+        self.release_spare()
         self._read_in(spare)
         self._reader.takeovers += 1
 

@@ -146,6 +146,7 @@ class WindowReader:
     """The reading of windows, for all sessions of a draft model.
 
     chunk: most ids of a step that drafts nothing.
+    spares_left: spare sequences that no session has.
     takeovers: windows that have taken over.
     held_up: rounds of verifiers that had no drafts because a window was read.
     """
@@ -156,6 +157,7 @@ class WindowReader:
         self.takeovers = 0
         self.held_up = 0
         self.chunk = chunk
+        self.spares_left = windows.spares
         self._id_seconds = 0.0  # recent seconds of an id in a piece
         self._accepted = {True: 0, False: 0}  # drafts of texts that were read whole, or not
         self._judged = {True: 0, False: 0}
