@@ -200,6 +200,7 @@ def test_a_verifier_notices_frames_that_came_before_it_sent(ends):
 
 def test_a_drafter_notices_frames_that_came_before_it_sent(ends):
     dealer = Dealer(Route(ends.context, ends.address))
+    wait_for(dealer.socket, zmq.POLLOUT)
     dealer.send(m.Ping(1))
     wait_for(ends.router.socket)
     [(identity, _, _)] = ends.router.receive(0.0)
