@@ -11,8 +11,9 @@ from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.drafter.session import DrafterSession, DraftLimits
-from specmesh.core.kv_slots import KVCut, KVSlot
+from specmesh.core.drafter.session import DrafterSession
+from specmesh.core.drafter.window import WindowReader, Windows
+from specmesh.core.kv_slots import KVCut, KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -52,12 +53,11 @@ class _World:
         n_ctx = tape.choice((96, 96, 20, 1))
         self.n_batch = tape.choice((6, 64, 1))
         self.can_trim = bool(tape.byte() & 1)
-        self.session = DrafterSession(
-            OPENED,
-            DraftLimits(n_ctx, self.n_batch),
-            round_trip=tape.choice(ROUND_TRIPS),
-        )
-        self.slot = self.session.reading.slot = KVSlot(0)
+        self.slots = KVSlots(1, "cut", 0)
+        reader = WindowReader(Windows(n_ctx=n_ctx), self.n_batch)
+        self.session = DrafterSession(OPENED, reader, self.slots, tape.choice(ROUND_TRIPS))
+        self.slot = self.slots.acquire((), 0, cached=False)
+        self.session.reading.take(self.slot)
         self.truth = Prefix(TEXT)
         self.memory = Memory(n_ctx)
         self.learned: list[int] = []
@@ -172,7 +172,8 @@ class _World:
     def handle(self, event: m.Truth | m.Sync | m.Nack) -> None:
         self.did(self.session.handle(event, self.now))
 
-    def did(self, effects: list[ev.DrafterEffect]) -> None:
+    def did(self, effects: Sequence[ev.DrafterEffect]) -> None:
+        self.cut()
         self.perform(effects)
         session = self.session
         assert len(session.chain.known) - session.chain.n_truth <= MAX_LEAD
@@ -184,7 +185,15 @@ class _World:
                 TEXT[: session.chain.n_truth]
             ), "not the verifier's text"
 
-    def perform(self, effects: list[ev.DrafterEffect]) -> None:
+    def cut(self) -> None:
+        """Carry out the cuts that the session has ordered."""
+        for order in self.slots.orders():
+            self.seen[type(order).__name__] += 1
+            assert isinstance(order, KVCut)
+            self.memory.trim(order.length if self.can_trim else 0)
+            self.slot.length = len(self.memory.held)
+
+    def perform(self, effects: Sequence[ev.DrafterEffect]) -> None:
         assert len(effects) <= 4
         known = self.session.chain.known
         for effect in effects:
@@ -203,9 +212,6 @@ class _World:
                     self.seen["sampled"] += any(proposals)
                     assert self.session.chain.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
-                case KVCut(_, length):
-                    self.memory.trim(length if self.can_trim else 0)
-                    self.slot.length = len(self.memory.held)
                 case m.Nack(_, base, crc):
                     assert (base, crc) == (self.session.chain.n_truth, known.crc_at(base))
                 case ev.Learned(ids, accepted):

@@ -80,7 +80,7 @@ class _World:
             reuse = "whole"
             room = ANY_LENGTH
         self.slots = KVSlots(SESSIONS, reuse, room, guests=spares, n_ctx=self.n_ctx)
-        limits = DraftLimits(self.n_ctx, self.n_batch, batches=True, windows=windows)
+        limits = DraftLimits(windows, self.n_batch, batches=True)
         self.core = DrafterCore(limits, self.slots)
         self.spares = spares
         self.bos = windows.bos
@@ -238,7 +238,7 @@ class _World:
         if row.sampler is None:
             self.seen["read"] += 1
             return ()
-        if row.shift:
+        if row.text_position > row.position:
             self.seen["drafts of a window"] += 1
         place = row.text_position + len(row.ids)
         truth = self.texts[row.key.number - 1].truth

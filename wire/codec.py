@@ -89,7 +89,9 @@ def decode(frame: bytes) -> Message:
         raise FrameError("count", count)
     if cls is m.DraftProbs:
         return _decode_probs(frame, session, base, crc, count)
-    ids = _decode_ids(frame, count)
+    if len(frame) != HEADER.size + 4 * count + CRC.size:
+        raise FrameError("length", len(frame))
+    ids = struct.unpack_from(f"<{count}i", frame, HEADER.size)
     if cls is m.Draft:
         return m.Draft(session, base, crc, ids)
     if cls is m.Truth:
@@ -157,12 +159,6 @@ def _encode_distributions(message: m.DraftProbs) -> bytes:
         raise UnfitMessage(f"a distribution of more than {MAX_SUPPORT} tokens")
     layout = f"<{len(sizes)}H{total}i{total}H"
     return struct.pack(layout, *sizes, *message.support, *message.weights)
-
-
-def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
-    if len(frame) != HEADER.size + 4 * count + CRC.size:
-        raise FrameError("length", len(frame))
-    return struct.unpack_from(f"<{count}i", frame, HEADER.size)
 
 
 def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:

@@ -34,6 +34,7 @@ from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.steps import run_draft_step
 from specmesh.errors import NotOffered, WentAway
+from specmesh.wire import messages as m
 
 DraftOrder = ClientOrder | list[ev.CoreEffect] | LookedUp | BaseException
 
@@ -62,7 +63,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
         windows = _windows(engine, settings.model.window)
-        limits = DraftLimits(info.n_ctx, info.n_batch, info.capabilities.batches, windows)
+        limits = DraftLimits(windows, info.n_batch, info.capabilities.batches)
         core = DrafterCore(limits, _slots(engine, upstreams=len(routes)))
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
@@ -81,6 +82,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._links = [UpstreamLink(route, number, shared) for number, route in enumerate(routes)]
         upstreams = [link.upstream for link in self._links]
         self._router = RequestRouter(upstreams, time.monotonic())
+        self._verifiers: list[m.Welcome | None] = []  # at the last look
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -109,14 +111,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _begin(self) -> None:
         self._core.start()
         for link in self._links:
-            link.dealer.listen(partial(self._turn, partial(self._receive, link)))
-
-    def _receive(self, link: UpstreamLink) -> None:
-        self._due |= link.receive()
-
-    def _settle(self) -> None:
-        for link in self._links:
-            link.dealer.inlet.check()
+            link.dealer.listen(partial(self._turn, link.receive))
 
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
@@ -171,9 +166,15 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._router.look(now)
         while self._carry_out(now):
             self._router.look(now)
-        before = self._cores.threads
         verifiers = [upstream.info for upstream in self._router.upstreams]
-        note(self._cores.beside([info for info in verifiers if info is not None]))
+        if verifiers != self._verifiers:
+            self._verifiers = verifiers
+            self._share_cores(now)
+
+    def _share_cores(self, now: float) -> None:
+        """Take the threads that fit the verifiers that are there."""
+        before = self._cores.threads
+        note(self._cores.beside([info for info in self._verifiers if info is not None]))
         if self._cores.threads != before:
             self._core.put(ev.UseThreads(self._cores.threads), now)
 

@@ -139,23 +139,21 @@ class UpstreamLink:
             now = time.monotonic()
             self.link.last_frame_at = now
             if isinstance(message, m.Truth | m.Sync | m.Nack):
-                if self._has_room(message.session, size):
-                    self._core.put(self.upstream.received(message, size), now)
+                event = self.upstream.received(message, size)
+                if event is None:
+                    continue  # there is no such session here
+                if not self._core.inbox:
+                    self._backlog = 0
+                self._backlog += size
+                if self._backlog <= MAX_BACKLOG:
+                    self._core.put(event, now)
+                else:
+                    self.dealer.traffic.rejected["backlog"] += 1
             elif message is not None:
                 more = True
                 self._message(message, size, now)
                 self.carry_out(now)
         return more
-
-    def _has_room(self, session: int, size: int) -> bool:
-        """Return False for a frame of no session here, or if too many wait for the core."""
-        if session not in self.upstream.running:
-            return False
-        self._backlog = self._backlog + size if self._core.behind else size
-        if self._backlog <= MAX_BACKLOG:
-            return True
-        self.dealer.traffic.rejected["backlog"] += 1
-        return False
 
     def _message(
         self, message: m.ControlMessage | m.Draft | m.DraftProbs | m.Ids, size: int, now: float

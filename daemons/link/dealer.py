@@ -176,7 +176,7 @@ class Dealer:
         self._route = route
         self.socket = route.open()
         self.inlet = Inlet(self.socket)
-        self._on_readable: Callable[[], None] | None = None
+        self._on_readable: Callable[[], object] | None = None
         self.traffic = traffic or WireSection()
         self.state = ConnectionState.HELD
         self.refusal: str | None = None
@@ -201,7 +201,7 @@ class Dealer:
         """Return True if keys are used."""
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
-    def listen(self, on_readable: Callable[[], None]) -> None:
+    def listen(self, on_readable: Callable[[], object]) -> None:
         """Listen as `Inlet.listen` does, also at fresh connections."""
         self._on_readable = on_readable
         self.inlet.listen(on_readable)
@@ -242,7 +242,9 @@ class Dealer:
         Raise UnfitMessage for a message that no frame can hold.
         """
         frame = encode(message)
-        if hand_over(self.socket, self.traffic, frame) is not None:
+        unsent = hand_over(self.socket, self.traffic, frame)
+        self.inlet.check()
+        if unsent is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
                 self.move(ConnectionState.CUT)
             return 0
@@ -268,6 +270,7 @@ class Dealer:
                 yield decode(frame), len(frame)
             except FrameError as error:
                 yield self._undecoded(frame, error), len(frame)
+        self.inlet.check()
 
     def reconnect(self) -> None:
         """Open a fresh connection, which is new to the verifier; later if keys forbid it now."""
@@ -294,6 +297,7 @@ class Dealer:
         self.move(ConnectionState.LEFT)
         with contextlib.suppress(OSError), zmq_errors():
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+        self.inlet.check()
 
     def _newest_handshake(self) -> Handshake | None:
         """Return the end of the newest handshake since the last call.

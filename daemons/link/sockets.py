@@ -168,34 +168,35 @@ class Inlet:
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._last: zmq.Frame | None = None
-        self._close: Callable[[], object] = lambda: None
+        self._on_readable: Callable[[], object] | None = None
         self._again: asyncio.TimerHandle | None = None
 
-    def listen(self, on_readable: Callable[[], None]) -> None:
+    def listen(self, on_readable: Callable[[], object]) -> None:
         """Have it called on the running event loop when there may be messages, until `close`."""
-        loop = asyncio.get_running_loop()
-        descriptor = self._socket.FD
-        loop.add_reader(descriptor, on_readable)
-        self._call_later = loop.call_later
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.FD, on_readable)
         self._on_readable = on_readable
-        self._close = lambda: loop.remove_reader(descriptor)
+        self.check()
 
     def check(self, at: float = 0.0) -> None:
         """Have messages noticed that are there already, not before `at`.
 
-        It is called after each turn that may have used the socket: the descriptor shows changes
-        only, and receiving or sending may have taken one.
+        It is called after each use of the socket, unless `receive` has just found no message: the
+        descriptor shows changes only, and receiving or sending may have taken one.
         """
-        if self._again is None and self._poller.poll(0):
-            self._again = self._call_later(max(at - time.monotonic(), 0.0), self._notice)
+        if self._on_readable is not None and self._again is None and self._poller.poll(0):
+            delay = max(at - time.monotonic(), 0.0)
+            self._again = self._loop.call_later(delay, self._notice, self._on_readable)
 
-    def _notice(self) -> None:
+    def _notice(self, on_readable: Callable[[], object]) -> None:
         self._again = None
-        self._on_readable()
+        on_readable()
 
     def close(self) -> None:
         """Listen no more; to be called before the socket is closed."""
-        self._close()
+        if self._on_readable is not None:
+            self._loop.remove_reader(self._socket.FD)
+            self._on_readable = None
         if self._again is not None:
             self._again.cancel()
 
@@ -267,6 +268,7 @@ class Router:
             self.accounts.limits(identity).earn(message.draft_n)
         frame = encode(message)
         unsent = hand_over(self.socket, self.traffic, frame, identity)
+        self.inlet.check()
         if unsent is not None:
             self.gone[identity] = unsent
             return 0
@@ -293,6 +295,7 @@ class Router:
         The message is None for a malformed frame.
         """
         if now < self.paused_until:
+            self.inlet.check(self.paused_until)
             return
         refused = 0
         size = 0
@@ -308,6 +311,7 @@ class Router:
                 refused += 1
                 if refused == MAX_REFUSED_PER_TURN:
                     self.paused_until = now + PAUSE
+                    self.inlet.check(self.paused_until)
                     return
                 continue
             identity, frame = parts
@@ -320,6 +324,7 @@ class Router:
                 self._undecoded(identity, frame, error, now)
                 message = None
             yield identity, message, len(frame)
+        self.inlet.check()
 
     # --- the sender of the newest message
 

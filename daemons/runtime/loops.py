@@ -99,6 +99,7 @@ class EngineLoop(Generic[E, F, S, R]):
     """Runs a core and its engine on the model's thread.
 
     step_since: when the step that runs began. Any thread may read it.
+    inbox: events that the core has not handled, with their times. Only `put` adds to it.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class EngineLoop(Generic[E, F, S, R]):
         self._run = run
         self._time_up = time_up
         self._deliver = deliver
-        self._inbox: deque[tuple[E, float]] = deque()
+        self.inbox: deque[tuple[E, float]] = deque()
         self._arrived = threading.Event()
         self._ending = False
         self.step_since: float | None = None
@@ -133,7 +134,7 @@ class EngineLoop(Generic[E, F, S, R]):
 
     def put(self, event: E, at: float) -> None:
         """Hand over an event that happened at `at`; from any thread."""
-        self._inbox.append((event, at))
+        self.inbox.append((event, at))
         self._arrived.set()
 
     @property
@@ -141,11 +142,6 @@ class EngineLoop(Generic[E, F, S, R]):
         """Return True if a step has run for too long."""
         since = self.step_since
         return since is not None and time.monotonic() - since > self.patience
-
-    @property
-    def behind(self) -> int:
-        """Return the number of events that the core has not handled."""
-        return len(self._inbox)
 
     def close(self, timeout: float, free: Callable[[], object]) -> bool:
         """End after the step that runs, `free` the engine, and end the thread.
@@ -169,7 +165,7 @@ class EngineLoop(Generic[E, F, S, R]):
         core = self._core
         effects = list[F]()
         while not self._ending:
-            if self._inbox:
+            if self.inbox:
                 effects += self._handled()
             step = core.next_step(time.monotonic())
             if effects:
@@ -192,21 +188,21 @@ class EngineLoop(Generic[E, F, S, R]):
             result = EngineError(f"{type(error).__name__}: {error}")
         ended = time.monotonic()
         self.step_since = None
-        effects = self._handled() if self._inbox else []
+        effects = self._handled() if self.inbox else []
         effects += self._core.finish(step, result, started, ended)
         return effects
 
     def _handled(self) -> list[F]:
         """Return the effects of the events until now; later ones wait, or no step would begin."""
         effects = list[F]()
-        for _ in range(len(self._inbox)):
-            effects += self._core.handle(*self._inbox.popleft())
+        for _ in range(len(self.inbox)):
+            effects += self._core.handle(*self.inbox.popleft())
         return effects
 
     def _wait(self, until: float) -> bool:
         """Wait for an event; return False if none came in time."""
         self._arrived.clear()
-        if self._inbox or self._ending:
+        if self.inbox or self._ending:
             return True
         if until == inf:
             return self._arrived.wait()
@@ -235,6 +231,7 @@ class Mailbox(Generic[T]):
 
     `fileno` is readable from then on until `take`.
     dozing: the loop looks soon anyway, so only urgent items wake it.
+    wake: wakes the loop. If the pipe is full this fails, and the loop wakes all the same.
     """
 
     def __init__(self) -> None:
@@ -244,6 +241,7 @@ class Mailbox(Generic[T]):
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
+        self.wake = partial(_write, self._writer, b"\0", 1)
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
@@ -258,10 +256,6 @@ class Mailbox(Generic[T]):
         # The item is there already: a loop that stops dozing looks for items afterwards.
         if urgent or not self.dozing:
             self.wake()
-
-    def wake(self) -> None:
-        """Wake the loop. If the pipe is full this fails, and the loop wakes all the same."""
-        _write(self._writer, b"\0", 1)
 
     def take(self) -> list[T]:
         """Return the items that are there."""
@@ -338,16 +332,18 @@ class DaemonLoop(ABC, Generic[T]):
             self._stopping = time.monotonic()
             self.mailbox.wake()
 
-    def _turn(self, act: Callable[[], None]) -> None:
-        """Take a turn, unless it is over; an error in it ends the daemon."""
+    def _turn(self, act: Callable[[], bool | None]) -> None:
+        """Take a turn, unless it is over; an error in it ends the daemon.
+
+        act: returns True if work may be due.
+        """
         if self._ended.done():
             return
         try:
-            act()
-            if self._due:
+            if act():
+                self._due = True
+            while self._due and not self._ended.done():
                 self._look()
-            if not self._ended.done():
-                self._settle()
         except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
             self._ended.set_exception(error)
 
@@ -404,10 +400,6 @@ class DaemonLoop(ABC, Generic[T]):
     @abstractmethod
     def _take(self, item: T, now: float, /) -> None:
         """Carry out an item of the mailbox."""
-
-    @abstractmethod
-    def _settle(self) -> None:
-        """End a turn: see to frames that came meanwhile."""
 
     @abstractmethod
     def _tick(self, now: float) -> None:

@@ -135,11 +135,6 @@ class VerifierLoop(DaemonLoop[Order]):
         # Drafters and snapshots have this report until there is another.
         self._put(vev.Signal.REPORT_WANTED)
 
-    def _settle(self) -> None:
-        if self._router.gone and not self._ended.done():
-            self._look()
-        self._router.inlet.check(self._router.paused_until)
-
     def _leave(self) -> None:
         self._router.inlet.close()
         error = WentAway("the verifier is stopping: the text ends here")
@@ -208,6 +203,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 raise order
             case _:
                 assert_never(order)
+        self._due |= bool(self._router.gone)
 
     def _tick(self, now: float) -> None:
         self.progress += self._router.guarded and not self._core.stuck
@@ -216,6 +212,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self.stats.throughput.idle()
         while self._stats_orders and now >= self._stats_orders[0][0]:
             self._answer_stats(now)
+        self._due |= bool(self._router.gone)
 
     def _answer_stats(self, now: float) -> None:
         _, order = self._stats_orders.pop(0)

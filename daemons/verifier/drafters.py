@@ -153,8 +153,12 @@ class Drafters:
     def send(self, effect: vev.ToDrafter, now: float) -> None:
         """Send a frame of the core, once the drafter has room for it."""
         peer = self.peers.get(effect.drafter)
-        if peer is not None:
-            self._send_all(peer, peer.outgoing.put(effect.what), now)
+        if peer is None:
+            return
+        frames = [effect.what]
+        if peer.outgoing.waiting or isinstance(effect.what, m.Sync):
+            frames = peer.outgoing.put(effect.what)
+        self._send_all(peer, frames, now)
 
     def _send_all(self, peer: DrafterPeer, frames: Sequence[vev.DrafterFrame], now: float) -> None:
         """Send frames whose turn has come, and a PING if others wait for its answer."""
@@ -165,6 +169,8 @@ class Drafters:
             if traffic is not None:
                 traffic.bytes_sent += size
                 traffic.drafters.add(peer.identity)
+        if not peer.outgoing.waiting:
+            return
         if peer.outgoing.ping_due(now):
             self._ping(peer, now, partial(self._acknowledged, peer))
         elif peer.outgoing.full:
@@ -187,8 +193,8 @@ class Drafters:
 
     # --- their frames
 
-    def receive(self) -> None:
-        """Take all frames that have come."""
+    def receive(self) -> bool:
+        """Take all frames that have come; return whether a drafter has gone."""
         for identity, message, size in self._router.receive(time.monotonic()):
             now = time.monotonic()
             peer = self.peers.get(identity)
@@ -207,6 +213,7 @@ class Drafters:
                     self._router.send(identity, error)
                 case _:
                     self._message(peer, message, size, now)
+        return bool(self._router.gone)
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         identity = peer.identity

@@ -130,7 +130,7 @@ class Learned(NamedTuple):
     sync: bool = False
 
 
-DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned | KVCut
+DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned
 
 # --- the drafter
 
@@ -225,11 +225,6 @@ class DraftRow(NamedTuple):
     sampler: Sampler | None
     draft_n: int = 1
     bos: int = 0
-
-    @property
-    def shift(self) -> int:
-        """Return the position in the text of the sequence's first cell, as far as that goes."""
-        return self.text_position - self.position - self.bos
 
 
 class DraftStep(NamedTuple):

@@ -174,6 +174,9 @@ class KVSlots:
     length while it has a session, and its KVContents have the ids afterwards.
 
     It is false while no sequence is free.
+
+    has_orders: `orders` may return some.
+    changed: ids were reused, kept or lost since the last `snapshot`, perhaps.
     """
 
     def __init__(
@@ -209,6 +212,8 @@ class KVSlots:
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
         self._taken: dict[int, KVSlot] = {}
+        self.has_orders = False
+        self.changed = False
         self._orders: list[KVOrder] = []
         # Since the last orders: ids of a session that began with no others, and of those after it.
         self._began: list[Sequence[int]] = []
@@ -226,6 +231,7 @@ class KVSlots:
 
     def snapshot(self) -> PrefixCacheSection:
         """Return the prefix cache's counts."""
+        self.changed = False
         kept = [len(contents.ids) for contents in self._free.values() if contents.ids]
         return PrefixCacheSection(self._hits, self._saved, len(kept), sum(kept))
 
@@ -249,6 +255,8 @@ class KVSlots:
         cached: cached ids may be reused.
         crc_at: returns the CRC of the first ids, by their number; needed to reuse windows.
         """
+        self.has_orders = True
+        self.changed = True
         text = array("i", ids)  # arrays are compared in less than 1e-9 s an id
         if self._began or not self._taken:
             self._began.append(text)
@@ -348,6 +356,7 @@ class KVSlots:
 
         contents: its ids; NO_CONTENTS if they are not to be used again.
         """
+        self.changed = True
         self._taken.pop(seq, None)
         self._free[seq] = contents
         if not contents.ids:
@@ -369,26 +378,29 @@ class KVSlots:
 
     def clear(self) -> None:
         """Empty the sequences without a session."""
+        self.changed = True
         for seq, contents in self._free.items():
             if contents.ids:
                 self._forget(seq)
 
     def _forget(self, seq: int) -> None:
         self._free[seq] = NO_CONTENTS
-        self._orders.append(KVCut(seq, 0))
+        self.cut(seq, 0)
 
     # --- the engine
 
     def cut(self, seq: int, length: int) -> None:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
+        self.has_orders = True
 
-    def relocated(self, seq: int, length: int) -> bool:
-        """Note that a sequence holds at most `length` cells; return True if no session has it."""
+    def relocated(self, seq: int, length: int) -> None:
+        """Note that a sequence holds at most `length` cells."""
         slot = self._taken.get(seq)
         if slot is not None:
             slot.length = min(slot.length, length)
-            return False
+            return
+        self.changed = True
         contents = self._free[seq]
         if length < contents.cells:
             kept = contents.ids[: max(length - contents.begin.bos, 0)]
@@ -396,12 +408,12 @@ class KVSlots:
             if kept:
                 prompt = min(contents.prompt, len(kept))
                 self._free[seq] = replace(contents, ids=kept, prompt=prompt)
-        return True
 
     def orders(self) -> tuple[KVOrder, ...]:
         """Return the orders to carry out before the next step, in this order."""
         orders = self._orders
         self._orders = []
+        self.has_orders = False
         if self._began and self._offloads:
             for seq, contents in self._free.items():
                 shared = max(common_length(contents.ids, ids) for ids in self._began)

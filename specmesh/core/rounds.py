@@ -1,6 +1,5 @@
 """A round: one verification step of a session, and what it committed."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from specmesh.core.requests import Tokens
@@ -45,30 +44,3 @@ class Round(NamedTuple):
     first: bool
     at: float
     sessions: int
-
-
-def split_by_source(
-    segments: Iterable[SourceDrafts], drafted: int, tested: int, accepted: int
-) -> tuple[SourceDrafts, ...]:
-    """Return the segments of the first `drafted` drafts with their shares of both counts."""
-    shares: list[SourceDrafts] = []
-    begin = 0
-    for segment in segments:
-        size = min(segment.drafted, drafted - begin)
-        if size <= 0:
-            break
-        share = SourceDrafts(
-            source=segment.source,
-            drafted=size,
-            tested=_within(tested, begin, size),
-            accepted=_within(accepted, begin, size),
-            exact=segment.exact,
-        )
-        shares.append(share)
-        begin += size
-    return tuple(shares)
-
-
-def _within(count: int, begin: int, size: int) -> int:
-    """Return how many of the first `count` drafts lie in a segment."""
-    return min(max(count - begin, 0), size)

@@ -22,6 +22,7 @@ from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.drafter.window import Windows
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
 from specmesh.core.rounds import Round
@@ -277,7 +278,7 @@ class Simulation:
         """Attach a drafter."""
         round_trip = self._site.round_trip
         slots = KVSlots(self._users, "whole", 0)
-        core = DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), slots)
+        core = DrafterCore(DraftLimits(Windows(n_ctx=ENDLESS), STEP_ROWS), slots)
         core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
         self._verifier.handle(vev.RoundTrip(identity, round_trip), 0.0)

@@ -226,7 +226,7 @@ class Sequences:
         n_outputs: int | None = None,
     ) -> None:
         """Begin empty; n_batch: most rows of a step; n_outputs: most of them with logits."""
-        self.lengths = [0] * max_sessions
+        self.lengths = dict.fromkeys(range(max_sessions), 0)
         self._n_ctx = n_ctx
         self._n_vocab = n_vocab
         self._n_batch = n_batch
@@ -234,10 +234,13 @@ class Sequences:
 
     def held(self, seq: int) -> int:
         """Return the number of ids that a sequence holds."""
-        if not 0 <= seq < len(self.lengths):
-            count = len(self.lengths)
-            raise LocalProtocolError(f"sequence {seq} does not exist: this engine has {count}")
+        if seq not in self.lengths:
+            raise self._missing(seq)
         return self.lengths[seq]
+
+    def _missing(self, seq: int) -> LocalProtocolError:
+        count = len(self.lengths)
+        return LocalProtocolError(f"sequence {seq} does not exist: this engine has {count}")
 
     def check_append(self, seq: int, ids: Sequence[int]) -> int:
         """Check that `ids` may follow the ids of `seq`; return how many it holds."""
@@ -249,10 +252,12 @@ class Sequences:
         """Check that `spans` fit one step; return how many rows have logits."""
         rows = 0
         outputs = 0
-        ends: dict[int, int] = {}
+        ends = self.lengths.copy()
         for span in spans:
+            if span.seq not in ends:
+                raise self._missing(span.seq)
             count = len(span.ids)
-            held = ends[span.seq] if span.seq in ends else self.held(span.seq)
+            held = ends[span.seq]
             if span.position != held or not count:
                 place = f"{span.position} of sequence {span.seq}"
                 raise LocalProtocolError(f"{count} ids at {place}, which has {held}")

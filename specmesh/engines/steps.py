@@ -73,7 +73,8 @@ def run_draft_step(
             continue
         if row.bos:
             _append_bos(engine, row.seq)
-        asks.append(Ask(row.seq, row.ids, row.sampler, row.shift))
+        shift = row.text_position - row.position - row.bos
+        asks.append(Ask(row.seq, row.ids, row.sampler, shift))
     while asks:
         drafts = speaking[step.upstream].predict(asks)
         following = list[Ask]()

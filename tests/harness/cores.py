@@ -14,6 +14,7 @@ from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
+from specmesh.core.drafter.window import Windows
 from specmesh.core.events import Step
 from specmesh.core.kv_slots import ANY_LENGTH, KVCut, KVSlots
 from specmesh.core.prefix import Prefix, common_length
@@ -299,7 +300,7 @@ class Drafter:
         if windows is not None and windows.endless:
             self._n_ctx = ANY_LENGTH
         self.began: list[int] = []
-        self._core = DrafterCore(DraftLimits(n_ctx, n_batch, windows=windows), slots)
+        self._core = DrafterCore(DraftLimits(windows or Windows(n_ctx=n_ctx), n_batch), slots)
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(opened, 0.0)
         self._session = self._core.sessions[self._key]
@@ -334,7 +335,7 @@ class Drafter:
                 self._step = step
                 self._cut = held
                 text = self._append(row)
-                window = row.shift != 0
+                window = row.text_position != row.position + row.bos
                 wants_draft = row.sampler is not None
                 draft = Draft(
                     ids=row.ids, wants_draft=wants_draft, began=now, text=text, window=window

@@ -66,7 +66,7 @@ class DraftChain:
         # Drafts of recent rounds.
         self._accepted = 0.0
         self._judged = 0.0
-        self.judge(0, corrected=False)
+        self.judge(0, rejected=0)
 
     @property
     def truth(self) -> Sequence[int]:
@@ -88,12 +88,10 @@ class DraftChain:
         lead = min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach)
         self.limit = min(self.n_truth + max(lead, self.draft_n), most)
 
-    def judge(self, accepted: int, *, corrected: bool) -> None:
-        """Note a round, and how long a chain may be before its last draft has no chance."""
-        if accepted or corrected:
-            rejected = 1 if corrected else 0
-            self._accepted = self._accepted * KEEP + accepted
-            self._judged = self._judged * KEEP + accepted + rejected
+    def judge(self, accepted: int, *, rejected: int) -> None:
+        """Note a round's drafts, and how long a chain may be before its last one has no chance."""
+        self._accepted = self._accepted * KEEP + accepted
+        self._judged = self._judged * KEEP + accepted + rejected
         rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
         self._reach = ceil(log(LEAST_USE) / log(rate))
 
@@ -144,7 +142,7 @@ class DraftChain:
         self.n_truth = min(self.n_truth, length)
         self.known.extend(ids)
 
-    def commit(self, truth: m.Truth | m.Sync, own: int) -> list[ev.DrafterEffect]:
+    def commit(self, truth: m.Truth | m.Sync, own: int) -> list[ev.Learned]:
         """Note that the ids are committed up to the end of a frame; report those that are new.
 
         own: how many of the chain's drafts the frame has accepted.
@@ -170,7 +168,7 @@ class DraftChain:
 
     # --- its frames
 
-    def nack(self, now: float) -> list[ev.DrafterEffect]:
+    def nack(self, now: float) -> list[m.Nack]:
         """Ask the verifier for the text after the committed ids, once in NACK_INTERVAL."""
         if self._nacked_length == self.n_truth and now - self._nacked_at < m.NACK_INTERVAL:
             return []
@@ -178,14 +176,14 @@ class DraftChain:
         self._nacked_length = self.n_truth
         return [m.Nack(self._session, self.n_truth, self.known.crc_at(self.n_truth))]
 
-    def send_again(self, nack: m.Nack, now: float) -> list[ev.DrafterEffect]:
+    def send_again(self, nack: m.Nack, now: float) -> Sequence[ev.DrafterEffect]:
         """Send the chain from the verifier's position on; ask for text if that is unknown."""
         if nack.base < self.n_truth or not self.known.holds(nack.base, nack.prefix_crc):
             return self.nack(now)
         self._sent = nack.base
         return self.send(now)
 
-    def send(self, now: float) -> list[ev.DrafterEffect]:
+    def send(self, now: float) -> list[m.Draft | m.DraftProbs]:
         """Send the drafts that were not sent.
 
         - At once if they are all that the next step wants, or no more are made.

@@ -12,7 +12,6 @@ from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.drafter.reading import WindowNeed
 from specmesh.core.drafter.session import (
     DrafterSession,
     DraftingEvent,
@@ -46,13 +45,11 @@ class DrafterCore:
         self.sessions: dict[ev.SessionKey, DrafterSession] = {}
         self.reader = limits.reader()
         self._limits = limits
-        self._spares_taken = 0
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams in whose ids the draft model can draft
         self._threads: int | None = None  # of the next step, if they change
         self._work = ev.WorkReport()  # since the last report
         self._reported_at = 0.0
-        self._slots_changed = False
 
     # --- events
 
@@ -63,15 +60,10 @@ class DrafterCore:
                 session = self.sessions.get(key)
                 if session is None:
                     return []
-                effects = self._effects(session, session.handle(frame, now))
-                if session.grammar is not None and session.chain.draft_n:
-                    effects += self._compile(session)
-                return effects
+                return self._take_frame(session, frame, now)
             case ev.OpenSession(key=key):
                 round_trip = self._round_trips.get(key.upstream, 0.0)
-                self.sessions[key] = DrafterSession(
-                    event, self._limits, round_trip=round_trip, reader=self.reader
-                )
+                self.sessions[key] = DrafterSession(event, self.reader, self.slots, round_trip)
             case ev.CloseSession(key):
                 return self._close(key, now)
             case ev.CompiledGrammar(key, constraint):
@@ -98,27 +90,23 @@ class DrafterCore:
         session.grammar = None
         return [(key, grammar)]
 
-    def _effects(
-        self, session: DrafterSession, wanted: list[ev.DrafterEffect]
+    def _take_frame(
+        self, session: DrafterSession, frame: m.Truth | m.Sync | m.Nack, now: float
     ) -> list[ev.CoreEffect]:
-        """Carry out the effects of a session that are for its slot; address the others."""
+        """Have a session take a frame; count the round that it ends, if any."""
         key = session.opened.key
         effects: list[ev.CoreEffect] = []
-        for effect in wanted:
-            match effect:
-                case m.Draft() | m.DraftProbs() | m.Nack():
-                    effects.append((key, effect))
-                case ev.Learned():
-                    if not effect.sync:
-                        self._work.rounds += 1
-                        self._work.accepted += effect.own
-                        self._work.committed += len(effect.ids)
-                    if session.opened.learns:
-                        effects.append((key, effect))
-                case KVCut(seq, length):
-                    self.slots.cut(seq, length)
-                case _:
-                    assert_never(effect)
+        for effect in session.handle(frame, now):
+            if isinstance(effect, ev.Learned):
+                if not effect.sync:
+                    self._work.rounds += 1
+                    self._work.accepted += effect.own
+                    self._work.committed += len(effect.ids)
+                if not session.opened.learns:
+                    continue
+            effects.append((key, effect))
+        if session.grammar is not None and session.chain.draft_n:
+            effects += self._compile(session)
         return effects
 
     def _close(self, key: ev.SessionKey, now: float) -> list[ev.CoreEffect]:
@@ -145,7 +133,6 @@ class DrafterCore:
             self._speaks.discard(upstream)
             # The ids that ended sessions have left may come to mean other tokens.
             self.slots.clear()
-            self._slots_changed = True
             return [self._report(now)]
         return []
 
@@ -155,10 +142,9 @@ class DrafterCore:
         if self.reader.windows.size:
             report.windows = self.reader.snapshot()
         self._work = ev.WorkReport()
-        if self._slots_changed:
+        if self.slots.changed:
             report.prefix_cache = self.slots.snapshot()
         self._reported_at = now
-        self._slots_changed = False
         return report
 
     # --- steps
@@ -166,7 +152,10 @@ class DrafterCore:
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now; sessions without drafts to make read nothing."""
         rows = self._rows()
-        cuts, offloads = self._orders()
+        cuts: tuple[KVCut, ...] = ()
+        offloads: tuple[KVOffload, ...] = ()
+        if self.slots.has_orders:
+            cuts, offloads = self._orders()
         threads = self._threads
         if not rows and not cuts and not offloads and threads is None:
             return ev.Wait(inf)
@@ -198,7 +187,9 @@ class DrafterCore:
                 continue
             if session.reading.slot is None and not self._give_slot(session):
                 continue
-            self._attend_window(session)
+            reading = session.reading
+            if reading.spare is not None or session.chain.n_truth > reading.quiet_until:
+                reading.attend(self._take_spare)
             on_trial = session.state is DraftingState.ON_TRIAL
             if rows and on_trial:
                 continue
@@ -213,12 +204,9 @@ class DrafterCore:
 
     def _orders(self) -> tuple[tuple[KVCut, ...], tuple[KVOffload, ...]]:
         """Return the orders of the slots: at most one cut of a sequence, and those to offload."""
-        orders = self.slots.orders()
-        if not orders:
-            return (), ()
         lengths = dict[int, int]()
         offloads = list[KVOffload]()
-        for order in orders:
+        for order in self.slots.orders():
             assert not isinstance(order, KVCopy), "a draft model copies nothing"
             if isinstance(order, KVCut):
                 lengths[order.seq] = min(order.length, lengths.get(order.seq, order.length))
@@ -238,7 +226,7 @@ class DrafterCore:
         if isinstance(result, SpecmeshError):
             return self._fail(step, result)
         for seq, held in result.held.items():
-            self._slots_changed |= self.slots.relocated(seq, held)
+            self.slots.relocated(seq, held)
         effects: list[ev.CoreEffect] = []
         draft_tokens = 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
@@ -247,9 +235,8 @@ class DrafterCore:
                 continue  # it has ended meanwhile
             if tokens and session.state is DraftingState.ON_TRIAL:
                 session.advance(DraftingEvent.DRAFTED)
-            wanted = session.drafted(row, tokens, started, ended)
-            if wanted:
-                effects += self._effects(session, wanted)
+            for frame in session.drafted(row, tokens, started, ended):
+                effects.append((row.key, frame))
             draft_tokens += len(tokens)
         work = self._work
         work.ended = ended
@@ -259,7 +246,7 @@ class DrafterCore:
         if draft_tokens:
             work.draft_tokens += draft_tokens
             work.draft_seconds += ended - started
-        if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
+        if self.slots.changed or ended - self._reported_at > REPORT_INTERVAL:
             effects.append(self._report(ended))
         return effects
 
@@ -298,8 +285,7 @@ class DrafterCore:
             return False
         if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
-        spares_left = self.reader.windows.spares - self._spares_taken
-        if self.slots.free <= spares_left and not self._take_slot():
+        if self.slots.free <= self.reader.spares_left and not self._take_slot():
             return False
         slot = self.slots.acquire(
             session.chain.truth,
@@ -307,56 +293,17 @@ class DrafterCore:
             cached=opened.cached,
             crc_at=session.chain.known.crc_at,
         )
-        for cut in session.take(slot):
-            self.slots.cut(cut.seq, cut.length)
+        session.reading.take(slot)
         session.advance(DraftingEvent.SLOT_GIVEN)
-        self._slots_changed = True
         return True
-
-    def _attend_window(self, session: DrafterSession) -> None:
-        """Make the change that is due to the sequences of a session.
-
-        - ANEW: empty its own for a new window, and give its spare one back.
-        - SPARE: give it a spare one, perhaps that of a session without drafts to make. Without any
-          it goes on in its own.
-        - TAKEOVER: go on in the spare one, and give the one before back.
-        """
-        need = session.reading.need()
-        match need:
-            case None:
-                pass
-            case WindowNeed.ANEW:
-                self._release_spare(session)
-                cut = session.reading.begin_anew()
-                self.slots.cut(cut.seq, cut.length)
-            case WindowNeed.SPARE:
-                if self._spares_taken < self.reader.windows.spares or self._take_spare():
-                    self._spares_taken += 1
-                    session.reading.begin_spare(self.slots.acquire((), 0, cached=False))
-                    self._slots_changed = True
-            case WindowNeed.TAKEOVER:
-                session.take_over()
-                self._release_spare(session)
-            case _:
-                assert_never(need)
 
     def _take_spare(self) -> bool:
         """Take the spare sequence of a session without drafts to make; False if none has one."""
         for session in self.sessions.values():
             if session.reading.spare is not None and not session.chain.draft_n:
-                self._release_spare(session)
+                session.reading.release_spare()
                 return True
         return False
-
-    def _release_spare(self, session: DrafterSession) -> None:
-        """Give a session's spare sequence back."""
-        spare = session.reading.spare
-        if spare is None:
-            return
-        session.reading.spare = None
-        self._spares_taken -= 1
-        self.slots.release(spare.seq, NO_CONTENTS)
-        self._slots_changed = True
 
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
@@ -369,7 +316,7 @@ class DrafterCore:
 
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
         """Give a session's slot back, with the committed ids that it holds."""
-        self._release_spare(session)
+        session.reading.release_spare()
         slot = session.reading.slot
         if slot is None:
             return
@@ -382,5 +329,4 @@ class DrafterCore:
                 contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
         self.slots.cut(slot.seq, contents.cells)
         self.slots.release(slot.seq, contents)
-        session.reading.slot = None
-        self._slots_changed = True
+        session.reading.leave()

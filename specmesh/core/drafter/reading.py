@@ -1,25 +1,12 @@
 """The reading of a session's text: its sequence, and a spare one for the next window."""
 
-from enum import Enum
+from collections.abc import Callable
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.chain import BURST, DraftChain
 from specmesh.core.drafter.window import Piece, WindowReader
-from specmesh.core.kv_slots import KVBegin, KVCut, KVSlot
+from specmesh.core.kv_slots import ANY_LENGTH, NO_CONTENTS, KVBegin, KVSlot, KVSlots
 from specmesh.core.prefix import common_length
-
-
-class WindowNeed(Enum):
-    """A change of the sequence that a session reads its text in.
-
-    - ANEW: its own is to be emptied, and to begin with a new window.
-    - SPARE: a spare one is to be given to it, for the next window.
-    - TAKEOVER: the spare one takes over.
-    """
-
-    ANEW = "anew"
-    SPARE = "spare"
-    TAKEOVER = "takeover"
 
 
 class TextReading:
@@ -27,101 +14,130 @@ class TextReading:
 
     slot: its KV slot, if it has one. The slot holds ids of text and chain: the first, or a window.
     spare: the slot of the next window, while that is read.
-    windows: those of all texts.
+    room: position of the text up to which the slot can be filled.
+    quiet_until: committed ids up to which no window is due, while there is no spare.
+    draft_rows: rows that were to draft, since the last round.
     """
 
-    def __init__(self, chain: DraftChain, reader: WindowReader) -> None:
-        """Begin without a slot; reader: of all sessions."""
+    def __init__(self, chain: DraftChain, reader: WindowReader, slots: KVSlots) -> None:
+        """Begin without a slot; reader, slots: of all sessions."""
         self.slot: KVSlot | None = None
         self.spare: KVSlot | None = None
+        self.room = ANY_LENGTH
+        self.quiet_until = ANY_LENGTH
+        self.draft_rows = 0
         self._chain = chain
         self._ids = chain.ids
         self._reader = reader
-        self.windows = reader.windows
-        self._piece_is_next = False  # of the next window, else drafts
+        self._windows = reader.windows
+        self._slots = slots
         self._pieces = 0  # of windows, since the last round
-        self._draft_rows = 0  # since the last round
+        self._rows_at_piece = 0  # draft rows before the last piece
 
     # --- its slot
 
-    def take(self, slot: KVSlot) -> list[KVCut]:
+    def take(self, slot: KVSlot) -> None:
         """Take a slot, perhaps with ids of the text; empty it if it is no good beginning."""
-        self.slot = slot
-        cuts: list[KVCut] = []
-        if slot.length and not self.windows.suits(slot, self._chain.n_truth):
-            cuts.append(emptied(slot))
-        return cuts
+        if slot.length and not self._windows.suits(slot, self._chain.n_truth):
+            self._empty(slot)
+        self._read_in(slot)
 
     def begin(self, slot: KVSlot) -> None:
-        """Have an empty slot begin where the text is to be read from."""
+        """Have the slot, which is empty, begin where the text is to be read from."""
         self._reader.begin(slot, self._chain.n_truth)
+        self._read_in(slot)
+
+    def leave(self) -> None:
+        """Have no slot any more."""
+        self.slot = None
+        self.room = ANY_LENGTH
+
+    def _read_in(self, slot: KVSlot) -> None:
+        """Read on in a slot, whose beginning is new."""
+        self.slot = slot
+        self.room = self._windows.limit(slot)
+        self.quiet_until = self._windows.quiet_until(slot)
+        self._chain.set_limit(self.room)
 
     def begin_of(self, slot: KVSlot) -> KVBegin:
         """Return the place in the text at which a slot begins."""
         return KVBegin(slot.start, slot.bos, self._chain.known.crc_at(slot.start))
 
-    def cut(self, length: int) -> list[KVCut]:
+    def cut(self, length: int) -> None:
         """Keep what the sequences hold of the first `length` ids."""
-        cuts: list[KVCut] = []
         for slot in (self.slot, self.spare):
             if slot is not None and slot.end > length:
-                cuts.append(cut_to(slot, length))
+                self.cut_to(slot, length)
         if self.spare is not None and not self.spare.length:
-            self.windows.begin_next(self.spare, length)
-        return cuts
+            self._windows.begin_next(self.spare, length)
+
+    def cut_to(self, slot: KVSlot, end: int) -> None:
+        """Have a slot end at a position of the text; it is empty if it begins there."""
+        if end <= slot.start:
+            self._empty(slot)
+        else:
+            slot.length = end - slot.start + slot.bos
+            self._slots.cut(slot.seq, slot.length)
+
+    def _empty(self, slot: KVSlot) -> None:
+        slot.length = 0
+        self._slots.cut(slot.seq, 0)
 
     # --- windows
 
-    def need(self) -> WindowNeed | None:
-        """Return the change that is due before the next row; None for none.
+    def attend(self, take_spare: Callable[[], bool]) -> None:
+        """Make the change that is due to the sequences before the next row.
 
-        A window is read anew if the text has grown far past it, or if it is full and no sequence
-        was there for the next one.
+        - The slot is emptied for a new window if the text has grown far past it, or if it is full
+          and no sequence was there for the next window.
+        - A spare sequence is taken when the next window is due. Without any the slot goes on.
+        - The spare one takes over when its window is read, or if the slot is empty.
+
+        take_spare: takes the spare sequence of another session; returns False if none is idle.
         """
         slot = self.slot
-        if slot is None or not self.windows.size:
-            return None
-        if not slot.length:
-            return WindowNeed.TAKEOVER if self.spare is not None else None
-        windows = self.windows
-        if windows.is_behind(slot, self._chain.n_truth):
-            return WindowNeed.ANEW
-        if self.spare is not None:
-            read = len(self._ids) - self.spare.end <= self._piece(self.spare).ids
-            return WindowNeed.TAKEOVER if read else None
-        if not windows.is_due(slot, self._chain.n_truth):
-            return None
-        is_full = self._chain.n_truth >= windows.limit(slot)
-        return WindowNeed.ANEW if is_full else WindowNeed.SPARE
-
-    def begin_anew(self) -> KVCut:
-        """Empty the slot, for a new window."""
-        slot = self.slot
         assert slot is not None, "only a session with a slot has windows"
-        if not self.windows.is_behind(slot, self._chain.n_truth):
-            self._pieces += 1  # drafts wait for it
-        return emptied(slot)
+        spare = self.spare
+        n_truth = self._chain.n_truth
+        if not slot.length:
+            if spare is not None:
+                self._take_over(spare)
+        elif self._windows.is_behind(slot, n_truth):
+            self.release_spare()
+            self._empty(slot)
+        elif spare is not None:
+            if len(self._ids) - spare.end <= self._piece(spare).ids:
+                self._take_over(spare)
+        elif self._windows.is_due(slot, n_truth):
+            if n_truth >= self.room:
+                self._pieces += 1  # drafts wait for it
+                self._empty(slot)
+            elif self._reader.spares_left or take_spare():
+                self._reader.spares_left -= 1
+                self.spare = self._slots.acquire((), 0, cached=False)
+                self._windows.begin_next(self.spare, n_truth)
 
-    def begin_spare(self, spare: KVSlot) -> None:
-        """Begin to read the next window in a spare sequence."""
-        self.spare = spare
-        self.windows.begin_next(spare, self._chain.n_truth)
+    def release_spare(self) -> None:
+        """Give the spare sequence back, if there is one."""
+        spare = self.spare
+        if spare is not None:
+            self.spare = None
+            self._reader.spares_left += 1
+            self._slots.release(spare.seq, NO_CONTENTS)
 
-    def take_over(self) -> None:
-        """Go on in the spare sequence. The one before is the spare one then."""
-        before = self.slot
-        self.slot = self.spare
-        self.spare = before
+    def _take_over(self, spare: KVSlot) -> None:
+        """Go on in the spare sequence, and give the one before back."""
+        self.spare = self.slot
+        self.release_spare()
+        self._read_in(spare)
         self._reader.takeovers += 1
 
     def _piece(self, spare: KVSlot) -> Piece:
         """Return the next piece of a window that is read in a spare sequence."""
-        slot = self.slot
-        assert slot is not None, "only a session with a slot has a spare one"
         length = len(self._ids)
         return self._reader.piece(
             rest=length - spare.end,
-            room=self.windows.limit(slot) - length,
+            room=self.room - length,
             drafts=self._chain.burst() + 1,
             seconds=max(BURST, self._chain.interval),
         )
@@ -133,7 +149,7 @@ class TextReading:
         the window would not be read in time.
         """
         spare = self.spare
-        if spare is None or not self._piece_is_next:
+        if spare is None or self.draft_rows == self._rows_at_piece:
             return False
         chain = self._chain
         has_wanted = len(self._ids) >= chain.n_truth + chain.draft_n
@@ -145,49 +161,32 @@ class TextReading:
 
     # --- rows and rounds
 
-    def drafted(self) -> None:
-        """Note a row that was to draft."""
-        self._draft_rows += 1
-        self._piece_is_next = True
-
-    def read_piece(self, row: ev.DraftRow, seconds: float) -> list[KVCut]:
+    def read_piece(self, row: ev.DraftRow, seconds: float) -> None:
         """Take a row that read on in the next window; seconds: that the step took."""
-        self._piece_is_next = False
+        self._rows_at_piece = self.draft_rows
         self._pieces += 1
         self._reader.read(len(row.ids), seconds)
         spare = self.spare
         if spare is None or row.seq != spare.seq:
-            return []
+            return
         begin = row.text_position
         if (row.position, begin) != (spare.length, spare.end):  # the window was moved meanwhile
-            return [KVCut(spare.seq, spare.length)]
+            self._slots.cut(spare.seq, spare.length)
+            return
         spare.length += row.bos + len(row.ids)
         agreed = common_length(row.ids, self._ids[begin : begin + len(row.ids)])
-        return [cut_to(spare, begin + agreed)] if agreed < len(row.ids) else []
+        if agreed < len(row.ids):
+            self.cut_to(spare, begin + agreed)
 
-    def end_round(self, accepted: int, *, corrected: bool) -> None:
+    def end_round(self, accepted: int, *, rejected: int) -> None:
         """Note the drafts of a round, and whether it had none because a window was read."""
         chain = self._chain
-        if self.slot is not None and (accepted or corrected):
-            rejected = 1 if corrected else 0
+        beyond_window = chain.n_truth > self._windows.size
+        if self.slot is not None and beyond_window and accepted + rejected:
             self._reader.judge(self.slot, chain.n_truth, accepted=accepted, rejected=rejected)
         in_hand = len(self._ids) - chain.n_truth
-        if chain.draft_n and self._pieces and not self._draft_rows and not in_hand:
+        if chain.draft_n and self._pieces and not self.draft_rows and not in_hand:
             self._reader.held_up += 1
         self._pieces = 0
-        self._draft_rows = 0
-        self._piece_is_next = False
-
-
-def cut_to(slot: KVSlot, end: int) -> KVCut:
-    """Have a slot end at a position of the text; it is empty if it begins there."""
-    if end <= slot.start:
-        return emptied(slot)
-    slot.length = end - slot.start + slot.bos
-    return KVCut(slot.seq, slot.length)
-
-
-def emptied(slot: KVSlot) -> KVCut:
-    """Empty a slot."""
-    slot.length = 0
-    return KVCut(slot.seq, 0)
+        self.draft_rows = 0
+        self._rows_at_piece = 0

@@ -11,9 +11,9 @@ from enum import Enum
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.chain import DraftChain
-from specmesh.core.drafter.reading import TextReading, cut_to
+from specmesh.core.drafter.reading import TextReading
 from specmesh.core.drafter.window import WindowReader, Windows
-from specmesh.core.kv_slots import ANY_LENGTH, KVCut, KVSlot
+from specmesh.core.kv_slots import KVSlot, KVSlots
 from specmesh.core.prefix import common_length
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import ProposalSampler
@@ -74,25 +74,17 @@ DRAFTING_STATES: Mapping[DraftingState, Mapping[DraftingEvent, DraftingState]] =
 class DraftLimits:
     """Limits of the draft model's steps.
 
-    n_ctx: cells of a sequence. n_batch: ids in a step.
+    windows: of texts. n_batch: ids in a step.
     batches: a step may have rows of several sequences.
-    windows: of texts; by default they are read whole, up to `n_ctx` ids.
     """
 
-    n_ctx: int
+    windows: Windows
     n_batch: int
     batches: bool = False
-    windows: Windows | None = None
 
     def reader(self) -> WindowReader:
         """Return a reader of these windows."""
-        windows = self.windows or Windows(n_ctx=self.n_ctx)
-        return WindowReader(windows, self.chunk)
-
-    @property
-    def chunk(self) -> int:
-        """Return the most ids of a step that drafts nothing, so that sessions take turns."""
-        return min(CHUNK, self.n_batch)
+        return WindowReader(self.windows, min(CHUNK, self.n_batch))
 
 
 class DrafterSession:
@@ -105,22 +97,16 @@ class DrafterSession:
     """
 
     def __init__(
-        self,
-        opened: ev.OpenSession,
-        limits: DraftLimits,
-        *,
-        round_trip: float = 0.0,
-        reader: WindowReader | None = None,
+        self, opened: ev.OpenSession, reader: WindowReader, slots: KVSlots, round_trip: float
     ) -> None:
-        """Begin without text and slot; reader: shared by all sessions, or a new one."""
+        """Begin without text and slot; reader, slots: shared by all sessions."""
         self.opened = opened
         self.state = DraftingState.WAITING
         self.grammar = opened.grammar
         self.constraint: DraftConstraint | None = None
         self.chain = DraftChain(opened.session, round_trip)
-        self.reading = TextReading(self.chain, reader or limits.reader())
-        self._chunk = limits.chunk
-        self._room = ANY_LENGTH  # position of the text up to which the slot can be filled
+        self.reading = TextReading(self.chain, reader, slots)
+        self._chunk = reader.chunk
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)
         # One sampler does for every position.
@@ -132,26 +118,6 @@ class DrafterSession:
         if following is None:
             raise InvalidTransition("drafter's session", self.state, event)
         self.state = following
-
-    # --- its slot
-
-    def take(self, slot: KVSlot) -> list[KVCut]:
-        """Take a slot, perhaps with ids of the text; empty it if it is no good beginning."""
-        cuts = self.reading.take(slot)
-        self._set_limit()
-        return cuts
-
-    def take_over(self) -> None:
-        """Go on in the spare sequence, whose window is read."""
-        self.reading.take_over()
-        self._set_limit()
-
-    def _set_limit(self) -> None:
-        slot = self.reading.slot
-        self._room = ANY_LENGTH
-        if slot is not None:
-            self._room = self.reading.windows.limit(slot)
-        self.chain.set_limit(self._room)
 
     # --- the next row
 
@@ -170,8 +136,7 @@ class DrafterSession:
         assert slot is not None, "only a session with a slot has rows"
         if not slot.length:
             reading.begin(slot)
-            self._set_limit()
-        if chain.n_truth > self._room:
+        if chain.n_truth > reading.room:
             return None
         ids = chain.ids
         drafts = len(ids) < chain.limit
@@ -194,18 +159,18 @@ class DrafterSession:
             draft_n = chain.burst()
         elif drafts:
             sampler = self._sampler_at(end)
-        return self._row(slot, end, sampler, draft_n)
+        return self._row(slot, begin, end, sampler, draft_n)
 
     def _plan_piece(self, spare: KVSlot) -> ev.DraftRow | None:
         """Return a row that reads on in the next window; None if all is read."""
+        begin = spare.end
         end = self.reading.piece_end(spare)
-        return self._row(spare, end) if end > spare.end else None
+        return self._row(spare, begin, end) if end > begin else None
 
     def _row(
-        self, slot: KVSlot, end: int, sampler: Sampler | None = None, draft_n: int = 1
+        self, slot: KVSlot, begin: int, end: int, sampler: Sampler | None = None, draft_n: int = 1
     ) -> ev.DraftRow:
-        """Return the row that brings the ids up to a position of the text."""
-        begin = slot.end
+        """Return the row that brings the ids between two positions of the text."""
         return ev.DraftRow(
             key=self.opened.key,
             seq=slot.seq,
@@ -237,13 +202,14 @@ class DrafterSession:
 
     def drafted(
         self, row: ev.DraftRow, tokens: Sequence[int], started: float, ended: float
-    ) -> list[ev.DrafterEffect]:
+    ) -> list[m.Draft | m.DraftProbs]:
         """Take the drafts of a row, as far as the chain was not cut meanwhile."""
         chain = self.chain
         slot = self.reading.slot
         assert slot is not None, "a slot stays while its step runs"
         if row.seq != slot.seq:
-            return [*self.reading.read_piece(row, ended - started)]
+            self.reading.read_piece(row, ended - started)
+            return []
         if row.position != slot.length:
             return []  # the ids before the row were cut meanwhile, or the slot could not go back
         begin = row.text_position
@@ -252,16 +218,18 @@ class DrafterSession:
         appended = len(ids)
         if len(tokens) == row.draft_n:
             appended -= 1
-        known = chain.ids[begin : begin + len(ids)]
-        agreed = common_length(ids, known)
-        slot.length += row.bos
+        known = tuple(chain.ids[begin : begin + len(ids)])
+        agreed = len(known)
+        if known != ids[:agreed]:
+            agreed = common_length(ids, known)
+        slot.length += row.bos + appended
         if agreed < max(len(known), len(row.ids)):  # the chain was corrected meanwhile
-            slot.length += appended
-            return [cut_to(slot, begin + agreed)] if agreed < appended else []
-        slot.length += appended
+            if agreed < appended:
+                self.reading.cut_to(slot, begin + agreed)
+            return []
         sampler = row.sampler
         if sampler is not None:
-            self.reading.drafted()
+            self.reading.draft_rows += 1
         if tokens:
             proposal = sampler.proposal if isinstance(sampler, ProposalSampler) else None
             # Without those that were committed meanwhile.
@@ -274,15 +242,14 @@ class DrafterSession:
 
     # --- frames of the verifier
 
-    def handle(self, frame: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.DrafterEffect]:
-        """Take a frame of the verifier."""
-        if isinstance(frame, m.Nack):
-            return self.chain.send_again(frame, now)
-        return self._grow(frame, now)
+    def handle(self, truth: m.Truth | m.Sync | m.Nack, now: float) -> Sequence[ev.DrafterEffect]:
+        """Let the committed text grow; ask for it again if the frame does not continue it.
 
-    def _grow(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
-        """Let the committed text grow; ask for it again if the frame does not continue it."""
+        Send the chain again after a NACK.
+        """
         chain = self.chain
+        if isinstance(truth, m.Nack):
+            return chain.send_again(truth, now)
         base = truth.base
         ids = truth.ids
         sync = isinstance(truth, m.Sync)
@@ -299,15 +266,16 @@ class DrafterSession:
             return []  # the frame is late
         accepted = max(min(agreed, end - 1) - n_truth, 0)
         if not sync:
-            corrected = n_truth <= agreed < min(end, len(chain.ids))
-            self.reading.end_round(accepted, corrected=corrected)
-            chain.judge(accepted, corrected=corrected)
+            rejected = 1 if n_truth <= agreed < min(end, len(chain.ids)) else 0
+            self.reading.end_round(accepted, rejected=rejected)
+            if accepted + rejected:
+                chain.judge(accepted, rejected=rejected)
         chain.draft_n = min(truth.draft_n, MAX_LEAD)
         effects: list[ev.DrafterEffect] = []
         if agreed < end:
-            effects += self.reading.cut(agreed)
+            self.reading.cut(agreed)
             chain.replace(agreed, ids[agreed - base :])
         effects += chain.commit(truth, accepted)
-        self._set_limit()
+        chain.set_limit(self.reading.room)
         effects += chain.send(now)
         return effects

@@ -324,9 +324,11 @@ class Upstream:
     def _n_vocab(self) -> int:
         return self.known.n_vocab if self.known is not None else 0
 
-    def received(self, frame: m.Truth | m.Sync | m.Nack, size: int) -> ev.FrameReceived:
-        """Return the core's event for a frame of so many bytes, of a session that runs."""
-        session = self.running[frame.session]
+    def received(self, frame: m.Truth | m.Sync | m.Nack, size: int) -> ev.FrameReceived | None:
+        """Return the core's event for a frame of so many bytes; None if no such session runs."""
+        session = self.running.get(frame.session)
+        if session is None:
+            return None
         session.bytes_received += size
         if not isinstance(frame, m.Nack):
             session.draft_n = frame.draft_n

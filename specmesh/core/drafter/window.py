@@ -72,10 +72,6 @@ class Windows:
         object.__setattr__(self, "full", full)
         object.__setattr__(self, "back", self.size if self.endless else full // 2)
 
-    def leaves_choice(self, length: int) -> bool:
-        """Return True if a text of `length` ids may be read whole or by a window."""
-        return not self.endless and 0 < self.size < length <= self.most
-
     def begin(self, slot: KVSlot, length: int, *, whole: bool) -> None:
         """Have an empty slot begin where a text of `length` ids is to be read from.
 
@@ -98,6 +94,12 @@ class Windows:
         if self.endless:
             return ANY_LENGTH
         return slot.start - slot.bos + self.n_ctx
+
+    def quiet_until(self, slot: KVSlot) -> int:
+        """Return how long a text may be until `is_behind` or `is_due` is to be looked at."""
+        if not self.size:
+            return ANY_LENGTH
+        return slot.start + self.back if slot.start else self.most
 
     def suits(self, slot: KVSlot, length: int) -> bool:
         """Return True if a slot that was filled for another text is to be read on in.
@@ -143,16 +145,19 @@ class Piece(NamedTuple):
 class WindowReader:
     """The reading of windows, for all sessions of a draft model.
 
+    chunk: most ids of a step that drafts nothing.
+    spares_left: spare sequences that no session has.
     takeovers: windows that have taken over.
     held_up: rounds of verifiers that had no drafts because a window was read.
     """
 
     def __init__(self, windows: Windows, chunk: int) -> None:
-        """Begin without measurements; chunk: most ids of a step that drafts nothing."""
+        """Begin without measurements."""
         self.windows = windows
         self.takeovers = 0
         self.held_up = 0
-        self._chunk = chunk
+        self.chunk = chunk
+        self.spares_left = windows.spares
         self._id_seconds = 0.0  # recent seconds of an id in a piece
         self._accepted = {True: 0, False: 0}  # drafts of texts that were read whole, or not
         self._judged = {True: 0, False: 0}
@@ -187,7 +192,7 @@ class WindowReader:
             in_time = int(seconds / self._id_seconds)
         pieces_left = max(room // max(drafts, 1), 1)
         needed = ceil(rest / pieces_left)
-        ids = min(max(in_time, needed, 1), self._chunk)
+        ids = min(max(in_time, needed, 1), self.chunk)
         return Piece(ids, urgent=needed >= in_time)
 
     def read(self, ids: int, seconds: float) -> None:
@@ -202,7 +207,9 @@ class WindowReader:
 
     def judge(self, slot: KVSlot, length: int, *, accepted: int, rejected: int) -> None:
         """Note the drafts of a round, if the text could have been read either way."""
-        if self.windows.leaves_choice(length):
+        windows = self.windows
+        has_choice = not windows.endless and 0 < windows.size < length <= windows.most
+        if has_choice:
             whole = slot.start == 0
             self._accepted[whole] += accepted
             self._judged[whole] += accepted + rejected

@@ -1,6 +1,6 @@
 """The accept rule: which drafts of a step are accepted, and the choice of each row by strategy."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
+from specmesh.core.rounds import SourceDrafts
 from specmesh.core.sampling.block_verification import Block, sample
 from specmesh.core.sampling.noise import NoiseStream, derived, uniform
 from specmesh.core.sampling.proposal import SampledDraft
@@ -38,6 +39,25 @@ class Acceptance(NamedTuple):
     tested: int
     ended: bool
     stopped: bool = False
+
+    def by_source(self, segments: Iterable[SourceDrafts], drafted: int) -> tuple[SourceDrafts, ...]:
+        """Return the segments of the first `drafted` drafts with their shares of both counts."""
+        shares: list[SourceDrafts] = []
+        begin = 0
+        for segment in segments:
+            size = min(segment.drafted, drafted - begin)
+            if size <= 0:
+                break
+            share = SourceDrafts(
+                source=segment.source,
+                drafted=size,
+                tested=min(max(self.tested - begin, 0), size),
+                accepted=min(max(self.accepted - begin, 0), size),
+                exact=segment.exact,
+            )
+            shares.append(share)
+            begin += size
+        return tuple(shares)
 
 
 def accept(

@@ -17,7 +17,6 @@ from specmesh.core.statistics.session_report import session_row
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import GRACE
 from specmesh.core.verifier.lifecycle import SessionLifecycle
-from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.steps import TargetSteps
 from specmesh.core.verifier.target import Target
@@ -34,7 +33,7 @@ class VerifierCore:
         grace: seconds for which a session is kept for its lost drafter.
         """
         self._target = target
-        self._outbox = Outbox()
+        self._outbox: list[vev.Effect] = []  # of all parts, in the order in which they came
         self._lifecycle = SessionLifecycle(target, self._outbox, first, grace)
         self._steps = TargetSteps(target, self._lifecycle, self._outbox)
         self._late: list[vev.Change] = []  # events of the step that runs
@@ -57,7 +56,7 @@ class VerifierCore:
             self._change(event, now)
         if self._steps.batch is None:
             self._lifecycle.advance(now)
-        return self._outbox.take()
+        return self._effects() if self._outbox else []
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
@@ -76,7 +75,13 @@ class VerifierCore:
         for event in late:
             self._change(event, ended)
         self._lifecycle.advance(ended)
-        return self._outbox.take()
+        return self._effects()
+
+    def _effects(self) -> list[vev.Effect]:
+        """Return the effects since the last call."""
+        effects = self._outbox.copy()
+        self._outbox.clear()
+        return effects
 
     def _take(self, event: vev.FromDrafter, now: float) -> None:
         context = self._lifecycle.running.get(event.frame.session)
@@ -116,7 +121,7 @@ class VerifierCore:
             case vev.Signal.STOPPING:
                 lifecycle.stop(now)
             case vev.Signal.REPORT_WANTED:
-                self._outbox.add(self._report(now))
+                self._outbox.append(self._report(now))
             case vev.Signal.TIME_UP:
                 pass  # `handle` does what is due
             case _:

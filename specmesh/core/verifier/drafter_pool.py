@@ -21,7 +21,6 @@ from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.counters import milliseconds
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
 
@@ -80,7 +79,7 @@ class DrafterPool:
     A session of a drafter's own client always has that drafter.
     """
 
-    def __init__(self, sessions: Mapping[int, SessionContext], outbox: Outbox) -> None:
+    def __init__(self, sessions: Mapping[int, SessionContext], outbox: list[vev.Effect]) -> None:
         """Assign drafters to these sessions, which others add and remove.
 
         outbox: gets the effects.
@@ -181,7 +180,7 @@ class DrafterPool:
         if not is_own:  # the owner has just got OPENED
             options = opened_options(session.params)
             opened = m.Opened(context.id, 0, session.n_prompt, options)
-            self._outbox.add(vev.ToDrafter(drafter.id, opened))
+            self._outbox.append(vev.ToDrafter(drafter.id, opened))
         for frame in frames:
             self.send(context, frame)
         self.weigh()
@@ -195,10 +194,10 @@ class DrafterPool:
         """
         if context.drafter is None:
             return
-        self._outbox.add(vev.ToDrafter(context.drafter, frame))
+        self._outbox.append(vev.ToDrafter(context.drafter, frame))
         if context.session.logprobs is not None and not isinstance(frame, m.Nack):
             for logprobs in context.logprobs(frame):
-                self._outbox.add(vev.ToDrafter(context.drafter, logprobs))
+                self._outbox.append(vev.ToDrafter(context.drafter, logprobs))
 
     def detach(self, context: SessionContext) -> None:
         """Let a session go on without a drafter."""
@@ -210,7 +209,7 @@ class DrafterPool:
         if not context.announced:
             return
         moved = m.Done(context.id, m.FinishReason.MOVED, len(context.session.prefix))
-        self._outbox.add(vev.ToDrafter(identity, moved))
+        self._outbox.append(vev.ToDrafter(identity, moved))
 
     def reconsider(self, context: SessionContext, now: float) -> None:
         """Have the policy of a session solved if its inputs have moved."""
@@ -219,7 +218,7 @@ class DrafterPool:
             return
         inputs = session.draft_length.unsolved(now)
         if inputs is not None:
-            self._outbox.add(vev.Solve(context.id, inputs, session.draft_length.policy))
+            self._outbox.append(vev.Solve(context.id, inputs, session.draft_length.policy))
 
     def speculation(self, context: SessionContext) -> Speculation | None:
         """Return the speculation with a session's drafter, if the session has steps to itself."""
@@ -277,7 +276,7 @@ class DrafterPool:
             return
         context.no_drafts = why
         context.noted_at = now
-        self._outbox.add(vev.Noted("no_drafts", {"session": context.id, "why": why}))
+        self._outbox.append(vev.Noted("no_drafts", {"session": context.id, "why": why}))
 
     # --- another drafter for a session
 
@@ -336,7 +335,7 @@ class DrafterPool:
         present.measured_at = now
         if why:
             fields: Json = {"session": context.id, "drafter": chosen.name, "why": why}
-            self._outbox.add(vev.Noted("drafter_changed", fields))
+            self._outbox.append(vev.Noted("drafter_changed", fields))
         self.release(context, present.id)
         self.attach(context, chosen.id, now)
 

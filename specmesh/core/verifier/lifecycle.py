@@ -17,7 +17,6 @@ from specmesh.core.statistics.session_report import session_report
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
-from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.session_context import ContextState, SessionContext
 from specmesh.core.verifier.target import Target
@@ -41,7 +40,7 @@ class SessionLifecycle:
     ended_counts: rounds of the sessions that have ended.
     """
 
-    def __init__(self, target: Target, outbox: Outbox, first: int, grace: float) -> None:
+    def __init__(self, target: Target, outbox: list[vev.Effect], first: int, grace: float) -> None:
         """Begin without sessions.
 
         outbox: gets the effects. first, grace: see `VerifierCore`.
@@ -129,7 +128,7 @@ class SessionLifecycle:
         )
         self.running[context.id] = context
         self.drafters.share(self._waiting.sharing(len(self.running)))
-        self._outbox.add(context.opened(opening.request.label))
+        self._outbox.append(context.opened(opening.request.label))
         self._hand_over(context, opening, now)
         if session.finished is not None:
             self._finish(context, session.finished, None, now)
@@ -210,7 +209,7 @@ class SessionLifecycle:
         self._pause(context, now, paused=False)  # the reader before has paused it
         context.connect(opening)
         began = context.began(opening.request.known, adopted=adopted)
-        self._outbox.add(vev.ToClient(context.client, began))
+        self._outbox.append(vev.ToClient(context.client, began))
         if opening.owner is not None:
             self.drafters.attach(context, opening.owner, now)
         elif context.session.finished is None:
@@ -218,12 +217,12 @@ class SessionLifecycle:
 
     def _repeat_end(self, context: SessionContext, end: vev.SessionEnded, now: float) -> None:
         """Send the end of a session once more; a drafter's client may lose it again."""
-        self._outbox.add(vev.ToClient(context.client, replace(end, again=True)))
+        self._outbox.append(vev.ToClient(context.client, replace(end, again=True)))
         if context.owner is None:
             self._forget(context)
             return
         done = m.Done(context.id, end.reason, len(context.session.prefix), end.report)
-        self._outbox.add(vev.ToDrafter(context.owner, done))
+        self._outbox.append(vev.ToDrafter(context.owner, done))
         self._keep(context, ContextState.ENDED, now)
 
     # --- clients and drafters come and go
@@ -316,7 +315,7 @@ class SessionLifecycle:
         for effect in effects:
             match effect:
                 case Round() | Scored():
-                    self._outbox.add(vev.ToClient(context.client, effect))
+                    self._outbox.append(vev.ToClient(context.client, effect))
                 case m.Truth() | m.Sync() | m.Nack():
                     self.drafters.send(context, effect)
                 case ev.Rollback(length):
@@ -380,10 +379,10 @@ class SessionLifecycle:
             seconds=now - session.times.opened,
         )
         context.ended(end)
-        self._outbox.add(vev.ToClient(context.client, end))
-        self._outbox.add(context.finished(reason, no_drafts))
+        self._outbox.append(vev.ToClient(context.client, end))
+        self._outbox.append(context.finished(reason, no_drafts))
         for done in context.done(end):
-            self._outbox.add(done)
+            self._outbox.append(done)
         self._after_end(context, reason, now)
 
     def _after_end(self, context: SessionContext, reason: m.FinishReason, now: float) -> None:
@@ -416,14 +415,14 @@ class SessionLifecycle:
     def _forget(self, context: SessionContext) -> None:
         context.move(ContextState.FORGOTTEN)
         self.kept.pop(context.id, None)
-        self._outbox.add(vev.Forgotten(context.id))
+        self._outbox.append(vev.Forgotten(context.id))
 
     # --- effects
 
     def _refuse(self, client: int, error: SpecmeshError) -> None:
-        self._outbox.add(vev.RequestRefused(client, error))
+        self._outbox.append(vev.RequestRefused(client, error))
 
     def _log(
         self, name: str, context: SessionContext, level: str = "info", **fields: object
     ) -> None:
-        self._outbox.add(vev.Noted(name, {"session": context.id, **fields}, level))
+        self._outbox.append(vev.Noted(name, {"session": context.id, **fields}, level))

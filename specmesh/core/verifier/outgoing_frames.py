@@ -25,10 +25,12 @@ class OutgoingFrames:
       that waits.
     - DONE `moved` replaces all, as the drafter forgets the session.
     - A PONG acknowledges the SYNCs before its PING. A PING is due when frames wait, one at a time.
+
+    waiting: the frames that wait, by session. While there are none, only a SYNC need be `put`.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[int, deque[DrafterFrame]] = {}
+        self.waiting: dict[int, deque[DrafterFrame]] = {}
         self._on_way = 0  # bytes of long SYNCs that are not acknowledged
         self._pinged = 0  # how many of them were sent before the newest PING
         self._pinged_at: float | None = None  # when that was sent; None if it was answered
@@ -36,30 +38,30 @@ class OutgoingFrames:
     @property
     def full(self) -> bool:
         """Return True if more frames wait than a drafter that keeps up ever has."""
-        return sum(map(len, self._waiting.values())) > MOST_FRAMES
+        return sum(map(len, self.waiting.values())) > MOST_FRAMES
 
     def put(self, frame: DrafterFrame) -> list[DrafterFrame]:
         """Take a frame; return the frames to be sent now."""
-        waiting = self._waiting.get(frame.session)
+        waiting = self.waiting.get(frame.session)
         if waiting is not None and _replaces(frame, waiting):
             _drop_text(waiting)
             if isinstance(frame, m.Done) or not waiting:
-                del self._waiting[frame.session]
+                del self.waiting[frame.session]
                 waiting = None
         if waiting is None:
             if not self._has_to_wait(frame):
                 return [frame]
-            waiting = self._waiting[frame.session] = deque()
+            waiting = self.waiting[frame.session] = deque()
         waiting.append(frame)
         return []
 
     def forget(self, session: int) -> None:
         """Drop the frames of a session that the drafter has closed."""
-        self._waiting.pop(session, None)
+        self.waiting.pop(session, None)
 
     def ping_due(self, now: float) -> bool:
         """Return True if a PING is to be sent now; then it counts as sent."""
-        if not self._waiting or self._pinged_at is not None:
+        if not self.waiting or self._pinged_at is not None:
             return False
         self._pinged = self._on_way
         self._pinged_at = now
@@ -74,7 +76,7 @@ class OutgoingFrames:
         before = -1
         while before < len(frames):
             before = len(frames)
-            for session in list(self._waiting):
+            for session in list(self.waiting):
                 self._move_next(session, frames)
         return frames
 
@@ -95,13 +97,13 @@ class OutgoingFrames:
 
     def _move_next(self, session: int, frames: list[DrafterFrame]) -> None:
         """Move the next frame of a session, if it may go, to `frames`."""
-        waiting = self._waiting.pop(session)
+        waiting = self.waiting.pop(session)
         if self._has_to_wait(waiting[0]):
-            self._waiting[session] = waiting
+            self.waiting[session] = waiting
             return
         frames.append(waiting.popleft())
         if waiting:
-            self._waiting[session] = waiting  # behind the others
+            self.waiting[session] = waiting  # behind the others
 
 
 def _replaces(frame: DrafterFrame, waiting: deque[DrafterFrame]) -> bool:

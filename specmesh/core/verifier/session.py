@@ -24,7 +24,7 @@ from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVSlot
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored, Tokens
-from specmesh.core.rounds import Round, SourceDrafts, split_by_source
+from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
@@ -445,9 +445,7 @@ class VerifierSession:
         shown = ids if self._scored else ids[:generated]
         by_source: tuple[SourceDrafts, ...] = ()
         if verify.drafts:
-            by_source = split_by_source(
-                verify.sources, len(verify.drafts), verdict.tested, verdict.accepted
-            )
+            by_source = verdict.by_source(verify.sources, len(verify.drafts))
         logprobs: tuple[Logprob | None, ...] = ()
         if self.logprobs is not None:
             self.logprobs.take(logits, ids)

@@ -9,7 +9,6 @@ from specmesh.core.kv_slots import KVOffload
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.lifecycle import SessionLifecycle
-from specmesh.core.verifier.outbox import Outbox
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.core.verifier.step_meter import StepMeter
@@ -30,7 +29,9 @@ class TargetSteps:
     threads: CPU threads of the steps.
     """
 
-    def __init__(self, target: Target, lifecycle: SessionLifecycle, outbox: Outbox) -> None:
+    def __init__(
+        self, target: Target, lifecycle: SessionLifecycle, outbox: list[vev.Effect]
+    ) -> None:
         """Begin with no step; `outbox` gets the effects."""
         width = target.limits.width
         self._target = target
@@ -70,7 +71,9 @@ class TargetSteps:
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
         threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
-        return ev.Step(self._target.slots.orders(), tuple(spans), threads)
+        slots = self._target.slots
+        orders = slots.orders() if slots.has_orders else ()
+        return ev.Step(orders, tuple(spans), threads)
 
     # --- a step ends
 
@@ -130,7 +133,7 @@ class TargetSteps:
             if not refused or n_drafters > 1:
                 for context in contexts.values():
                     drafters.stepped(context, ended)
-        self._outbox.add(ran)
+        self._outbox.append(ran)
 
     def _compare(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
@@ -188,7 +191,7 @@ class TargetSteps:
         """End the sessions of a failed step, and doubt all that it has touched."""
         # The time until the next step is no pause.
         self._meter.idle()
-        self._outbox.add(vev.Noted("step_failed", {"error": str(error)}, "error"))
+        self._outbox.append(vev.Noted("step_failed", {"error": str(error)}, "error"))
         seqs = {span.seq for span in step.spans}
         for order in step.orders:
             if not isinstance(order, KVOffload):

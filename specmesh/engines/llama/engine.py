@@ -121,7 +121,7 @@ class LlamaEngine:
         self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
         self._offloaded: dict[int, SavedState] = {}
-        # By sequence to be offloaded, the number of steps at the first request for that.
+        # By sequence that is offloaded, or to be, the number of steps at the first request.
         self._idle: dict[int, int] = {}
         trimming = self._cache.trimming
         reuse = self._reuse(width)
@@ -173,8 +173,9 @@ class LlamaEngine:
             return _NO_LOGITS
         try:
             self._steps += 1
-            if self._offloaded or self._idle:
-                self._wake(spans)
+            for span in spans:
+                if span.seq in self._idle:
+                    self._wake(span.seq)
             logits = self._cache.run(spans, outputs)
         except EngineError:  # which rows and states were written is not known
             for span in spans:
@@ -240,19 +241,17 @@ class LlamaEngine:
             _log.warning("not_offloaded", seq=seq, error=str(error))
         else:
             self._cache.clear(seq)
-            del self._idle[seq]
 
     @property
     def offloaded_bytes(self) -> int:
         return sum(map(len, list(self._offloaded.values())))
 
-    def _wake(self, spans: Sequence[Span]) -> None:
-        """Bring back the offloaded sequences of a step, cut to their present lengths."""
-        for span in spans:
-            self._idle.pop(span.seq, None)
-            state = self._offloaded.pop(span.seq, None)
-            if state is not None:
-                self._cache.load(span.seq, self._sequences.lengths[span.seq], state)
+    def _wake(self, seq: int) -> None:
+        """Bring a sequence back, cut to its present length, if it is offloaded."""
+        del self._idle[seq]
+        state = self._offloaded.pop(seq, None)
+        if state is not None:
+            self._cache.load(seq, self._sequences.lengths[seq], state)
 
 
 def _on_cpu(threads: int) -> str:
@@ -320,9 +319,10 @@ class LlamaVerifier(LlamaEngine):
 
 class LlamaDrafter(LlamaEngine):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        lengths = self._sequences.lengths
         spans = list[Span]()
         for ask in asks:
-            held = self._sequences.held(ask.seq)
+            held = lengths.get(ask.seq, 0)  # the step is refused if there is no such sequence
             if ask.sampler is None:
                 spans.append(Span(ask.seq, held, ask.ids, logits=False))
                 continue
@@ -331,12 +331,14 @@ class LlamaDrafter(LlamaEngine):
                 spans.append(Span(ask.seq, held, ask.ids[:-1], logits=False))
             spans.append(Span(ask.seq, held + before, ask.ids[-1:], logits=True))
         logits = iter(self._decode(spans))
-        lengths = self._sequences.lengths
         tokens = list[int | None]()
         for ask in asks:
-            if ask.sampler is None:
+            sampler = ask.sampler
+            if sampler is None:
                 tokens.append(None)
+            elif sampler.argmax:
+                tokens.append(int(next(logits).argmax()))
             else:
                 position = lengths[ask.seq] + ask.shift
-                tokens.append(ask.sampler.choose(next(logits), position))
+                tokens.append(sampler.choose(next(logits), position))
         return tokens

@@ -23,7 +23,7 @@ SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
 def drafting(max_sessions=2, *, offloads=False):
-    limits = DraftLimits(64, 16, batches=True)
+    limits = DraftLimits(Windows(n_ctx=64), 16, batches=True)
     slots = KVSlots(max_sessions, "cut", 64, offloads=offloads)
     core = DrafterCore(limits, slots)
     core.handle(SPEAKS, 0.0)
@@ -280,7 +280,7 @@ def windowed(max_sessions=1, *, spares=2, endless=False):
     n_ctx = SIZE + slack(SIZE)
     windows = Windows(n_ctx=n_ctx, size=SIZE, bos=1, spares=spares, endless=endless)
     slots = KVSlots(max_sessions, "cut", n_ctx, guests=spares, n_ctx=n_ctx)
-    core = DrafterCore(DraftLimits(n_ctx, 16, windows=windows), slots)
+    core = DrafterCore(DraftLimits(windows, 16), slots)
     core.handle(SPEAKS, 0.0)
     return core
 
@@ -317,7 +317,7 @@ def test_a_late_drafter_reads_one_window():
     row, read = work(core)
     assert read == SIZE // 2
     assert row.text_position + len(row.ids) == 1000
-    assert row.shift == 1000 - SIZE // 2 - 1
+    assert row.text_position - row.position == 1000 - SIZE // 2 - 1
 
 
 def test_a_window_begins_with_bos():

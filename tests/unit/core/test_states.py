@@ -12,8 +12,9 @@ from specmesh.core.drafter.session import (
     DrafterSession,
     DraftingEvent,
     DraftingState,
-    DraftLimits,
 )
+from specmesh.core.drafter.window import WindowReader, Windows
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import REQUEST_STATES, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -33,7 +34,8 @@ def verifier_session():
 def drafter_session():
     key = ev.SessionKey(0, 0)
     opened = ev.OpenSession(key=key, session=1, n_vocab=9, n_prompt=0, params=SamplingParams())
-    return DrafterSession(opened, DraftLimits(64, 16))
+    reader = WindowReader(Windows(n_ctx=64), 16)
+    return DrafterSession(opened, reader, KVSlots(1, "cut", 0), 0.0)
 
 
 MACHINES = {

@@ -1,7 +1,9 @@
 """Sockets of both daemons, peers that do not keep up, and the limits of a peer."""
 
+import asyncio
 import re
 from contextlib import suppress
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,7 +97,9 @@ def test_frames_beyond_a_limit_are_dropped_unread(ends):
     hello = encode(introduction)
     not_json = hello[:-1] + b"?"
     flood = chain([hello] * MOST_HELLOS, repeat(not_json))
-    ends.router.inlet = SimpleNamespace(receive=lambda: [ends.identity, next(flood)])
+    ends.router.inlet = SimpleNamespace(
+        receive=lambda: [ends.identity, next(flood)], check=lambda _: None
+    )
     rejected = ends.router.traffic.rejected
     taken = []
     while not rejected["rate"]:
@@ -174,6 +178,43 @@ def test_what_is_no_address(address):
 def test_no_heartbeats_of_libzmq(ends):
     """They abort the process when a connection with a full queue breaks."""
     assert ends.router.socket.getsockopt(zmq.HEARTBEAT_IVL) == 0
+
+
+# --- frames that came while the socket was used
+
+
+def noticed_after(end, arrive, use):
+    """Have frames arrive at an end, use its socket, and wait until they are noticed."""
+
+    async def scenario():
+        noticed = asyncio.Event()
+        end.inlet.listen(noticed.set)
+        await asyncio.sleep(0)
+        noticed.clear()
+        arrive()
+        wait_for(end.socket)  # takes the notice of the descriptor, as a send may
+        use()
+        await asyncio.wait_for(noticed.wait(), PATIENCE)
+        end.inlet.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_verifier_notices_frames_that_came_before_it_sent(ends):
+    router = ends.router
+    arrive = partial(ends.dealer.send, encode(m.Ping(1)))
+    noticed_after(router, arrive, partial(router.send, ends.identity, m.Ping(2)))
+
+
+def test_a_drafter_notices_frames_that_came_before_it_sent(ends):
+    dealer = Dealer(Route(ends.context, ends.address))
+    wait_for(dealer.socket, zmq.POLLOUT)
+    dealer.send(m.Ping(1))
+    wait_for(ends.router.socket)
+    [(identity, _, _)] = ends.router.receive(0.0)
+    arrive = partial(ends.router.send, identity, m.Ping(1))
+    noticed_after(dealer, arrive, partial(dealer.send, m.Ping(2)))
+    dealer.close(linger=0)
 
 
 # --- at the drafter
