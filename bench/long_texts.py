@@ -333,13 +333,13 @@ def growth(args: argparse.Namespace) -> Json:
     ctx = 131072
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        shape = TinyModel(layers=1, width=256, n_ctx=ctx)
+        shape = TinyModel(layers=1, n_ctx=ctx)
         model = str(write(folder / "model.gguf", shape))
         options = ["--model", model, "--max-sessions", "1"]
         made = pair(folder, "growth", (args.factor, 0.0), [*options, "--ctx", str(ctx)], options)
         _, verifier, drafter = stack.enter_context(made)
         source = ids_of(verifier.client, args.length)
-        for length in (4000, args.length, 4000, args.length):
+        for length in (4000, args.length, 4000):
             prompt = next(source)[:length]
             generated(verifier.client, prompt, 64, 4)
             settled(drafter)
