@@ -29,6 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from threading import Event, Thread
 
 import gguf
 
@@ -46,6 +47,7 @@ from specmesh.core.fields import Json, ids_at, object_at, objects_at
 
 STRETCHED = str(Path(__file__).with_name("stretched.py"))
 MACHINE = "h100-70b"
+MOST = 4000  # ids that a text grows by, at most
 WARM_UP = 64  # ids, after which a text has begun
 CTX = 8192  # of a target
 
@@ -249,7 +251,7 @@ def number(text: Text, key: str) -> float:
 def attach(args: argparse.Namespace) -> Json:
     """Return what a drafter reads, and how long it takes, before its first drafts."""
     found: Json = {"length": args.length}
-    ctx = args.length + 4096
+    ctx = args.length + MOST + 96
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         target = cut(real_model("smollm2-f16.gguf"), 1, folder / "target.gguf", ctx)
@@ -277,10 +279,11 @@ def attached(
     daemons: Daemons, place: str, verifier: Running, options: list[str], prompt: list[int]
 ) -> Json:
     """Start a drafter beside a text that is generated, and measure until it has drafted."""
-    chunks = verifier.client.complete(asked(prompt, 4000, 4))
-    for chunk in chunks:
-        if object_at(chunk, "specmesh").get("token_ids"):
-            break
+    stop = Event()
+    generates = Event()
+    reading = Thread(target=read_until, args=(verifier.client, prompt, generates, stop))
+    reading.start()
+    generates.wait()
     drafter = daemons.run("drafter", place, options, {1})
     until(lambda: bool(objects_at(verifier.stats(), "peers")), LOADING_S)
     begun = time.monotonic()
@@ -288,7 +291,8 @@ def attached(
     seconds = time.monotonic() - begun
     read = totals(drafter)["read"]
     ids = list(prompt)
-    chunks.close()
+    stop.set()
+    reading.join()
     turn = generated(verifier.client, prompt, 64, 4)
     settled(drafter)
     before = totals(drafter)["read"]
@@ -304,6 +308,15 @@ def attached(
         "read_by_second_turn": after - before,
         "drafted": turn.report["drafted"],
     }
+
+
+def read_until(client: Client, prompt: list[int], generates: Event, stop: Event) -> None:
+    """Have a verifier continue a prompt until `stop`."""
+    for chunk in client.complete(asked(prompt, MOST, 4)):
+        if ids_at(object_at(chunk, "specmesh"), "token_ids"):
+            generates.set()
+        if stop.is_set():
+            break
 
 
 def totals(drafter: Running) -> dict[str, int]:
