@@ -9,7 +9,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
 
@@ -197,19 +197,26 @@ def encode_body(message: ControlMessage) -> bytes:
 
     Raise UnfitMessage for a field or a length that a peer would refuse.
     """
-    for name, rule in _RULES[type(message)].items():
-        if not rule.accepts(getattr(message, name)):
-            raise UnfitMessage(f"{type(message).__name__}.{name} is out of its range")
-    try:
-        body = _write_json(asdict(message)).encode()
-    except ValueError as error:  # half a surrogate pair
-        raise UnfitMessage(f"{type(message).__name__}: {error}") from None
+    body = write_body(message)
     if len(body) > MAX_BODY:
         raise UnfitMessage(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
     return body
 
 
-def decode_body(cls: type[M], raw: bytes) -> M:
+def write_body(message: ControlMessage) -> bytes:
+    """Return the same of any length. Raise UnfitMessage for a field that a peer would refuse."""
+    body: dict[str, object] = {}
+    for name, rule in _RULES[type(message)].items():
+        body[name] = value = getattr(message, name)
+        if not rule.accepts(value):
+            raise UnfitMessage(f"{type(message).__name__}.{name} is out of its range")
+    try:
+        return _write_json(body).encode()
+    except ValueError as error:  # half a surrogate pair
+        raise UnfitMessage(f"{type(message).__name__}: {error}") from None
+
+
+def decode_body(cls: type[M], raw: bytes | bytearray) -> M:
     """Return the message of a body; raise FrameError ("body") for one that does not fit `cls`.
 
     - A field without default must be there.
@@ -237,7 +244,7 @@ _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_
 _parse_json = json.JSONDecoder(parse_constant=int).decode
 
 
-def _read_json(raw: bytes) -> Json:
+def _read_json(raw: bytes | bytearray) -> Json:
     """Return the value of a JSON text; raise FrameError for anything else."""
     try:
         text = raw.decode()
@@ -321,7 +328,7 @@ _CHECKS: dict[object, FieldCheck] = {
     list[dict[str, object]]: _list_of(_is_object),
     dict[str, object]: _is_object,
 }
-_TEXTS = frozenset({"prompt", "message"})
+_TEXTS = frozenset({"prompt", "message", "text"})
 """String fields that are texts, which only MAX_BODY bounds. Every other string is a name."""
 
 

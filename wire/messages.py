@@ -15,6 +15,12 @@ PROTOCOL_VERSION = 2
 MAX_TOKENS = 8192  # most ids that one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
+MAX_PIECE = 64 * 1024  # characters that one TEXT carries
+MAX_TEXT = 3 * 2**20
+"""Bytes of the longest JSON body of an OPEN that comes before it, in TEXT frames.
+
+An HTTP body has at most 2 MiB. It grows where JSON becomes a string, as the schemas of tools do.
+"""
 MAX_LOGPROBS = 512  # most ids of one LOGPROBS
 NACK_INTERVAL = 0.1
 """Seconds between two NACKs of one session for the same gap, or between two answers to NACKs."""
@@ -42,6 +48,7 @@ class Kind(IntEnum):
     BYE = 27
     LOGPROBS = 28
     PAUSE = 29
+    TEXT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,7 @@ class Welcome(Frame):
     """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it.
 
     takes_ids: ids of an OPEN may come before it, in IDS frames.
+    takes_text: so may the body of an OPEN, in TEXT frames.
     """
 
     kind = Kind.WELCOME
@@ -181,6 +189,7 @@ class Welcome(Frame):
     host: str = ""
     cpu_threads: int = 0
     takes_ids: bool = False
+    takes_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +211,8 @@ class Open(Frame):
 
     ref: number of the request, which OPENED or ERROR repeats.
     n_ids: if not 0, so many ids came in IDS frames before it, and `ids` is empty.
+    n_text: if not 0, so many bytes of its body came in TEXT frames before it, and but for `ref` the
+        other fields are empty.
     """
 
     kind = Kind.OPEN
@@ -217,6 +228,7 @@ class Open(Frame):
     continued: bool = False
     template: dict[str, object] = field(default_factory=dict)
     n_ids: int = 0
+    n_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +370,21 @@ class Pause(Frame):
     paused: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Text(Frame):
+    """A piece of the JSON body of an OPEN that follows, from a drafter.
+
+    ref: of that OPEN. base: bytes of the body, in UTF-8, before this piece.
+    text: at most MAX_PIECE characters.
+    """
+
+    kind = Kind.TEXT
+
+    ref: int
+    base: int
+    text: str
+
+
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs | Ids
 ControlMessage = (
     Hello
@@ -373,5 +400,6 @@ ControlMessage = (
     | Bye
     | Logprobs
     | Pause
+    | Text
 )
 Message = TokenMessage | ControlMessage

@@ -33,7 +33,7 @@ from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError, UnfitMessage
+from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -188,7 +188,7 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case m.Hello() | m.Open() | m.Close() | m.Pause():
+            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Text():
                 self.dealer.traffic.rejected["direction"] += 1
             case m.Draft() | m.DraftProbs() | m.Ids():
                 self.dealer.traffic.rejected["direction"] += 1
@@ -362,7 +362,7 @@ class UpstreamLink:
             match effect:
                 case m.Open():
                     unsent |= self._ask(effect)
-                case m.Ids() | m.Close() | m.Pause():
+                case m.Ids() | m.Text() | m.Close() | m.Pause():
                     self.dealer.send(effect)
                 case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
                     self._core.put(effect, now)
@@ -376,16 +376,9 @@ class UpstreamLink:
 
     def _ask(self, order: m.Open) -> bool:
         """Send a request for a session; return True if it cannot be sent."""
-        error: SpecmeshError = Busy(
-            f"the verifier at {self.upstream.address} takes no requests now", "try again"
-        )
-        try:
-            if self.dealer.send(order):
-                return False
-        except UnfitMessage as wrong:
-            error = RequestError(
-                f"the request is longer than what a drafter can pass on ({wrong}): ask the verifier"
-            )
+        if self.dealer.send(order):
+            return False
+        error = Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
         return self.upstream.request_failed(order.ref, error)
 
 

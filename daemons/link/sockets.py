@@ -19,6 +19,7 @@ from specmesh.core.statistics.snapshot import WireSection
 from specmesh.core.throttle import Throttle
 from specmesh.core.verifier.peer_limits import (
     BODY_WEIGHT,
+    TEXT_WEIGHT,
     Cost,
     FrameAction,
     PeerAccounts,
@@ -347,7 +348,9 @@ class Router:
         if cost is Cost.IDS or cost is Cost.TEXT_IDS:
             amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
         size = len(frame)
-        if kind >= Kind.HELLO:
+        if kind == Kind.TEXT:
+            size *= TEXT_WEIGHT
+        elif kind >= Kind.HELLO:
             size *= BODY_WEIGHT
         action = self.accounts.limits(identity, key).frame(size, cost, amount, now)
         if action is FrameAction.CUT:

@@ -30,7 +30,7 @@ from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.clients import Clients, ClientsEffect
-from specmesh.core.verifier.incoming_ids import IncomingIds
+from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.core.verifier.outgoing_frames import OutgoingFrames
 from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
@@ -55,13 +55,13 @@ class DrafterPeer:
     number: its place in the order in which drafters attached, from 1.
     key_name: the name here of the key that it has proved; empty if keys are not used.
     connection: its TCP connection, if libzmq names it.
-    incoming: ids of its next OPEN. outgoing: frames of sessions that it is sent.
+    incoming: parts of its next OPEN. outgoing: frames of sessions that it is sent.
     """
 
     identity: bytes
     hello: m.Hello
     link: Link
-    incoming: IncomingIds
+    incoming: IncomingOpen
     outgoing: OutgoingFrames = field(default_factory=OutgoingFrames)
     number: int = 0
     address: str = ""
@@ -224,7 +224,9 @@ class Drafters:
                     traffic.bytes_received += size
                 self._core.put(vev.FromDrafter(identity, message), now)
             case m.Ids():
-                peer.incoming.take(message, now)
+                peer.incoming.take_ids(message, now)
+            case m.Text():
+                peer.incoming.take_text(message, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client has left before it had a session
@@ -293,7 +295,7 @@ class Drafters:
             identity=identity,
             hello=hello,
             link=self._link(now),
-            incoming=IncomingIds(self._info.n_ctx),
+            incoming=IncomingOpen(self._info.n_ctx),
             number=next(self._numbers),
             address=self._router.sender(),
             key_name=self._router.name_of(key),

@@ -1,7 +1,7 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -19,13 +19,17 @@ from specmesh.errors import (
     PromptTooLong,
     RequestError,
     SpecmeshError,
+    UnfitMessage,
 )
 from specmesh.wire import messages as m
+from specmesh.wire.codec import write_body
 
 ID_BYTES = 36  # memory of an id in a tuple
 CHOICE_BYTES = 2048  # and of a request without its prompt
 TEXT_IDS_PER_S = 2**18
 """Ids of requests, in IDS frames, that a drafter sends a verifier in a second."""
+TEXT_BYTES_PER_S = 2**19
+"""Bytes of requests, in TEXT frames, that a drafter sends a verifier in a second."""
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
@@ -235,9 +239,10 @@ class DrafterRequest:
 
     @property
     def is_long(self) -> bool:
-        """Return True if its ids are more than one frame holds."""
+        """Return True if it may need frames before its OPEN."""
         count = len(self.request.prompt_ids or ()) + len(self.request.generated)
-        return count > m.MAX_TOKENS
+        size = self.request.size - ID_BYTES * count
+        return count > m.MAX_TOKENS or size > m.MAX_PIECE
 
     def move(self, to: RequestState) -> None:
         """Change its state.
@@ -341,16 +346,46 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
     )
 
 
-def frames_of(order: m.Open) -> list[m.Ids | m.Open]:
-    """Return an OPEN with its ids in frames before it."""
-    frames: list[m.Ids | m.Open] = []
+Before = m.Ids | m.Text
+"""A frame that has a part of the OPEN behind it."""
+
+
+def frames_of(
+    order: m.Open, *, takes_ids: bool = True, takes_text: bool = True
+) -> list[Before | m.Open]:
+    """Return an OPEN behind the frames of its parts that are too long for it.
+
+    Raise UnfitMessage if its body is too long for a verifier that takes such frames, or does not.
+    """
+    frames: list[Before | m.Open] = []
+    if takes_ids and len(order.ids) > m.MAX_TOKENS:
+        frames += _frames_of_ids(order)
+        order = replace(order, ids=[], n_ids=len(order.ids))
+    body = write_body(order)
+    most = m.MAX_TEXT if takes_text else m.MAX_BODY
+    if len(body) > most:
+        raise UnfitMessage(f"{len(body)} bytes exceed {most}")
+    if takes_text and len(body) > m.MAX_PIECE:
+        frames += _frames_of_body(order.ref, body.decode())
+        order = m.Open(ref=order.ref, prompt="", options={}, n_text=len(body))
+    frames.append(order)
+    return frames
+
+
+def _frames_of_ids(order: m.Open) -> Iterator[m.Ids]:
     crc = 0
     for base in range(0, len(order.ids), m.MAX_TOKENS):
         ids = tuple(order.ids[base : base + m.MAX_TOKENS])
-        frames.append(m.Ids(order.ref, base, crc, ids))
+        yield m.Ids(order.ref, base, crc, ids)
         crc = crc_of(ids, crc)
-    frames.append(replace(order, ids=[], n_ids=len(order.ids)))
-    return frames
+
+
+def _frames_of_body(ref: int, body: str) -> Iterator[m.Text]:
+    base = 0
+    for begin in range(0, len(body), m.MAX_PIECE):
+        piece = body[begin : begin + m.MAX_PIECE]
+        yield m.Text(ref, base, piece)
+        base += len(piece.encode())
 
 
 def requested(order: m.Open) -> Request:

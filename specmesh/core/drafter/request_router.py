@@ -262,6 +262,8 @@ class RequestRouter:
         if candidates:
             if _has_room(candidates[0], pending, now):
                 candidates[0].ask(pending, now)
+                if pending.state is RequestState.UNPLACED:
+                    self._place(pending, now)
             return
         error = pending.error
         if error is None:

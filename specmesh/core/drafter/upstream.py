@@ -11,7 +11,9 @@ from specmesh.core.drafter.client_session import ClientSession
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
+    TEXT_BYTES_PER_S,
     TEXT_IDS_PER_S,
+    Before,
     DrafterRequest,
     Reply,
     RequestState,
@@ -28,14 +30,16 @@ from specmesh.errors import (
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
+    UnfitMessage,
 )
 from specmesh.wire import messages as m
+from specmesh.wire.codec import encode_body
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step if the verifier has sent no load
 
 UpstreamEffect = (
-    m.Ids
+    Before
     | m.Open
     | m.Close
     | m.Pause
@@ -95,7 +99,7 @@ class Upstream:
         self._numbers = itertools.count()
         self._refs = itertools.count(1)
         self._effects = list[UpstreamEffect]()
-        self._next_text_at = 0.0  # the verifier bounds the ids that it takes
+        self._next_text_at = 0.0  # the verifier bounds the ids and bytes that it takes
         self._reported = ev.UpstreamChanged(number, 0.0, speaks=False)  # to the core
 
     def take_effects(self) -> list[UpstreamEffect]:
@@ -200,24 +204,31 @@ class Upstream:
     # --- requests of clients here
 
     def has_room(self, now: float) -> bool:
-        """Return True if the verifier takes the ids of another long text now."""
+        """Return True if the verifier takes the frames of another long request now."""
         return now >= self._next_text_at
 
     def ask(self, pending: DrafterRequest, now: float) -> None:
-        """Ask the verifier, which is there, for a session."""
+        """Ask the verifier, which is there, for a session.
+
+        A request that its frames do not hold is refused at once.
+        """
         if pending.began is not None and pending.home != self.address:
             label = pending.request.label
             self._note("session_goes_elsewhere", request=label, verifier=self.address)
         ref = next(self._refs) & MAX_REF
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
-        order = open_of(pending, ref)
         takes_ids = self.info is not None and self.info.takes_ids
-        if takes_ids and len(order.ids) > m.MAX_TOKENS:
-            self._next_text_at = now + len(order.ids) / TEXT_IDS_PER_S
-            self._effects += frames_of(order)
-        else:
-            self._effects.append(order)
+        takes_text = self.info is not None and self.info.takes_text
+        try:
+            frames = frames_of(open_of(pending, ref), takes_ids=takes_ids, takes_text=takes_text)
+        except UnfitMessage as wrong:
+            what = f"the request is longer than what a drafter can pass on ({wrong})"
+            self.request_failed(ref, RequestError(f"{what}: ask the verifier"))
+            return
+        if len(frames) > 1:
+            self._next_text_at = now + _seconds_of(frames)
+        self._effects += frames
 
     def take_over(self, pending: DrafterRequest) -> None:
         """End the session of a request, whose text another client resumes."""
@@ -456,6 +467,20 @@ class Upstream:
 def _resumes(pending: DrafterRequest) -> bool:
     request = pending.request
     return pending.started or request.named_only or bool(request.generated)
+
+
+def _seconds_of(frames: list[Before | m.Open]) -> float:
+    """Return the time that the verifier has to be given for frames of a long request."""
+    seconds = 0.0
+    for frame in frames:
+        match frame:
+            case m.Ids():
+                seconds += len(frame.ids) / TEXT_IDS_PER_S
+            case m.Text():
+                seconds += len(encode_body(frame)) / TEXT_BYTES_PER_S
+            case _:
+                pass
+    return seconds
 
 
 def _prompt_is_wrong(pending: DrafterRequest, n_prompt: int) -> bool:

@@ -18,6 +18,10 @@ BODY_WEIGHT = 8
 """A byte of a control frame counts so many times. Decoding was measured at 4 ns a byte for ids and
 18 to 32 for JSON.
 """
+TEXT_WEIGHT = 2
+"""A byte of TEXT counts so many times. It is decoded twice: as part of a string, at 3 to 12 ns, then
+mostly as part of a message's text, at 2 to 6. The longest body that frames hold fits the burst.
+"""
 CUT_AFTER_S = 3.0  # seconds that a peer may go on beyond a limit before it is cut off
 REST_S = 1.0  # seconds without a dropped frame until a peer counts as back within its limits
 MAX_DRAFTERS = 64
@@ -77,7 +81,8 @@ RATES: Mapping[Cost, Rate] = {
 }
 """No honest drafter comes near these. It makes one draft in a millisecond, the chain of 48 and the
 25 rows of a step for each TRUTH, a frame for each draft and for as many ahead of those asked for,
-one NACK in 0.1 s for each of some sessions, one PING in 10 ms, and TEXT_IDS_PER_S ids of requests.
+one NACK in 0.1 s for each of some sessions, one PING in 10 ms, and TEXT_IDS_PER_S ids and
+TEXT_BYTES_PER_S bytes of requests.
 """
 
 # A member of an enumeration is looked up by a call, which would be several for each frame.

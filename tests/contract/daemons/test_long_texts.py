@@ -1,20 +1,26 @@
-"""Texts of 100,000 ids between the two daemons: opened, resumed, drafted for."""
+"""Texts of 100,000 ids, and chats of 1.5 MB, between the two daemons: opened, resumed, drafted for."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
+from itertools import cycle
 from math import inf
 
 import pytest
+import zmq
 from harness import PATIENCE
-from harness.loops import Flaky, ask_for, attach, request, welcomed
+from harness.loops import Flaky, ask_for, attach, request, until, welcomed
 from named_texts import LONG, NAME
 
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Finished, frames_of
+from specmesh.core.session_params import ChatMessage
 from specmesh.core.verifier import outgoing_frames
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
+from specmesh.wire.codec import decode_body, encode
 
 PROMPT = tuple(32 + at % 95 for at in range(100_000))
 N_CTX = 2**17
@@ -108,6 +114,165 @@ def test_a_verifier_that_takes_none(bench):
     error = drafter.ask(request(ids=2 * PROMPT)).error()
     assert isinstance(error, RequestError)
     assert "longer than what a drafter can pass on" in str(error)
+
+
+# --- bodies that no OPEN holds
+
+
+class Digesting(Flaky):
+    """A target for which a text is 64 ids, which all of its letters decide."""
+
+    def encode(self, text, **options):
+        return super().encode(sha256(text.encode()).hexdigest(), **options)
+
+    def least_ids(self, _):
+        return 64
+
+
+LETTERS = 'Grüße, "世界"\\ und\n' * 70_000
+CHAT = replace(
+    request(ids=()),
+    prompt="",
+    prompt_ids=None,
+    messages=(
+        ChatMessage("user", LETTERS),
+        ChatMessage("assistant", "ja"),
+        ChatMessage("user", ""),
+    ),
+)
+
+
+def chat_order(ref=1, text=LETTERS):
+    """Return an OPEN with a chat in it."""
+    return replace(ask_for(ref), messages=[{"role": "user", "content": text}])
+
+
+@pytest.fixture
+def chatting(bench):
+    """A drafter of a verifier for long chats."""
+    bench.verifier(Digesting())
+    return bench.dealer()
+
+
+def answer_to(end):
+    """Return the ids of the answer to the long chat at one end."""
+    client = end.ask(CHAT)
+    last = client.end()
+    assert isinstance(last, Finished), last
+    return client.ids
+
+
+def test_a_chat_of_megabytes_is_answered_as_at_the_verifier(bench):
+    assert len(LETTERS.encode()) > 1_500_000
+    verifier, drafter = bench.pair(Digesting())
+    there = answer_to(verifier)
+    assert len(there) == 20
+    assert answer_to(drafter) == there
+
+
+def test_a_long_chat_of_a_dead_verifier_goes_on(bench):
+    """The next one gets all of it again."""
+    verifier = bench.verifier(Digesting(step_ms=100), drain=0.0)
+    drafter = bench.drafter()
+    attach(verifier, drafter)
+    asked = replace(CHAT, id=f"chat{NAME}", reconnect_timeout=PATIENCE)
+    client = drafter.ask(asked)
+    client.heard(5)
+    bench.end(verifier)
+    again = bench.verifier(Digesting())
+    end = client.end()
+    assert isinstance(end, Finished), end
+    assert client.ids == answer_to(again)
+
+
+def test_a_chat_and_its_ids_come_before_an_open(bench):
+    """The text that both begin has the ids of the one and the messages of the other."""
+    bench.verifier(long_target())
+    peer = bench.dealer()
+    both = replace(chat_order(text=LETTERS[:100_000]), ids=list(PROMPT), n_prompt=len(PROMPT))
+    peer.say(*frames_of(both))
+    assert peer.expect(m.Opened).prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("lost", [0, 5, -2], ids=["first", "in the middle", "last"])
+def test_an_open_whose_body_did_not_come_whole_may_be_sent_again(chatting, lost):
+    frames = frames_of(chat_order())
+    del frames[lost]
+    assert refused(chatting, *frames) == "busy"
+    chatting.say(*frames_of(chat_order(ref=2)))
+    assert chatting.expect(m.Opened).ref == 2
+
+
+@pytest.mark.parametrize("base", [0, 1, 2**32 - 1])
+def test_a_piece_with_a_lying_base(chatting, base):
+    *frames, last, order = frames_of(chat_order())
+    assert refused(chatting, *frames, replace(last, base=base), order) == "busy"
+    assert refused(chatting, *frames, last, m.Text(1, base, ""), order) == "busy"
+    chatting.say(*frames_of(chat_order(ref=2)))
+    assert chatting.expect(m.Opened).ref == 2
+
+
+def test_a_body_is_forgotten_with_its_drafter(chatting):
+    *frames, order = frames_of(chat_order())
+    chatting.say(*frames, m.Bye())
+    chatting.hello("again")
+    chatting.expect(m.Welcome)
+    assert refused(chatting, order) == "busy"
+
+
+def test_a_body_that_is_none(chatting):
+    """The drafter learns why, and stays."""
+    order = m.Open(ref=1, prompt="", options={}, n_text=2)
+    assert refused(chatting, m.Text(1, 0, "[]"), order) == "request"
+    chatting.say(ask_for(2, ids=PROMPT[:9]))
+    assert chatting.expect(m.Opened).ref == 2
+
+
+def test_a_flood_of_pieces_is_cut(bench):
+    """A drafter that never sends the OPEN costs bounded memory, and is let go."""
+    verifier = bench.verifier(Digesting())
+    peer = bench.dealer()
+    *frames, _ = frames_of(chat_order())
+    pieces = cycle(map(encode, frames))
+
+    def is_gone():
+        with suppress(zmq.Again):
+            peer.socket.send(next(pieces), zmq.NOBLOCK)
+        return not verifier.stats()["peers"]
+
+    until(is_gone, "it is cut off")
+    assert verifier.stats()["wire"]["rejected"]["rate"] > 0
+
+
+def test_a_drafter_sends_a_body_before_its_open(bench):
+    router, drafter = welcomed(bench, takes_ids=True, takes_text=True)
+    drafter.ask(CHAT)
+    body = b""
+    while not isinstance(frame := router.expect(m.Text, m.Open), m.Open):
+        assert (frame.base, len(frame.text) <= m.MAX_PIECE) == (len(body), True)
+        body += frame.text.encode()
+    assert frame == m.Open(ref=frame.ref, prompt="", options={}, n_text=len(body))
+    whole = decode_body(m.Open, body)
+    assert whole.ref == frame.ref
+    assert [message["content"] for message in whole.messages] == [LETTERS, "ja", ""]
+
+
+def test_a_verifier_that_takes_no_text_before_an_open(bench):
+    """The client gets the reason at once."""
+    _, drafter = welcomed(bench, takes_ids=True)
+    error = drafter.ask(CHAT).error()
+    assert isinstance(error, RequestError)
+    assert "longer than what a drafter can pass on" in str(error)
+
+
+def test_a_body_that_no_verifier_takes(bench):
+    _, drafter = welcomed(bench, takes_ids=True, takes_text=True)
+    error = drafter.ask(replace(CHAT, messages=(ChatMessage("user", m.MAX_TEXT * "x"),))).error()
+    assert isinstance(error, RequestError)
+    assert str(m.MAX_TEXT) in str(error)
+
+
+# --- what waits for a long text
 
 
 @pytest.fixture

@@ -35,6 +35,13 @@ def test_a_control_frame():
     assert "  number = 9" in lines
 
 
+def test_a_piece_of_a_body():
+    *_, base, text = explain(encode(m.Text(6, 65_536, 300 * "x")))
+    assert base == "  base = 65536"
+    assert text.startswith('  text = "xxx')
+    assert text.endswith("... (302 characters)")
+
+
 def test_a_long_value_is_cut():
     *_, line = explain(encode(m.Draft(1, 0, 0, tuple(range(500)))))
     assert line.startswith("  ids = [")

@@ -121,6 +121,8 @@ def test_limits_are_the_codes():
         "MAX_TOKENS": m.MAX_TOKENS,
         "MAX_SUPPORT": m.MAX_SUPPORT,
         "MAX_BODY": m.MAX_BODY,
+        "MAX_PIECE": m.MAX_PIECE,
+        "MAX_TEXT": m.MAX_TEXT,
         "MAX_NAME": codec.MAX_NAME,
         "MAX_DEPTH": codec.MAX_DEPTH,
     }

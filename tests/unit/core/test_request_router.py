@@ -13,6 +13,7 @@ from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, R
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.requests import (
     NOBODY,
+    TEXT_BYTES_PER_S,
     TEXT_IDS_PER_S,
     DrafterRequest,
     Failed,
@@ -332,9 +333,35 @@ def test_long_texts_are_sent_one_a_second_and_none_waits_for_them():
 
 def test_a_verifier_that_takes_no_ids_before_an_open_gets_them_in_it():
     router, _ = routed()
-    router.ask(LONG_TEXT, HERE, 1.0)
+    router.ask(replace(NAMED, prompt_ids=(1,) * 20_000), HERE, 1.0)
     [order] = effects_of(router)
-    assert len(order.ids) == TEXT_IDS_PER_S
+    assert len(order.ids) == 20_000
+
+
+# --- requests whose body no OPEN holds
+
+
+LONG_PROMPT = replace(REQUEST, prompt=TEXT_BYTES_PER_S * "x", prompt_ids=None)
+
+
+def test_long_bodies_are_sent_one_a_second_and_none_waits_for_them():
+    router = with_long_texts([LONG_PROMPT] * 3, takes_text=True)
+    sent = []
+    for now in (1.0, 1.5, 2.1, 2.5, 3.2):
+        router.look(now)
+        sent.append([bool(order.n_text) for order in only(m.Open, router)])
+    assert sent == [[True, False], [], [True], [], [True]]
+
+
+def test_a_body_that_one_verifier_does_not_take_goes_to_another():
+    """It is the one that would have had it otherwise."""
+    router, [first, second] = routed("ab")
+    first.info = WELCOME
+    second.info = replace(WELCOME, takes_text=True)
+    router.ask(LONG_PROMPT, HERE, 1.0)
+    router.look(1.0)
+    assert list(second.opening.values()) == router.requests
+    assert not first.opening
 
 
 # --- verifiers that serve any model's name

@@ -19,11 +19,11 @@ from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
-from specmesh.core.verifier.incoming_ids import IncomingIds
+from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
-from specmesh.errors import RequestError
+from specmesh.errors import RequestError, UnfitMessage
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
+from specmesh.wire.codec import decode, encode, encode_body
 
 PARAMS = SessionParams(SamplingParams(temperature=0.5, top_k=40, top_p=0.9, seed=7), 20)
 GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
@@ -55,11 +55,33 @@ def test_requests_cross_the_wire(original):
 def test_ids_before_an_open_cross_the_wire():
     """The longest text is in frames of ids, and an OPEN that has their number."""
     original = replace(OPEN, ids=list(range(2**18)), n_prompt=2**17)
-    incoming = IncomingIds(2**18)
+    incoming = IncomingOpen(2**18)
     *frames, order = map(crossed, frames_of(original))
     for frame in frames:
-        incoming.take(frame, 0.0)
+        incoming.take_ids(frame, 0.0)
     assert incoming.complete(order) == original
+
+
+@pytest.mark.parametrize("letter", ["x", '"', "\x01", "世", "😀"])
+def test_a_body_before_an_open_crosses_the_wire(letter):
+    """Whatever JSON makes of its letters, the frames hold it."""
+    original = replace(OPEN, messages=[{"role": "user", "content": letter * 400_000}])
+    incoming = IncomingOpen(0)
+    *pieces, order = map(crossed, frames_of(original))
+    for piece in pieces:
+        incoming.take_text(piece, 0.0)
+    assert incoming.complete(order) == original
+
+
+@pytest.mark.parametrize(
+    ("takes_text", "most"), [(False, m.MAX_BODY), (True, m.MAX_TEXT)], ids=["before", "in it"]
+)
+def test_the_longest_body(takes_text, most):
+    empty = len(encode_body(replace(OPEN, prompt="")))
+    longest = replace(OPEN, prompt=(most - empty) * "x")
+    assert frames_of(longest, takes_text=takes_text)
+    with pytest.raises(UnfitMessage, match=str(most)):
+        frames_of(replace(longest, prompt=longest.prompt + "x"), takes_text=takes_text)
 
 
 def test_a_message_without_content_is_empty():

@@ -13,8 +13,16 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
-from specmesh.core.requests import TEXT_IDS_PER_S
-from specmesh.core.verifier.peer_limits import Cost, FrameAction, PeerAccounts, PeerLimits, Rate
+from specmesh.core.requests import TEXT_BYTES_PER_S, TEXT_IDS_PER_S, frames_of
+from specmesh.core.verifier.peer_limits import (
+    BODY_WEIGHT,
+    TEXT_WEIGHT,
+    Cost,
+    FrameAction,
+    PeerAccounts,
+    PeerLimits,
+    Rate,
+)
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
 from specmesh.errors import ConfigError
@@ -298,6 +306,40 @@ def test_a_flood_of_long_texts_is_slowed_and_cut():
     actions = resumed(PeerLimits(), 100, 0.1)
     assert CUT in actions
     assert actions.count(TAKE) * m.MAX_TOKENS < 30 * TEXT_IDS_PER_S
+
+
+def bodies(limits, texts, interval):
+    """Return the sizes of frames of so many bodies in a row, and what becomes of each."""
+    frames = frames_of(m.Open(ref=1, prompt=2 * 2**20 * "x", options={}))
+    actions = []
+    for number in range(texts):
+        for frame in frames:
+            size = len(encode(frame)) * (TEXT_WEIGHT if isinstance(frame, m.Text) else BODY_WEIGHT)
+            actions.append((size, limits.frame(size, None, 1, number * interval)))
+    return actions
+
+
+def test_bodies_as_long_as_http_takes_pass_at_the_pace_of_a_drafter():
+    actions = bodies(PeerLimits(), 30, 2 * 2**20 / TEXT_BYTES_PER_S)
+    assert {action for _, action in actions} == {TAKE}
+
+
+def test_a_flood_of_bodies_is_slowed_and_cut():
+    """No more is read than the limits of BYTES let pass in ten seconds."""
+    actions = bodies(PeerLimits(), 100, 0.1)
+    assert CUT in {action for _, action in actions}
+    taken = sum(size for size, action in actions if action is TAKE)
+    assert taken <= 36 * 2**20
+
+
+def test_the_longest_body_passes_at_once():
+    """Its letters are those that JSON escapes."""
+    text = '"' * (m.MAX_TEXT // 2 - 100)
+    frames = frames_of(m.Open(ref=1, prompt=text, options={}))
+    sizes = [TEXT_WEIGHT * len(encode(frame)) for frame in frames]
+    assert sum(sizes) > TEXT_WEIGHT * m.MAX_TEXT
+    limits = PeerLimits()
+    assert {limits.frame(size, None, 1, 0.0) for size in sizes} == {TAKE}
 
 
 @pytest.mark.fault("E2.28")
