@@ -11,6 +11,7 @@ The fault is ours, the client's, a peer's, or nobody's.
                 ChildLate       ours: it took too long
         RequestError            client: this can never be served
             PromptTooLong       client: no room for one token
+            NotPassedOn         client: too long for a drafter's frames
             MissingField        client: a required field is missing
             NoSuchModel         client: no verifier serves it
             NoSuchText          client: it is gone, or belongs to another key
@@ -121,6 +122,10 @@ class PromptTooLong(RequestError):
         most = f"This model's maximum context length is {context} tokens"
         what = f"{most}, and your prompt has {count} tokens"
         return cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
+
+
+class NotPassedOn(RequestError):
+    """The request is longer than what a drafter can pass on to one verifier."""
 
 
 class MissingField(RequestError):

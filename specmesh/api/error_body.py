@@ -11,6 +11,7 @@ RETRY_AFTER = "1"  # seconds
 _STATUS: dict[type[SpecmeshError], int] = {
     errors.RequestError: 400,
     errors.PromptTooLong: 400,
+    errors.NotPassedOn: 400,
     errors.MissingField: 400,
     errors.NoSuchModel: 404,
     errors.NoSuchText: 404,

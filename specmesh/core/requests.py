@@ -16,6 +16,7 @@ from specmesh.errors import (
     EngineError,
     InvalidTransition,
     NoSuchText,
+    NotPassedOn,
     PromptTooLong,
     RequestError,
     SpecmeshError,
@@ -306,7 +307,8 @@ _REFUSALS: dict[str, type[SpecmeshError]] = {
 
 def is_wrong(error: SpecmeshError | None) -> bool:
     """Return True for a refusal that no other verifier can change."""
-    return isinstance(error, RequestError) and not isinstance(error, NoSuchText | PromptTooLong)
+    by_verifier = NoSuchText | PromptTooLong | NotPassedOn
+    return isinstance(error, RequestError) and not isinstance(error, by_verifier)
 
 
 def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:

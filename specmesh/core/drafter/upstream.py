@@ -27,6 +27,7 @@ from specmesh.errors import (
     DaemonUnreachable,
     EndLost,
     EngineError,
+    NotPassedOn,
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
@@ -224,7 +225,7 @@ class Upstream:
             frames = frames_of(open_of(pending, ref), takes_ids=takes_ids, takes_text=takes_text)
         except UnfitMessage as wrong:
             what = f"the request is longer than what a drafter can pass on ({wrong})"
-            self.request_failed(ref, RequestError(f"{what}: ask the verifier"))
+            self.request_failed(ref, NotPassedOn(what, remedy="ask the verifier"))
             return
         if len(frames) > 1:
             self._next_text_at = now + _seconds_of(frames)

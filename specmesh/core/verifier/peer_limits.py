@@ -19,8 +19,8 @@ BODY_WEIGHT = 8
 18 to 32 for JSON.
 """
 TEXT_WEIGHT = 2
-"""A byte of TEXT counts so many times. It is decoded twice: as part of a string, at 3 to 12 ns, then
-mostly as part of a message's text, at 2 to 6. The longest body that frames hold fits the burst.
+"""A byte of TEXT counts so many times. It is decoded twice: as part of a string, at 3 to 12 ns, and
+then mostly as part of a message's text, at 2 to 6. The longest body fits the burst.
 """
 CUT_AFTER_S = 3.0  # seconds that a peer may go on beyond a limit before it is cut off
 REST_S = 1.0  # seconds without a dropped frame until a peer counts as back within its limits

@@ -1,4 +1,4 @@
-"""Texts of 100,000 ids, and chats of 1.5 MB, between the two daemons: opened, resumed, drafted for."""
+"""Texts of 100,000 ids, and chats of 1.5 MB, between the daemons: opened, resumed, drafted for."""
 
 from contextlib import suppress
 from dataclasses import replace

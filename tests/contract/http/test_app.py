@@ -173,7 +173,7 @@ def test_metrics_come_in_the_format_that_is_preferred(accept, kind):
 
 
 REFUSALS = [
-    [400, errors.RequestError("bad"), errors.PromptTooLong.of(9, 5)],
+    [400, errors.RequestError("bad"), errors.PromptTooLong.of(9, 5), errors.NotPassedOn("x")],
     [404, errors.NoSuchText(), errors.NoSuchModel.of("gpt-4")],
     [500, errors.EngineError("broke"), errors.ConfigError("odd")],
     [502, errors.DaemonUnreachable("no verifier")],

@@ -163,19 +163,25 @@ def test_a_body_begins_anew_with_its_first_piece():
     assert taken(PIECES[0], *PIECES).complete(CHAT_OPEN) == CHAT
 
 
-begin, *middle, last = PIECES
+def replaced(**changes):
+    """Return the pieces, of which the second one is changed."""
+    first, second, *others = PIECES
+    return (first, replace(second, **changes), *others)
+
+
+END = CHAT_OPEN.n_text
 NO_BODY = {
     "none": (),
     "no first": PIECES[1:],
-    "no middle": (begin, last),
+    "no second": PIECES[:1] + PIECES[2:],
     "no last": PIECES[:-1],
-    "one twice": (begin, begin, *middle, middle[-1], last),
-    "a base before its place": (begin, replace(middle[0], base=middle[0].base - 1), *middle[1:]),
-    "a base beyond its place": (begin, replace(middle[0], base=2**32 - 1), *middle[1:]),
-    "another ref": (begin, replace(middle[0], ref=8), *middle[1:], last),
-    "another request's between": (*PIECES, replace(begin, ref=8)),
-    "ids of another between": (*PIECES, replace(FRAMES[0], session=8)),
-    "a letter too many": (*PIECES, m.Text(9, CHAT_OPEN.n_text, "x")),
+    "one twice": PIECES[:2] + PIECES[1:],
+    "a base before its place": replaced(base=1),
+    "a base beyond its place": replaced(base=2**32 - 1),
+    "another ref": replaced(ref=8),
+    "another request's after it": (*PIECES, m.Text(8, 0, "")),
+    "ids of another after it": (*PIECES, m.Ids(8, 0, 0, ())),
+    "a letter too many": (*PIECES, m.Text(9, END, "x")),
     "ids of it that do not follow": (*PIECES, FRAMES[1]),
 }
 
@@ -186,34 +192,41 @@ def test_pieces_that_do_not_follow_each_other_are_no_body(name):
         taken(*NO_BODY[name]).complete(CHAT_OPEN)
 
 
-def of_body(text, ref=9):
-    """Return the frame of a body, and its OPEN."""
-    return [m.Text(ref, 0, text), m.Open(ref=9, prompt="", options={}, n_text=len(text))]
+WRONG_BODIES = r"""
+{
+[]
+{"ref":9,"prompt":""}
+{"ref":9,"prompt":1,"options":{}}
+{"ref":9,"prompt":"","options":{"seed":1e999}}
+{"ref":9,"prompt":"\ud800","options":{}}
+{"ref":9,"prompt":"","options":{"a":[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}}
+{"ref":8,"prompt":"","options":{}}
+{"ref":9,"prompt":"","options":{},"n_text":1}
+"""
 
 
-WRONG_BODIES = {
-    "no JSON": of_body("{"),
-    "no object": of_body("[]"),
-    "a field missing": of_body('{"ref":9,"prompt":""}'),
-    "a field of another type": of_body('{"ref":9,"prompt":1,"options":{}}'),
-    "an infinite number": of_body('{"ref":9,"prompt":"","options":{"seed":1e999}}'),
-    "half a surrogate pair": of_body('{"ref":9,"prompt":"\\ud800","options":{}}'),
-    "deep": of_body('{"ref":9,"prompt":"","options":{"a":' + 16 * "[" + 16 * "]" + "}}"),
-    "another ref": of_body('{"ref":8,"prompt":"","options":{}}'),
-    "a body of a body": of_body('{"ref":9,"prompt":"","options":{},"n_text":1}'),
-    "its own prompt": [*PIECES, replace(CHAT_OPEN, prompt="x")],
-    "its own ids": [*PIECES, replace(CHAT_OPEN, ids=[1])],
-    "ids before it that it does not name": [*FRAMES, *PIECES, replace(CHAT_OPEN, n_ids=20_000)],
-    "longer than any": [replace(CHAT_OPEN, n_text=m.MAX_TEXT + 1)],
-}
-
-
-@pytest.mark.parametrize("name", WRONG_BODIES)
-def test_nothing_enters_that_an_open_could_not_have(name):
-    *frames, order = WRONG_BODIES[name]
+def refuses(order, *frames):
+    """Expect the refusal of an OPEN behind frames, not for want of some of them."""
     with pytest.raises(RequestError) as caught:
         taken(*frames).complete(order)
     assert not isinstance(caught.value, Busy)
+
+
+@pytest.mark.parametrize("body", WRONG_BODIES.split())
+def test_no_body_enters_that_an_open_could_not_have(body):
+    refuses(replace(CHAT_OPEN, n_text=len(body)), m.Text(9, 0, body))
+
+
+TWICE = {"prompt": "x", "ids": [1], "n_ids": len(TEXT), "name": "n", "adopt": True}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_an_open_behind_its_body_has_nothing_of_its_own(name):
+    refuses(replace(CHAT_OPEN, **{name: TWICE[name]}), *FRAMES, *PIECES)
+
+
+def test_an_open_behind_a_body_longer_than_any():
+    refuses(replace(CHAT_OPEN, n_text=m.MAX_TEXT + 1))
 
 
 def test_a_body_that_is_too_long_is_not_kept():

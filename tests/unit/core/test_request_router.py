@@ -359,9 +359,7 @@ def test_a_body_that_one_verifier_does_not_take_goes_to_another():
     first.info = WELCOME
     second.info = replace(WELCOME, takes_text=True)
     router.ask(LONG_PROMPT, HERE, 1.0)
-    router.look(1.0)
-    assert list(second.opening.values()) == router.requests
-    assert not first.opening
+    assert [len(upstream.opening) for upstream in (first, second)] == [0, 1]
 
 
 # --- verifiers that serve any model's name

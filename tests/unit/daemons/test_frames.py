@@ -84,6 +84,13 @@ def test_the_longest_body(takes_text, most):
         frames_of(replace(longest, prompt=longest.prompt + "x"), takes_text=takes_text)
 
 
+@pytest.mark.parametrize(("takes_text", "count"), [(False, 1), (True, 3)], ids=["in it", "before"])
+def test_a_body_of_more_than_a_piece(takes_text, count):
+    """It goes ahead of the OPEN although that would hold it: a piece that is lost is noticed."""
+    order = replace(OPEN, prompt=m.MAX_PIECE * "x")
+    assert len(frames_of(order, takes_text=takes_text)) == count
+
+
 def test_a_message_without_content_is_empty():
     order = replace(OPEN, messages=[{"role": "user"}])
     [message] = requested(order).messages
