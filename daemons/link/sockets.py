@@ -302,7 +302,7 @@ class Router:
         size = 0
         for _ in range(MAX_FRAMES_PER_TURN):
             if size >= MAX_BYTES_PER_TURN:
-                return
+                break
             parts = self.inlet.receive()
             if parts is None:
                 return
