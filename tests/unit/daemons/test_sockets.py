@@ -121,11 +121,15 @@ def test_frames_beyond_a_limit_are_dropped_unread(ends):
 
 
 def test_a_turn_takes_a_part_of_a_long_text(ends):
-    """A text of 100,000 ids that is there at once does not hold the loop up."""
+    """A text of 100,000 ids that is there at once does not hold the loop up; then it reads on."""
     frame = encode(m.Ids(1, 0, 0, (0,) * m.MAX_TOKENS))
-    ends.router.inlet = SimpleNamespace(receive=lambda: [ends.identity, frame])
+    checks = []
+    ends.router.inlet = SimpleNamespace(
+        receive=lambda: [ends.identity, frame], check=lambda: checks.append(True)
+    )
     ends.router.accounts = PeerAccounts()
     assert len(ends.receive()) == 2
+    assert checks
 
 
 def test_a_peer_beside_a_flood_is_read(ends):
