@@ -398,7 +398,7 @@ def main() -> None:
     args = parser.parse_args()
     logs.configure("error")
     run, length, factor = {
-        "speed": (speed, 6000, 6.0),
+        "speed": (speed, 6000, 12.0),
         "attach": (attach, 30000, 4.0),
         "growth": (growth, 100000, 0.5),
     }[args.what]
