@@ -157,10 +157,14 @@ def _devices(kinds: tuple[int, ...]) -> list[int]:
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a function of ggml itself, which the bindings load but do not declare."""
+    """Return a function of ggml itself, which the bindings do not declare.
+
+    It is that of the copy which llama.cpp uses. `llama_cpp._ggml` loads a second copy, since wheels
+    have files in the place of links, and llama.cpp knows none of the devices registered there.
+    """
     library()
-    ggml = importlib.import_module("llama_cpp._ggml").libggml
-    function = getattr(ggml, name)
+    llama = importlib.import_module("llama_cpp.llama_cpp")
+    function = getattr(llama._lib, name)
     function.restype = result
     function.argtypes = arguments
     return function
