@@ -276,9 +276,15 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh):
 def servers():
     ports = [free_port(), free_port()]
     first, second = (f"127.0.0.1:{port}" for port in ports)
-    with rpc_server(first), rpc_server(second):
+    with rpc_server(first) as one, rpc_server(second) as other:
         until(lambda: all(map(is_open, ports)), "they listen")
-        yield [first, second]
+        yield {first: one.process.pid, second: other.process.pid}
+
+
+def computed(pid):
+    """Return the nanoseconds for which the threads of a process have computed."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def test_split_over_two_servers(shared, servers):
@@ -288,11 +294,14 @@ def test_split_over_two_servers(shared, servers):
     plain.stop()
     split = shared.verifier("bundled", "--rpc", ",".join(servers), engine="llama", name="split")
     shared.drafter("bundled", engine="llama")
+    before = {address: computed(pid) for address, pid in servers.items()}
     for prompt, ids in texts.items():
         assert drafted(split, body(prompt, 48, draft_n=4)).ids == ids
+    for address, pid in servers.items():
+        assert computed(pid) > before[address], f"{address} computes nothing"
     backend = str(split.stats()["model"]["backend"])
     for number, address in enumerate(servers):
         assert f"RPC{number}: {address}" in backend
     assert backend.endswith("layers")
     assert split.event("ready")["backend"] == backend
-    assert servers[1] in command("stats", socket=split.socket).out
+    assert list(servers)[1] in command("stats", socket=split.socket).out
