@@ -15,9 +15,9 @@ PROTOCOL_VERSION = 2
 MAX_TOKENS = 8192  # most ids that one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
-MAX_PIECE = 64 * 1024  # characters that one TEXT carries
+MAX_PIECE = 64 * 1024  # characters that one BODY carries
 MAX_TEXT = 3 * 2**20
-"""Bytes of the longest JSON body of an OPEN that comes before it, in TEXT frames.
+"""Bytes of the longest JSON body of an OPEN that comes before it, in BODY frames.
 
 An HTTP body has at most 2 MiB. It grows where JSON becomes a string, as the schemas of tools do.
 """
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     BYE = 27
     LOGPROBS = 28
     PAUSE = 29
-    TEXT = 30
+    BODY = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Welcome(Frame):
     """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it.
 
     takes_ids: ids of an OPEN may come before it, in IDS frames.
-    takes_text: so may the body of an OPEN, in TEXT frames.
+    takes_text: so may the body of an OPEN, in BODY frames.
     """
 
     kind = Kind.WELCOME
@@ -211,7 +211,7 @@ class Open(Frame):
 
     ref: number of the request, which OPENED or ERROR repeats.
     n_ids: if not 0, so many ids came in IDS frames before it, and `ids` is empty.
-    n_text: if not 0, so many bytes of its body came in TEXT frames before it, and but for `ref` the
+    n_text: if not 0, so many bytes of its body came in BODY frames before it, and but for `ref` the
         other fields are empty.
     """
 
@@ -371,14 +371,14 @@ class Pause(Frame):
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Frame):
+class Body(Frame):
     """A piece of the JSON body of an OPEN that follows, from a drafter.
 
     ref: of that OPEN. base: bytes of the body, in UTF-8, before this piece.
     text: at most MAX_PIECE characters.
     """
 
-    kind = Kind.TEXT
+    kind = Kind.BODY
 
     ref: int
     base: int
@@ -400,6 +400,6 @@ ControlMessage = (
     | Bye
     | Logprobs
     | Pause
-    | Text
+    | Body
 )
 Message = TokenMessage | ControlMessage

@@ -188,7 +188,7 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Text():
+            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Body():
                 self.dealer.traffic.rejected["direction"] += 1
             case m.Draft() | m.DraftProbs() | m.Ids():
                 self.dealer.traffic.rejected["direction"] += 1
@@ -362,7 +362,7 @@ class UpstreamLink:
             match effect:
                 case m.Open():
                     unsent |= self._ask(effect)
-                case m.Ids() | m.Text() | m.Close() | m.Pause():
+                case m.Ids() | m.Body() | m.Close() | m.Pause():
                     self.dealer.send(effect)
                 case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
                     self._core.put(effect, now)

@@ -348,7 +348,7 @@ class Router:
         if cost is Cost.IDS or cost is Cost.TEXT_IDS:
             amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
         size = len(frame)
-        if kind == Kind.TEXT:
+        if kind == Kind.BODY:
             size *= TEXT_WEIGHT
         elif kind >= Kind.HELLO:
             size *= BODY_WEIGHT

@@ -225,7 +225,7 @@ class Drafters:
                 self._core.put(vev.FromDrafter(identity, message), now)
             case m.Ids():
                 peer.incoming.take_ids(message, now)
-            case m.Text():
+            case m.Body():
                 peer.incoming.take_text(message, now)
             case m.Open():
                 self._open_for(peer, message, now)

@@ -30,7 +30,7 @@ CHOICE_BYTES = 2048  # and of a request without its prompt
 TEXT_IDS_PER_S = 2**18
 """Ids of requests, in IDS frames, that a drafter sends a verifier in a second."""
 TEXT_BYTES_PER_S = 2**19
-"""Bytes of requests, in TEXT frames, that a drafter sends a verifier in a second."""
+"""Bytes of requests, in BODY frames, that a drafter sends a verifier in a second."""
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
@@ -348,7 +348,7 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
     )
 
 
-Before = m.Ids | m.Text
+Before = m.Ids | m.Body
 """A frame that has a part of the OPEN behind it."""
 
 
@@ -382,11 +382,11 @@ def _frames_of_ids(order: m.Open) -> Iterator[m.Ids]:
         crc = crc_of(ids, crc)
 
 
-def _frames_of_body(ref: int, body: str) -> Iterator[m.Text]:
+def _frames_of_body(ref: int, body: str) -> Iterator[m.Body]:
     base = 0
     for begin in range(0, len(body), m.MAX_PIECE):
         piece = body[begin : begin + m.MAX_PIECE]
-        yield m.Text(ref, base, piece)
+        yield m.Body(ref, base, piece)
         base += len(piece.encode())
 
 

@@ -477,7 +477,7 @@ def _seconds_of(frames: list[Before | m.Open]) -> float:
         match frame:
             case m.Ids():
                 seconds += len(frame.ids) / TEXT_IDS_PER_S
-            case m.Text():
+            case m.Body():
                 seconds += len(encode_body(frame)) / TEXT_BYTES_PER_S
             case _:
                 pass

@@ -11,7 +11,7 @@ KEPT_S = 5.0  # seconds after the last frame for which parts wait for the next o
 
 
 class IncomingOpen:
-    """The IDS and TEXT frames of one drafter, until their OPEN comes.
+    """The IDS and BODY frames of one drafter, until their OPEN comes.
 
     - They are those of one OPEN: a frame with another `ref` begins anew.
     - A frame with the base 0 begins the ids, or the body, anew.
@@ -49,7 +49,7 @@ class IncomingOpen:
         self._ids.extend(frame.ids)
         self._taken_at = now
 
-    def take_text(self, frame: m.Text, now: float) -> None:
+    def take_text(self, frame: m.Body, now: float) -> None:
         """Take a piece of the body."""
         self._begin(frame.ref)
         piece = frame.text.encode()

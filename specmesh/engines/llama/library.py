@@ -164,7 +164,7 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
     """
     library()
     llama = importlib.import_module("llama_cpp.llama_cpp")
-    function = getattr(llama._lib, name)
+    function = getattr(llama._lib, name)  # noqa: SLF001  # the library has no public name
     function.restype = result
     function.argtypes = arguments
     return function

@@ -207,7 +207,7 @@ def test_an_open_whose_body_did_not_come_whole_may_be_sent_again(chatting, lost)
 def test_a_piece_with_a_lying_base(chatting, base):
     *frames, last, order = frames_of(chat_order())
     assert refused(chatting, *frames, replace(last, base=base), order) == "busy"
-    assert refused(chatting, *frames, last, m.Text(1, base, ""), order) == "busy"
+    assert refused(chatting, *frames, last, m.Body(1, base, ""), order) == "busy"
     chatting.say(*frames_of(chat_order(ref=2)))
     assert chatting.expect(m.Opened).ref == 2
 
@@ -223,7 +223,7 @@ def test_a_body_is_forgotten_with_its_drafter(chatting):
 def test_a_body_that_is_none(chatting):
     """The drafter learns why, and stays."""
     order = m.Open(ref=1, prompt="", options={}, n_text=2)
-    assert refused(chatting, m.Text(1, 0, "[]"), order) == "request"
+    assert refused(chatting, m.Body(1, 0, "[]"), order) == "request"
     chatting.say(ask_for(2, ids=PROMPT[:9]))
     assert chatting.expect(m.Opened).ref == 2
 
@@ -249,7 +249,7 @@ def test_a_drafter_sends_a_body_before_its_open(bench):
     router, drafter = welcomed(bench, takes_ids=True, takes_text=True)
     drafter.ask(CHAT)
     body = b""
-    while not isinstance(frame := router.expect(m.Text, m.Open), m.Open):
+    while not isinstance(frame := router.expect(m.Body, m.Open), m.Open):
         assert (frame.base, len(frame.text) <= m.MAX_PIECE) == (len(body), True)
         body += frame.text.encode()
     assert frame == m.Open(ref=frame.ref, prompt="", options={}, n_text=len(body))

@@ -36,7 +36,7 @@ def test_a_control_frame():
 
 
 def test_a_piece_of_a_body():
-    *_, base, text = explain(encode(m.Text(6, 65_536, 300 * "x")))
+    *_, base, text = explain(encode(m.Body(6, 65_536, 300 * "x")))
     assert base == "  base = 65536"
     assert text.startswith('  text = "xxx')
     assert text.endswith("... (302 characters)")

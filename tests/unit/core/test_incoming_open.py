@@ -179,9 +179,9 @@ NO_BODY = {
     "a base before its place": replaced(base=1),
     "a base beyond its place": replaced(base=2**32 - 1),
     "another ref": replaced(ref=8),
-    "another request's after it": (*PIECES, m.Text(8, 0, "")),
+    "another request's after it": (*PIECES, m.Body(8, 0, "")),
     "ids of another after it": (*PIECES, m.Ids(8, 0, 0, ())),
-    "a letter too many": (*PIECES, m.Text(9, END, "x")),
+    "a letter too many": (*PIECES, m.Body(9, END, "x")),
     "ids of it that do not follow": (*PIECES, FRAMES[1]),
 }
 
@@ -214,7 +214,7 @@ def refuses(order, *frames):
 
 @pytest.mark.parametrize("body", WRONG_BODIES.split())
 def test_no_body_enters_that_an_open_could_not_have(body):
-    refuses(replace(CHAT_OPEN, n_text=len(body)), m.Text(9, 0, body))
+    refuses(replace(CHAT_OPEN, n_text=len(body)), m.Body(9, 0, body))
 
 
 TWICE = {"prompt": "x", "ids": [1], "n_ids": len(TEXT), "name": "n", "adopt": True}
@@ -233,9 +233,9 @@ def test_a_body_that_is_too_long_is_not_kept():
     incoming = IncomingOpen(MOST)
     piece = "x" * m.MAX_PIECE
     for at in range(m.MAX_TEXT // m.MAX_PIECE):
-        incoming.take_text(m.Text(9, at * m.MAX_PIECE, piece), 0.0)
+        incoming.take_text(m.Body(9, at * m.MAX_PIECE, piece), 0.0)
     assert incoming.n_text == m.MAX_TEXT
-    incoming.take_text(m.Text(9, m.MAX_TEXT, "x"), 0.0)
+    incoming.take_text(m.Body(9, m.MAX_TEXT, "x"), 0.0)
     assert incoming.n_text == 0
 
 
@@ -246,7 +246,7 @@ def test_a_body_whose_open_does_not_come_is_forgotten(after, kept):
     assert bool(incoming.n_text) == kept
 
 
-pieces = st.builds(m.Text, st.integers(0, 1), st.integers(0, 6), st.sampled_from(["", "a", "é"]))
+pieces = st.builds(m.Body, st.integers(0, 1), st.integers(0, 6), st.sampled_from(["", "a", "é"]))
 
 
 @given(st.lists(pieces, max_size=12))

@@ -318,7 +318,7 @@ def bodies(limits, texts, interval):
     actions = []
     for number in range(texts):
         for frame in frames:
-            size = len(encode(frame)) * (TEXT_WEIGHT if isinstance(frame, m.Text) else BODY_WEIGHT)
+            size = len(encode(frame)) * (TEXT_WEIGHT if isinstance(frame, m.Body) else BODY_WEIGHT)
             actions.append((size, limits.frame(size, None, 1, number * interval)))
     return actions
 
