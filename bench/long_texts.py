@@ -34,11 +34,11 @@ from threading import Event, Thread
 import gguf
 
 ROOT = Path(__file__).parents[1]
-sys.path += [str(ROOT / "tools"), str(ROOT / "tests" / "harness")]
+sys.path += [str(ROOT / "tools"), str(ROOT / "tests")]
 
+from harness.tiny_gguf import TinyModel, write
 from live import LOADING_S, free_port, start, until
 from real_models import path as real_model
-from tiny_gguf import TinyModel, write
 from windows import texts
 
 from specmesh import logs

@@ -142,11 +142,11 @@ def main() -> None:
                 found = verified(drafter, read, generated, given.draft_n)
                 of_length[name] = of_length.get(name, Counter()) + found
     for length, of_length in counts.items():
-        found = {name: round(n["accepted"] / n["drafted"], 4) for name, n in of_length.items()}
-        rates[str(length)] = found
+        rate = {name: round(n["accepted"] / n["drafted"], 4) for name, n in of_length.items()}
+        rates[str(length)] = rate
         if not given.json:
             drafts = {name: n["drafted"] for name, n in of_length.items()}
-            print(f"{length} ids: {found}, of {drafts}")
+            print(f"{length} ids: {rate}, of {drafts}")
     if given.json:
         print(json.dumps(rates))
 
