@@ -16,7 +16,7 @@ MAX_TOKENS = 8192  # most ids that one token frame carries; a longer SYNC is spl
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_PIECE = 64 * 1024  # characters that one BODY carries
-MAX_TEXT = 3 * 2**20
+MAX_OPEN_BODY = 3 * 2**20
 """Bytes of the longest JSON body of an OPEN that comes before it, in BODY frames.
 
 An HTTP body has at most 2 MiB. It grows where JSON becomes a string, as the schemas of tools do.
@@ -174,7 +174,7 @@ class Welcome(Frame):
     """The verifier's answer to HELLO. The drafter decides whether the vocabulary suits it.
 
     takes_ids: ids of an OPEN may come before it, in IDS frames.
-    takes_text: so may the body of an OPEN, in BODY frames.
+    takes_body: so may the body of an OPEN, in BODY frames.
     """
 
     kind = Kind.WELCOME
@@ -189,7 +189,7 @@ class Welcome(Frame):
     host: str = ""
     cpu_threads: int = 0
     takes_ids: bool = False
-    takes_text: bool = False
+    takes_body: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Open(Frame):
 
     ref: number of the request, which OPENED or ERROR repeats.
     n_ids: if not 0, so many ids came in IDS frames before it, and `ids` is empty.
-    n_text: if not 0, so many bytes of its body came in BODY frames before it, and but for `ref` the
+    n_body: if not 0, so many bytes of its body came in BODY frames before it, and but for `ref` the
         other fields are empty.
     """
 
@@ -228,7 +228,7 @@ class Open(Frame):
     continued: bool = False
     template: dict[str, object] = field(default_factory=dict)
     n_ids: int = 0
-    n_text: int = 0
+    n_body: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
+from specmesh.wire.codec import write_body
 
 log = structlog.get_logger("specmesh.drafter")
 
@@ -85,7 +86,7 @@ class UpstreamLink:
             any_length=shared.windows.any_length,
         )
         n_ctx = ANY_LENGTH if shared.windows.any_length else engine.info.n_ctx
-        self.upstream = Upstream(route.address, number, shared.stats, n_ctx)
+        self.upstream = Upstream(route.address, number, shared.stats, write_body, n_ctx)
         self._lookups = shared.lookups
         self._name = shared.name
         self._number = number

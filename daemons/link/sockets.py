@@ -19,7 +19,7 @@ from specmesh.core.statistics.snapshot import WireSection
 from specmesh.core.throttle import Throttle
 from specmesh.core.verifier.peer_limits import (
     BODY_WEIGHT,
-    TEXT_WEIGHT,
+    CONTROL_WEIGHT,
     Cost,
     FrameAction,
     PeerAccounts,
@@ -349,9 +349,9 @@ class Router:
             amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1)
         size = len(frame)
         if kind == Kind.BODY:
-            size *= TEXT_WEIGHT
-        elif kind >= Kind.HELLO:
             size *= BODY_WEIGHT
+        elif kind >= Kind.HELLO:
+            size *= CONTROL_WEIGHT
         action = self.accounts.limits(identity, key).frame(size, cost, amount, now)
         if action is FrameAction.CUT:
             self._cut_off(identity, now)

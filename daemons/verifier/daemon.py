@@ -114,7 +114,7 @@ class VerifierLoop(DaemonLoop[Order]):
             n_ctx=limits.n_ctx,
             end_ids=sorted(limits.end_ids),
             takes_ids=True,
-            takes_text=True,
+            takes_body=True,
         )
         self._drafters = Drafters(
             engine=engine,

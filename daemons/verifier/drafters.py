@@ -41,6 +41,7 @@ from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, SpecmeshError
 from specmesh.security.curve import TcpConnection
 from specmesh.wire import messages as m
+from specmesh.wire.codec import decode_body
 
 log = structlog.get_logger("specmesh.verifier")
 
@@ -226,7 +227,7 @@ class Drafters:
             case m.Ids():
                 peer.incoming.take_ids(message, now)
             case m.Body():
-                peer.incoming.take_text(message, now)
+                peer.incoming.take_body(message, now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client has left before it had a session
@@ -295,7 +296,7 @@ class Drafters:
             identity=identity,
             hello=hello,
             link=self._link(now),
-            incoming=IncomingOpen(self._info.n_ctx),
+            incoming=IncomingOpen(self._info.n_ctx, partial(decode_body, m.Open)),
             number=next(self._numbers),
             address=self._router.sender(),
             key_name=self._router.name_of(key),

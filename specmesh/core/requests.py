@@ -1,7 +1,7 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -23,14 +23,16 @@ from specmesh.errors import (
     UnfitMessage,
 )
 from specmesh.wire import messages as m
-from specmesh.wire.codec import write_body
 
 ID_BYTES = 36  # memory of an id in a tuple
 CHOICE_BYTES = 2048  # and of a request without its prompt
 TEXT_IDS_PER_S = 2**18
 """Ids of requests, in IDS frames, that a drafter sends a verifier in a second."""
-TEXT_BYTES_PER_S = 2**19
-"""Bytes of requests, in BODY frames, that a drafter sends a verifier in a second."""
+BODY_BYTES_PER_S = 2**19
+"""Bytes of requests, in BODY frames, that a drafter sends a verifier in a second.
+
+A verifier takes twice as many: JSON in JSON is at most twice as long.
+"""
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
@@ -352,8 +354,12 @@ Before = m.Ids | m.Body
 """A frame that has a part of the OPEN behind it."""
 
 
+WriteOpen = Callable[[m.Open], bytes]
+"""Returns the JSON body of an OPEN, of any length."""
+
+
 def frames_of(
-    order: m.Open, *, takes_ids: bool = True, takes_text: bool = True
+    order: m.Open, write: WriteOpen, *, takes_ids: bool = True, takes_body: bool = True
 ) -> list[Before | m.Open]:
     """Return an OPEN behind the frames of its parts that are too long for it.
 
@@ -363,13 +369,13 @@ def frames_of(
     if takes_ids and len(order.ids) > m.MAX_TOKENS:
         frames += _frames_of_ids(order)
         order = replace(order, ids=[], n_ids=len(order.ids))
-    body = write_body(order)
-    most = m.MAX_TEXT if takes_text else m.MAX_BODY
+    body = write(order)
+    most = m.MAX_OPEN_BODY if takes_body else m.MAX_BODY
     if len(body) > most:
         raise UnfitMessage(f"{len(body)} bytes exceed {most}")
-    if takes_text and len(body) > m.MAX_PIECE:
+    if takes_body and len(body) > m.MAX_PIECE:
         frames += _frames_of_body(order.ref, body.decode())
-        order = m.Open(ref=order.ref, prompt="", options={}, n_text=len(body))
+        order = m.Open(ref=order.ref, prompt="", options={}, n_body=len(body))
     frames.append(order)
     return frames
 

@@ -34,7 +34,7 @@ from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20  # bytes of a template's file
 LARGE_CHAT = 2**18  # bytes of messages from which on a chat does not hold up others
-MAX_RENDERED = 2**22  # characters of the longest text: twice the longest body that the API takes
+MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
 TEMPLATE_SECONDS = 3.0  # that a template may take for a chat
 PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
 _MOST_SHAPES = 256  # of chats that are remembered
@@ -252,8 +252,8 @@ class _Renderer:
             "messages": messages,
         }
         text = self._template.render(variables)
-        if len(text) > MAX_RENDERED:
-            raise TemplateError(f"its text has more than {MAX_RENDERED} characters")
+        if len(text) > MAX_TEXT:
+            raise TemplateError(f"its text has more than {MAX_TEXT} characters")
         return text
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 from fuzz.oracle import row
+from harness.long_opens import incoming_open
 from harness.loops import hello
 from harness.sessions import generate, mostly_right, session
 from specmesh.core import events as ev
@@ -14,7 +15,6 @@ from specmesh.core.statistics.daemon import DrafterStats, VerifierStats
 from specmesh.core.statistics.session_report import session_row
 from specmesh.core.statistics.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import Capabilities, EngineInfo
@@ -44,7 +44,7 @@ def peer(name="mac:7"):
     """Return a drafter that has answered a PING after 5 ms."""
     greeting = hello(name, engine="llama", model="small.gguf")
     made = DrafterPeer(
-        identity=name.encode(), hello=greeting, link=Link(0.0), incoming=IncomingOpen(0)
+        identity=name.encode(), hello=greeting, link=Link(0.0), incoming=incoming_open(0)
     )
     number = made.link.ping(1.0)
     made.link.pong(number, 0.25, 1.005)

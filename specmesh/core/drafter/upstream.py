@@ -11,12 +11,13 @@ from specmesh.core.drafter.client_session import ClientSession
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import (
-    TEXT_BYTES_PER_S,
+    BODY_BYTES_PER_S,
     TEXT_IDS_PER_S,
     Before,
     DrafterRequest,
     Reply,
     RequestState,
+    WriteOpen,
     frames_of,
     open_of,
 )
@@ -34,7 +35,6 @@ from specmesh.errors import (
     UnfitMessage,
 )
 from specmesh.wire import messages as m
-from specmesh.wire.codec import encode_body
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step if the verifier has sent no load
@@ -78,7 +78,12 @@ class Upstream:
     """
 
     def __init__(
-        self, address: str, number: int, stats: DrafterStats, n_ctx: int = ANY_LENGTH
+        self,
+        address: str,
+        number: int,
+        stats: DrafterStats,
+        write: WriteOpen,
+        n_ctx: int = ANY_LENGTH,
     ) -> None:
         """Begin without a verifier; n_ctx: ids that the draft model can hold of a text."""
         self.address = address
@@ -95,6 +100,7 @@ class Upstream:
         self.running: dict[int, ClientSession] = {}
         self.sessions: dict[ev.SessionKey, ClientSession] = {}
         self.opening: dict[int, DrafterRequest] = {}
+        self._write = write
         self._n_ctx = n_ctx
         self._stats = stats
         self._numbers = itertools.count()
@@ -220,9 +226,10 @@ class Upstream:
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
         takes_ids = self.info is not None and self.info.takes_ids
-        takes_text = self.info is not None and self.info.takes_text
+        takes_body = self.info is not None and self.info.takes_body
         try:
-            frames = frames_of(open_of(pending, ref), takes_ids=takes_ids, takes_text=takes_text)
+            order = open_of(pending, ref)
+            frames = frames_of(order, self._write, takes_ids=takes_ids, takes_body=takes_body)
         except UnfitMessage as wrong:
             what = f"the request is longer than what a drafter can pass on ({wrong})"
             self.request_failed(ref, NotPassedOn(what, remedy="ask the verifier"))
@@ -471,16 +478,18 @@ def _resumes(pending: DrafterRequest) -> bool:
 
 
 def _seconds_of(frames: list[Before | m.Open]) -> float:
-    """Return the time that the verifier has to be given for frames of a long request."""
+    """Return the time that the verifier has to be given for the frames of a long request."""
     seconds = 0.0
     for frame in frames:
         match frame:
             case m.Ids():
                 seconds += len(frame.ids) / TEXT_IDS_PER_S
+            case m.Open():
+                seconds += frame.n_body / BODY_BYTES_PER_S
             case m.Body():
-                seconds += len(encode_body(frame)) / TEXT_BYTES_PER_S
+                pass  # the OPEN has the bytes of all of them
             case _:
-                pass
+                assert_never(frame)
     return seconds
 
 

@@ -1,11 +1,11 @@
 """The parts of an OPEN that a drafter sends before it, as they are too long for one frame."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from specmesh.core.prefix import Prefix
 from specmesh.errors import Busy, FrameError, PromptTooLong, RequestError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode_body
 
 KEPT_S = 5.0  # seconds after the last frame for which parts wait for the next one, or the OPEN
 
@@ -19,8 +19,13 @@ class IncomingOpen:
     - They are forgotten when nothing comes for KEPT_S.
     """
 
-    def __init__(self, most_ids: int) -> None:
-        """Keep so many ids at most: those that a session can have."""
+    def __init__(self, most_ids: int, read: Callable[[bytearray], m.Open]) -> None:
+        """Begin empty.
+
+        most_ids: those that a session can have.
+        read: returns the OPEN of a JSON body; raises FrameError for a body that is none.
+        """
+        self._read = read
         self._most_ids = most_ids
         self._ref = 0
         self._ids = Prefix()
@@ -33,7 +38,7 @@ class IncomingOpen:
         return len(self._ids)
 
     @property
-    def n_text(self) -> int:
+    def n_body(self) -> int:
         """Return the bytes of the body that are kept."""
         return len(self._body)
 
@@ -49,14 +54,14 @@ class IncomingOpen:
         self._ids.extend(frame.ids)
         self._taken_at = now
 
-    def take_text(self, frame: m.Body, now: float) -> None:
+    def take_body(self, frame: m.Body, now: float) -> None:
         """Take a piece of the body."""
         self._begin(frame.ref)
         piece = frame.text.encode()
         if frame.base == 0:
             self._body.clear()
         follows = frame.base == len(self._body)
-        if not follows or len(self._body) + len(piece) > m.MAX_TEXT:
+        if not follows or len(self._body) + len(piece) > m.MAX_OPEN_BODY:
             self._forget()
             return
         self._body += piece
@@ -85,7 +90,7 @@ class IncomingOpen:
         and RequestError for an OPEN that has in it what came before it, or whose body is none.
         """
         whole = order
-        if whole.n_text:
+        if whole.n_body:
             whole = self._with_body(whole)
         if whole.n_ids:
             whole = self._with_ids(whole)
@@ -94,17 +99,17 @@ class IncomingOpen:
         return whole
 
     def _with_body(self, order: m.Open) -> m.Open:
-        if order != m.Open(ref=order.ref, prompt="", options={}, n_text=order.n_text):
+        if order != m.Open(ref=order.ref, prompt="", options={}, n_body=order.n_body):
             raise RequestError("the body of an OPEN comes before it or in it, not both")
-        if order.n_text > m.MAX_TEXT:
-            raise RequestError(f"the body of an OPEN has at most {m.MAX_TEXT} bytes")
-        if (order.ref, order.n_text) != (self._ref, len(self._body)):
+        if order.n_body > m.MAX_OPEN_BODY:
+            raise RequestError(f"the body of an OPEN has at most {m.MAX_OPEN_BODY} bytes")
+        if (order.ref, order.n_body) != (self._ref, len(self._body)):
             raise Busy("not all of the request has come", "try again in a moment")
         try:
-            whole = decode_body(m.Open, self._body)
+            whole = self._read(self._body)
         except FrameError as error:
             raise RequestError(f"the body before an OPEN is none: {error.seen}") from None
-        if whole.ref != order.ref or whole.n_text:
+        if whole.ref != order.ref or whole.n_body:
             raise RequestError("the body before an OPEN is that of another one")
         return whole
 

@@ -14,12 +14,12 @@ from math import inf
 from specmesh.core.requests import TEXT_IDS_PER_S
 from specmesh.errors import Busy
 
-BODY_WEIGHT = 8
+CONTROL_WEIGHT = 8
 """A byte of a control frame counts so many times. Decoding was measured at 4 ns a byte for ids and
 18 to 32 for JSON.
 """
-TEXT_WEIGHT = 2
-"""A byte of TEXT counts so many times. It is decoded twice: as part of a string, at 3 to 12 ns, and
+BODY_WEIGHT = 2
+"""A byte of BODY counts so many times. It is decoded twice: as part of a string, at 3 to 12 ns, and
 then mostly as part of a message's text, at 2 to 6. The longest body fits the burst.
 """
 CUT_AFTER_S = 3.0  # seconds that a peer may go on beyond a limit before it is cut off
@@ -33,7 +33,7 @@ class Cost(IntEnum):
     """The costs that are counted."""
 
     FRAMES = 0
-    BYTES = 1  # weighted, see BODY_WEIGHT
+    BYTES = 1  # weighted, see CONTROL_WEIGHT
     IDS = 2  # drafted ids
     NACKS = 3  # each may be answered with the whole prefix
     HELLOS = 4  # each may be answered with the prefixes of several sessions
@@ -82,7 +82,7 @@ RATES: Mapping[Cost, Rate] = {
 """No honest drafter comes near these. It makes one draft in a millisecond, the chain of 48 and the
 25 rows of a step for each TRUTH, a frame for each draft and for as many ahead of those asked for,
 one NACK in 0.1 s for each of some sessions, one PING in 10 ms, and TEXT_IDS_PER_S ids and
-TEXT_BYTES_PER_S bytes of requests.
+BODY_BYTES_PER_S bytes of requests.
 """
 
 # A member of an enumeration is looked up by a call, which would be several for each frame.

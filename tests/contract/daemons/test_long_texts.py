@@ -10,12 +10,13 @@ from math import inf
 import pytest
 import zmq
 from harness import PATIENCE
+from harness.long_opens import frames_of
 from harness.loops import Flaky, ask_for, attach, request, until, welcomed
 from named_texts import LONG, NAME
 
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import Finished, frames_of
+from specmesh.core.requests import Finished
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.verifier import outgoing_frames
 from specmesh.errors import RequestError
@@ -222,7 +223,7 @@ def test_a_body_is_forgotten_with_its_drafter(chatting):
 
 def test_a_body_that_is_none(chatting):
     """The drafter learns why, and stays."""
-    order = m.Open(ref=1, prompt="", options={}, n_text=2)
+    order = m.Open(ref=1, prompt="", options={}, n_body=2)
     assert refused(chatting, m.Body(1, 0, "[]"), order) == "request"
     chatting.say(ask_for(2, ids=PROMPT[:9]))
     assert chatting.expect(m.Opened).ref == 2
@@ -246,13 +247,13 @@ def test_a_flood_of_pieces_is_cut(bench):
 
 
 def test_a_drafter_sends_a_body_before_its_open(bench):
-    router, drafter = welcomed(bench, takes_ids=True, takes_text=True)
+    router, drafter = welcomed(bench, takes_ids=True, takes_body=True)
     drafter.ask(CHAT)
     body = b""
     while not isinstance(frame := router.expect(m.Body, m.Open), m.Open):
         assert (frame.base, len(frame.text) <= m.MAX_PIECE) == (len(body), True)
         body += frame.text.encode()
-    assert frame == m.Open(ref=frame.ref, prompt="", options={}, n_text=len(body))
+    assert frame == m.Open(ref=frame.ref, prompt="", options={}, n_body=len(body))
     whole = decode_body(m.Open, body)
     assert whole.ref == frame.ref
     assert [message["content"] for message in whole.messages] == [LETTERS, "ja", ""]
@@ -267,10 +268,12 @@ def test_a_verifier_that_takes_no_text_before_an_open(bench):
 
 
 def test_a_body_that_no_verifier_takes(bench):
-    _, drafter = welcomed(bench, takes_ids=True, takes_text=True)
-    error = drafter.ask(replace(CHAT, messages=(ChatMessage("user", m.MAX_TEXT * "x"),))).error()
+    _, drafter = welcomed(bench, takes_ids=True, takes_body=True)
+    error = drafter.ask(
+        replace(CHAT, messages=(ChatMessage("user", m.MAX_OPEN_BODY * "x"),))
+    ).error()
     assert isinstance(error, RequestError)
-    assert str(m.MAX_TEXT) in str(error)
+    assert str(m.MAX_OPEN_BODY) in str(error)
 
 
 # --- what waits for a long text

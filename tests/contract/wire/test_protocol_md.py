@@ -122,7 +122,7 @@ def test_limits_are_the_codes():
         "MAX_SUPPORT": m.MAX_SUPPORT,
         "MAX_BODY": m.MAX_BODY,
         "MAX_PIECE": m.MAX_PIECE,
-        "MAX_TEXT": m.MAX_TEXT,
+        "MAX_OPEN_BODY": m.MAX_OPEN_BODY,
         "MAX_NAME": codec.MAX_NAME,
         "MAX_DEPTH": codec.MAX_DEPTH,
     }

@@ -4,12 +4,12 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+from harness.long_opens import frames_of, incoming_open
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.prefix import crc_of
-from specmesh.core.requests import frames_of
-from specmesh.core.verifier.incoming_open import KEPT_S, IncomingOpen
+from specmesh.core.verifier.incoming_open import KEPT_S
 from specmesh.errors import Busy, PromptTooLong, RequestError
 from specmesh.wire import messages as m
 
@@ -21,7 +21,7 @@ MOST = 24_000
 
 def taken(*frames, most=MOST):
     """Return ids of frames that came one second after the other."""
-    incoming = IncomingOpen(most)
+    incoming = incoming_open(most)
     for now, frame in enumerate(frames):
         take(incoming, frame, float(now))
     return incoming
@@ -31,7 +31,7 @@ def take(incoming, frame, now):
     if isinstance(frame, m.Ids):
         incoming.take_ids(frame, now)
     else:
-        incoming.take_text(frame, now)
+        incoming.take_body(frame, now)
 
 
 def test_an_open_gets_the_ids_that_came_before_it():
@@ -120,7 +120,7 @@ scripts = st.lists(
 @given(scripts, st.integers(0, 6))
 def test_whatever_comes_is_bounded_and_only_whole_texts_are_taken(script, most):
     """Each frame is of one id, so the newest frames since the last base of 0 are the text."""
-    incoming = IncomingOpen(most)
+    incoming = incoming_open(most)
     text = []
     for frame in chain.from_iterable(script):
         if frame.base == 0:
@@ -156,7 +156,7 @@ def test_a_body_with_ids_before_it():
 def test_a_body_is_for_one_open():
     incoming = taken(*PIECES)
     incoming.complete(CHAT_OPEN)
-    assert incoming.n_text == 0
+    assert incoming.n_body == 0
 
 
 def test_a_body_begins_anew_with_its_first_piece():
@@ -169,7 +169,7 @@ def replaced(**changes):
     return (first, replace(second, **changes), *others)
 
 
-END = CHAT_OPEN.n_text
+END = CHAT_OPEN.n_body
 NO_BODY = {
     "none": (),
     "no first": PIECES[1:],
@@ -201,7 +201,7 @@ WRONG_BODIES = r"""
 {"ref":9,"prompt":"\ud800","options":{}}
 {"ref":9,"prompt":"","options":{"a":[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}}
 {"ref":8,"prompt":"","options":{}}
-{"ref":9,"prompt":"","options":{},"n_text":1}
+{"ref":9,"prompt":"","options":{},"n_body":1}
 """
 
 
@@ -214,7 +214,7 @@ def refuses(order, *frames):
 
 @pytest.mark.parametrize("body", WRONG_BODIES.split())
 def test_no_body_enters_that_an_open_could_not_have(body):
-    refuses(replace(CHAT_OPEN, n_text=len(body)), m.Body(9, 0, body))
+    refuses(replace(CHAT_OPEN, n_body=len(body)), m.Body(9, 0, body))
 
 
 TWICE = {"prompt": "x", "ids": [1], "n_ids": len(TEXT), "name": "n", "adopt": True}
@@ -226,24 +226,24 @@ def test_an_open_behind_its_body_has_nothing_of_its_own(name):
 
 
 def test_an_open_behind_a_body_longer_than_any():
-    refuses(replace(CHAT_OPEN, n_text=m.MAX_TEXT + 1))
+    refuses(replace(CHAT_OPEN, n_body=m.MAX_OPEN_BODY + 1))
 
 
 def test_a_body_that_is_too_long_is_not_kept():
-    incoming = IncomingOpen(MOST)
+    incoming = incoming_open(MOST)
     piece = "x" * m.MAX_PIECE
-    for at in range(m.MAX_TEXT // m.MAX_PIECE):
-        incoming.take_text(m.Body(9, at * m.MAX_PIECE, piece), 0.0)
-    assert incoming.n_text == m.MAX_TEXT
-    incoming.take_text(m.Body(9, m.MAX_TEXT, "x"), 0.0)
-    assert incoming.n_text == 0
+    for at in range(m.MAX_OPEN_BODY // m.MAX_PIECE):
+        incoming.take_body(m.Body(9, at * m.MAX_PIECE, piece), 0.0)
+    assert incoming.n_body == m.MAX_OPEN_BODY
+    incoming.take_body(m.Body(9, m.MAX_OPEN_BODY, "x"), 0.0)
+    assert incoming.n_body == 0
 
 
 @pytest.mark.parametrize(("after", "kept"), [(KEPT_S, True), (KEPT_S + 0.1, False)])
 def test_a_body_whose_open_does_not_come_is_forgotten(after, kept):
     incoming = taken(*PIECES)
     incoming.expire(len(PIECES) - 1 + after)
-    assert bool(incoming.n_text) == kept
+    assert bool(incoming.n_body) == kept
 
 
 pieces = st.builds(m.Body, st.integers(0, 1), st.integers(0, 6), st.sampled_from(["", "a", "é"]))
@@ -251,7 +251,7 @@ pieces = st.builds(m.Body, st.integers(0, 1), st.integers(0, 6), st.sampled_from
 
 @given(st.lists(pieces, max_size=12))
 def test_whatever_pieces_come_only_those_in_a_row_are_kept(script):
-    incoming = IncomingOpen(MOST)
+    incoming = incoming_open(MOST)
     row = b""
     ref = None
     for piece in script:
@@ -259,5 +259,5 @@ def test_whatever_pieces_come_only_those_in_a_row_are_kept(script):
             row = b""
         ref = piece.ref if piece.base == len(row) else None
         row = row + piece.text.encode() if ref is not None else b""
-        incoming.take_text(piece, 0.0)
+        incoming.take_body(piece, 0.0)
         assert bytes(incoming._body) == row

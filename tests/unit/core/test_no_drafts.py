@@ -22,6 +22,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
+from specmesh.wire.codec import write_body
 
 PROMPT = (1, 2, 3)
 GREEDY = SamplingParams()
@@ -229,7 +230,7 @@ def test_a_prompt_that_is_read_has_no_reason_of_a_drafters():
 
 
 def upstream(n_ctx=64):
-    return Upstream("tcp://big:7071", 0, DrafterStats(0.0), n_ctx)
+    return Upstream("tcp://big:7071", 0, DrafterStats(0.0), write_body, n_ctx)
 
 
 def noted(made):

@@ -12,8 +12,8 @@ from specmesh.core.drafter.client_session import MAX_HELD
 from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.requests import (
+    BODY_BYTES_PER_S,
     NOBODY,
-    TEXT_BYTES_PER_S,
     TEXT_IDS_PER_S,
     DrafterRequest,
     Failed,
@@ -31,6 +31,7 @@ from specmesh.core.verifier.peer_limits import PeerLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, RemoteProtocolError, RequestError, Starting
 from specmesh.wire import messages as m
+from specmesh.wire.codec import write_body
 
 PARAMS = SessionParams(SamplingParams(), 20)
 REQUEST = Request(None, (1, 2, 3), PARAMS)
@@ -53,7 +54,7 @@ def routed(addresses="a"):
     """A router with verifiers that are there."""
     upstreams = []
     for place, address in enumerate(addresses):
-        upstream = Upstream(address, place, DrafterStats(0.0))
+        upstream = Upstream(address, place, DrafterStats(0.0), write_body)
         upstream.welcomed(WELCOME, 0.0)
         upstreams.append(upstream)
     router = RequestRouter(upstreams, 0.0)
@@ -341,15 +342,15 @@ def test_a_verifier_that_takes_no_ids_before_an_open_gets_them_in_it():
 # --- requests whose body no OPEN holds
 
 
-LONG_PROMPT = replace(REQUEST, prompt=TEXT_BYTES_PER_S * "x", prompt_ids=None)
+LONG_PROMPT = replace(REQUEST, prompt=BODY_BYTES_PER_S * "x", prompt_ids=None)
 
 
 def test_long_bodies_are_sent_one_a_second_and_none_waits_for_them():
-    router = with_long_texts([LONG_PROMPT] * 3, takes_text=True)
+    router = with_long_texts([LONG_PROMPT] * 3, takes_body=True)
     sent = []
     for now in (1.0, 1.5, 2.1, 2.5, 3.2):
         router.look(now)
-        sent.append([bool(order.n_text) for order in only(m.Open, router)])
+        sent.append([bool(order.n_body) for order in only(m.Open, router)])
     assert sent == [[True, False], [], [True], [], [True]]
 
 
@@ -357,7 +358,7 @@ def test_a_body_that_one_verifier_does_not_take_goes_to_another():
     """It is the one that would have had it otherwise."""
     router, [first, second] = routed("ab")
     first.info = WELCOME
-    second.info = replace(WELCOME, takes_text=True)
+    second.info = replace(WELCOME, takes_body=True)
     router.ask(LONG_PROMPT, HERE, 1.0)
     assert [len(upstream.opening) for upstream in (first, second)] == [0, 1]
 

@@ -5,6 +5,7 @@ from binascii import crc32
 from dataclasses import replace
 
 import pytest
+from harness.long_opens import frames_of, incoming_open
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,14 +13,13 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import DrafterRequest, Request, frames_of, open_of, requested
+from specmesh.core.requests import DrafterRequest, Request, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
-from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
 from specmesh.errors import RequestError, UnfitMessage
 from specmesh.wire import messages as m
@@ -55,7 +55,7 @@ def test_requests_cross_the_wire(original):
 def test_ids_before_an_open_cross_the_wire():
     """The longest text is in frames of ids, and an OPEN that has their number."""
     original = replace(OPEN, ids=list(range(2**18)), n_prompt=2**17)
-    incoming = IncomingOpen(2**18)
+    incoming = incoming_open(2**18)
     *frames, order = map(crossed, frames_of(original))
     for frame in frames:
         incoming.take_ids(frame, 0.0)
@@ -66,29 +66,29 @@ def test_ids_before_an_open_cross_the_wire():
 def test_a_body_before_an_open_crosses_the_wire(letter):
     """Whatever JSON makes of its letters, the frames hold it."""
     original = replace(OPEN, messages=[{"role": "user", "content": letter * 400_000}])
-    incoming = IncomingOpen(0)
+    incoming = incoming_open(0)
     *pieces, order = map(crossed, frames_of(original))
     for piece in pieces:
-        incoming.take_text(piece, 0.0)
+        incoming.take_body(piece, 0.0)
     assert incoming.complete(order) == original
 
 
 @pytest.mark.parametrize(
-    ("takes_text", "most"), [(False, m.MAX_BODY), (True, m.MAX_TEXT)], ids=["before", "in it"]
+    ("takes_body", "most"), [(False, m.MAX_BODY), (True, m.MAX_OPEN_BODY)], ids=["before", "in it"]
 )
-def test_the_longest_body(takes_text, most):
+def test_the_longest_body(takes_body, most):
     empty = len(encode_body(replace(OPEN, prompt="")))
     longest = replace(OPEN, prompt=(most - empty) * "x")
-    assert frames_of(longest, takes_text=takes_text)
+    assert frames_of(longest, takes_body=takes_body)
     with pytest.raises(UnfitMessage, match=str(most)):
-        frames_of(replace(longest, prompt=longest.prompt + "x"), takes_text=takes_text)
+        frames_of(replace(longest, prompt=longest.prompt + "x"), takes_body=takes_body)
 
 
-@pytest.mark.parametrize(("takes_text", "count"), [(False, 1), (True, 3)], ids=["in it", "before"])
-def test_a_body_of_more_than_a_piece(takes_text, count):
+@pytest.mark.parametrize(("takes_body", "count"), [(False, 1), (True, 3)], ids=["in it", "before"])
+def test_a_body_of_more_than_a_piece(takes_body, count):
     """It goes ahead of the OPEN although that would hold it: a piece that is lost is noticed."""
     order = replace(OPEN, prompt=m.MAX_PIECE * "x")
-    assert len(frames_of(order, takes_text=takes_text)) == count
+    assert len(frames_of(order, takes_body=takes_body)) == count
 
 
 def test_a_message_without_content_is_empty():

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 import zmq
 from harness import PATIENCE
+from harness.long_opens import frames_of
 from harness.ports import free_address
 
-from specmesh.core.requests import TEXT_BYTES_PER_S, TEXT_IDS_PER_S, frames_of
+from specmesh.core.requests import BODY_BYTES_PER_S, TEXT_IDS_PER_S
 from specmesh.core.verifier.peer_limits import (
     BODY_WEIGHT,
-    TEXT_WEIGHT,
+    CONTROL_WEIGHT,
     Cost,
     FrameAction,
     PeerAccounts,
@@ -318,13 +319,15 @@ def bodies(limits, texts, interval):
     actions = []
     for number in range(texts):
         for frame in frames:
-            size = len(encode(frame)) * (TEXT_WEIGHT if isinstance(frame, m.Body) else BODY_WEIGHT)
+            size = len(encode(frame)) * (
+                BODY_WEIGHT if isinstance(frame, m.Body) else CONTROL_WEIGHT
+            )
             actions.append((size, limits.frame(size, None, 1, number * interval)))
     return actions
 
 
 def test_bodies_as_long_as_http_takes_pass_at_the_pace_of_a_drafter():
-    actions = bodies(PeerLimits(), 30, 2 * 2**20 / TEXT_BYTES_PER_S)
+    actions = bodies(PeerLimits(), 30, 2 * 2**20 / BODY_BYTES_PER_S)
     assert {action for _, action in actions} == {TAKE}
 
 
@@ -338,10 +341,10 @@ def test_a_flood_of_bodies_is_slowed_and_cut():
 
 def test_the_longest_body_passes_at_once():
     """Its letters are those that JSON escapes."""
-    text = '"' * (m.MAX_TEXT // 2 - 100)
+    text = '"' * (m.MAX_OPEN_BODY // 2 - 100)
     frames = frames_of(m.Open(ref=1, prompt=text, options={}))
-    sizes = [TEXT_WEIGHT * len(encode(frame)) for frame in frames]
-    assert sum(sizes) > TEXT_WEIGHT * m.MAX_TEXT
+    sizes = [BODY_WEIGHT * len(encode(frame)) for frame in frames]
+    assert sum(sizes) > BODY_WEIGHT * m.MAX_OPEN_BODY
     limits = PeerLimits()
     assert {limits.frame(size, None, 1, 0.0) for size in sizes} == {TAKE}
 

@@ -63,10 +63,8 @@ def within(name, packages):
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
-CODEC = "specmesh.wire.codec"
 PURE = {
-    # The core cuts the body of a long request into frames, so it has to write it.
-    "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors", "specmesh.wire.messages", CODEC),
+    "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors", "specmesh.wire.messages"),
     "wire": ("specmesh.wire", "specmesh.errors"),
 }
 """What the pure packages may import besides the pure standard library."""
