@@ -242,14 +242,15 @@ class DrafterSession:
 
     # --- frames of the verifier
 
-    def handle(self, truth: m.Truth | m.Sync | m.Nack, now: float) -> Sequence[ev.DrafterEffect]:
-        """Let the committed text grow; ask for it again if the frame does not continue it.
+    def handle(self, frame: m.Truth | m.Sync | m.Nack, now: float) -> Sequence[ev.DrafterEffect]:
+        """Take a frame of the verifier."""
+        if isinstance(frame, m.Nack):
+            return self.chain.send_again(frame, now)
+        return self._grow(frame, now)
 
-        Send the chain again after a NACK.
-        """
+    def _grow(self, truth: m.Truth | m.Sync, now: float) -> Sequence[ev.DrafterEffect]:
+        """Let the committed text grow; ask for it again if the frame does not continue it."""
         chain = self.chain
-        if isinstance(truth, m.Nack):
-            return chain.send_again(truth, now)
         base = truth.base
         ids = truth.ids
         sync = isinstance(truth, m.Sync)
