@@ -26,6 +26,10 @@ round takes the engine's thread.
 """
 
 
+PING_INTERVAL = 5.0
+"""Seconds without a word after which a stream has a ping, in dialects that have one."""
+
+
 class Answer(Response):
     """Writes an answer, a stream or whole. No task wakes up for a token.
 
@@ -60,6 +64,8 @@ class Answer(Response):
         self._open: list[Choice] = []  # choices that have not ended
         self._paused: list[Choice] = []  # those whose sessions wait for the reader
         self._timer: asyncio.TimerHandle | None = None
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._quiet = False  # nothing was written since the last look for a ping
         self._looked = 0.0
         self._text = ""  # to be written
         self._begun = False
@@ -82,6 +88,8 @@ class Answer(Response):
                 pass
         finally:
             self._ended = True
+            if self._ping_timer is not None:
+                self._ping_timer.cancel()
             # the connection may outlive this answer
             self._connection.on_writable = nothing
             self._leave()
@@ -212,8 +220,19 @@ class Answer(Response):
             self._backend.submit(Cancel(choice))
         self._open.clear()
 
+    def _ping(self) -> None:
+        """Write a ping if nothing was written for a while, and look again after the next while."""
+        if self._ended:
+            return
+        if self._quiet and not self._connection.behind:
+            self._text += self._renderer.ping()
+            self._write()
+        self._quiet = True
+        self._ping_timer = self._loop.call_later(PING_INTERVAL, self._ping)
+
     def _write(self) -> None:
         """Write the text, after the head of the answer."""
+        self._quiet = False
         if not self._begun:
             self._write_head()
             if self._connection.behind:
@@ -234,6 +253,8 @@ class Answer(Response):
             self.headers["X-Specmesh-Merged"] = ", ".join(sorted(merged))
         head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         _send_now(self._send(head))
+        if self._generation.stream and self._renderer.ping():
+            self._ping_timer = self._loop.call_later(PING_INTERVAL, self._ping)
 
 
 def log_failure(error: Exception) -> None:

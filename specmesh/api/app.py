@@ -22,6 +22,14 @@ from specmesh import errors
 from specmesh.api.answer import Answer, log_failure
 from specmesh.api.backend import Backend, ModelInfo
 from specmesh.api.choice import Choice
+from specmesh.api.counting import count_at_drafter, count_at_verifier
+from specmesh.api.dialects.anthropic import (
+    COUNT_PATH,
+    MESSAGES,
+    is_for_messages,
+    message_refusal,
+    parse_count,
+)
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order
 from specmesh.api.dialects.chat import chat_order
 from specmesh.api.dialects.completions import completion_order
@@ -35,6 +43,7 @@ from specmesh.api.llama_server import (
     apply_template,
     detokenize,
     model_entry,
+    model_list,
     props,
     tokenize,
     tokenizer_info,
@@ -73,6 +82,7 @@ def create_app(
         Dialect("completions", completion_order),
         Dialect("chat/completions", chat_order),
         Dialect("responses", partial(response_order, kept)),
+        MESSAGES,
     ]
     routes = [
         Route("/health", api.health),
@@ -92,6 +102,7 @@ def create_app(
             Route(f"{base}/models/{{model:path}}", api.models),
             Route(f"{base}/embeddings", api.embeddings, methods=["POST"]),
             Route(f"{base}/responses/{{id}}", api.response, methods=["GET", "DELETE"]),
+            Route(f"{base}/{COUNT_PATH}", api.count_tokens, methods=["POST"]),
         ]
         for dialect in dialects:
             endpoint = partial(api.answer, dialect)
@@ -135,7 +146,7 @@ class _Api:
         name = http.path_params.get("model")
         if name is None:
             entries = [self._model_entry(model) for model in models]
-            return JSONResponse({"object": "list", "data": entries})
+            return JSONResponse(model_list(entries))
         if name not in models:
             raise errors.NoSuchModel.of(name)
         return JSONResponse(self._model_entry(name))
@@ -244,9 +255,11 @@ class _Api:
             for index, request in enumerate(requests)
         ]
         name = requests[0].id
-        headers = {"X-Request-Id": name}
+        headers = {"X-Request-Id": name, dialect.id_header: name}
         unknown = unknown_variables(requests[0], served.texts)
-        ignored = as_header([*generation.ignored, *unknown])
+        features = http.headers.get(dialect.ignored_header, "")
+        named = [feature.strip() for feature in features.split(",") if feature.strip()]
+        ignored = as_header([*generation.ignored, *unknown, *named])
         if ignored:
             headers["X-Specmesh-Ignored"] = ignored
         head = AnswerHead(name, int(time.time()), served.model)
@@ -259,6 +272,17 @@ class _Api:
             headers=headers,
             tenant=tenant_of(http),
         )
+
+    async def count_tokens(self, http: HttpRequest) -> Response:
+        """Return the number of tokens of a chat's prompt, as Anthropic does."""
+        self._served()
+        if self._backend.role == "verifier":
+            return await self.work(count_at_verifier, http)
+        generation = await self._parsed(http, parse_count)
+        served = self._served(generation.model)
+        [request] = requests_of(generation, served)
+        count = await count_at_drafter(request, self._backend, tenant_of(http))
+        return JSONResponse({"input_tokens": count})
 
     async def response(self, http: HttpRequest) -> Response:
         """Return a kept response, or forget it."""
@@ -291,17 +315,23 @@ _CODES = {
 }
 
 
-async def _failed(_: HttpRequest, error: Exception) -> Response:
+async def _failed(http: HttpRequest, error: Exception) -> Response:
     """Return the response to a request that failed."""
+    for_messages = is_for_messages(http.url.path, http.headers)
+    refuse = message_refusal if for_messages else refusal
     match error:
         case errors.SpecmeshError():
-            return refusal(error)
+            return refuse(error)
         case ClientDisconnect():
             return Response(status_code=499)  # as nginx logs it
+        case HTTPException(status_code=status) if for_messages:
+            response = message_refusal(errors.RequestError(error.detail), status)
+            response.headers.update(error.headers or {})
+            return response
         case HTTPException(status_code=status):
             code = _CODES.get(status, "http_error")
             body = error_body(errors.RequestError(error.detail), code=code)
             return JSONResponse(body, status, error.headers)
         case _:
             log_failure(error)
-            return refusal(errors.InternalError())
+            return refuse(errors.InternalError())

@@ -242,7 +242,7 @@ class Choice:
     def _finished(self, end: Finished) -> Finished:
         """Return the last event, with the calls of tools as its reason where they are.
 
-        The report counts no ids of a stop string.
+        It has the stop string that was found. The report counts no ids of a stop string.
         """
         reason = end.reason
         if reason == FinishReason.STOP and self._parts is not None and self._parts.called:
@@ -250,7 +250,7 @@ class Choice:
         report = end.report
         if "generated_tokens" in report:
             report = report | {"generated_tokens": self.generated}
-        return replace(end, reason=reason, report=report)
+        return replace(end, reason=reason, report=report, stop=self._filter.found)
 
 
 def usage_of(choices: Sequence[Choice]) -> Usage:

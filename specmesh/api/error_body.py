@@ -42,9 +42,14 @@ def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) ->
     }
 
 
+def status_of(error: SpecmeshError) -> int:
+    """Return the status of a response with an error."""
+    return _STATUS.get(type(error), 500)
+
+
 def refusal(error: SpecmeshError) -> JSONResponse:
     """Return the response that refuses a request."""
-    response = JSONResponse(error_body(error), _STATUS.get(type(error), 500))
+    response = JSONResponse(error_body(error), status_of(error))
     if response.status_code == 503:
         response.headers["Retry-After"] = RETRY_AFTER
     return response

@@ -269,4 +269,9 @@ def requests_of(generation: Generation, served: ModelInfo) -> list[Request]:
 def _new_name(generation: Generation) -> str:
     """Return a name that cannot be guessed: with it the text can be resumed."""
     prefix = CHAT if generation.chat else "cmpl-"
-    return prefix + secrets.token_hex(16)
+    return prefix + new_digits()
+
+
+def new_digits() -> str:
+    """Return 32 digits that cannot be guessed."""
+    return secrets.token_hex(16)

@@ -9,12 +9,14 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
+from specmesh.api.dialects.anthropic import is_for_messages, message_refusal
 from specmesh.api.error_body import error_body
 from specmesh.config import Port
 from specmesh.security.addresses import is_own_host, is_own_page
 
 _ANSWER_HEADERS = (
     "X-Request-Id",
+    "request-id",
     "X-Specmesh-Ignored",
     "X-Specmesh-Merged",
     "Retry-After",
@@ -35,7 +37,7 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
 class ApiGuard:
     """Middleware before the application.
 
-    With keys, every resource but /health needs one of them as bearer. Without keys, no web page of
+    With keys, every resource but /health needs one of them, as bearer or as x-api-key. Without keys, no web page of
     another host may use the API through its visitor's browser, neither under a name of its own
     that points here (DNS rebinding) nor across origins. Pages that this machine serves may use it,
     and those of `origins`.
@@ -56,14 +58,15 @@ class ApiGuard:
     def _refusal(self, scope: Scope) -> JSONResponse | None:
         """Return the response that refuses a request; None for one that may pass."""
         headers = Headers(scope=scope)
+        for_messages = is_for_messages(scope["path"], headers)
         if not self._keys:
-            return self._refusal_of_page(headers)
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        key: int | None = None
-        if scheme.lower() == "bearer":
-            key = _number_of(given.strip(), self._keys)
+            return self._refusal_of_page(headers, for_messages=for_messages)
+        key = self._key_of(headers)
         if key is None and scope["path"] != "/health":
-            error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
+            remedy = "send Authorization: Bearer KEY, or x-api-key: KEY"
+            error = errors.Refused("no valid API key", remedy)
+            if for_messages:
+                return message_refusal(error, 401)
             body = error_body(error, "authentication_error", "invalid_api_key")
             return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
         if len(self._keys) > 1 and key is not None:
@@ -72,7 +75,17 @@ class ApiGuard:
             state["tenant"] = (("key", key), *state.get("tenant", ()))
         return None
 
-    def _refusal_of_page(self, headers: Headers) -> JSONResponse | None:
+    def _key_of(self, headers: Headers) -> int | None:
+        """Return the number of the key of a request, as OpenAI's or Anthropic's clients send it."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key: int | None = None
+        if scheme.lower() == "bearer":
+            key = _number_of(given.strip(), self._keys)
+        if key is None:
+            key = _number_of(headers.get("x-api-key", "").strip(), self._keys)
+        return key
+
+    def _refusal_of_page(self, headers: Headers, *, for_messages: bool) -> JSONResponse | None:
         """Return the response that refuses a page of another host, or a request to its name."""
         origin = headers.get("origin")
         allowed = origin is None or origin in self._origins or is_own_page(origin)
@@ -81,6 +94,8 @@ class ApiGuard:
         error = errors.Refused(
             "without an API key only programs on this machine may ask, and pages of --allow-origin"
         )
+        if for_messages:
+            return message_refusal(error, 403)
         return JSONResponse(error_body(error, "permission_error", "forbidden"), 403)
 
 

@@ -3,7 +3,7 @@
 They return a text as ids, ids or a chat as text, and the model that is served.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from specmesh import __version__
 from specmesh.api.backend import ModelInfo
@@ -120,8 +120,8 @@ def tokenizer_info(texts: Mapping[str, str], n_ctx: int | None) -> Json:
 def model_entry(name: str, info: ModelInfo | None) -> Json:
     """Return a model as a list of models has it.
 
-    It has OpenAI's fields, and the tokens of its context by the names of OpenRouter, vLLM and
-    llama-server; null while they are unknown.
+    It has OpenAI's fields and Anthropic's, and the tokens of its context by the names of
+    Anthropic, OpenRouter, vLLM and llama-server; null while they are unknown.
     """
     n_ctx: int | None = None
     n_vocab: int | None = None
@@ -133,9 +133,24 @@ def model_entry(name: str, info: ModelInfo | None) -> Json:
         "object": "model",
         "created": 0,
         "owned_by": "specmesh",
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "max_input_tokens": n_ctx,
         "context_length": n_ctx,
         "max_model_len": n_ctx,
         "meta": {"n_ctx": n_ctx, "n_vocab": n_vocab},
+    }
+
+
+def model_list(entries: Sequence[Json]) -> Json:
+    """Return a list of models as OpenAI has it, and the fields of Anthropic's pages."""
+    return {
+        "object": "list",
+        "data": entries,
+        "has_more": False,
+        "first_id": entries[0]["id"],
+        "last_id": entries[-1]["id"],
     }
 
 

@@ -123,11 +123,13 @@ class Finished:
     """The text has ended.
 
     reason: a FinishReason, or another word of the verifier.
+    stop: the stop string that ended it, or ""; known to the API only.
     """
 
     reason: str
     prompt_ids: tuple[int, ...]
     report: dict[str, object]
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True)

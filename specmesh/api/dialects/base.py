@@ -28,6 +28,10 @@ class Renderer(Protocol):
         """Return events of a choice that came together as server-sent events; there is one."""
         ...
 
+    def ping(self) -> str:
+        """Return a server-sent event for a client that waits for more; "" if there is none."""
+        return ""
+
     def end(self, usage: Usage) -> str:
         """Return the server-sent events that end a stream."""
         ...
@@ -56,8 +60,12 @@ class Dialect:
     path: below /v1, and below /.
     parse: returns the order of a body of JSON, from any thread. Raises RequestError.
     refuse: returns the response that refuses a request.
+    id_header: has the answer's name, beside X-Request-Id.
+    ignored_header: names features of a request, all without effect here.
     """
 
     path: str
     parse: Callable[[object], Order]
     refuse: Callable[[SpecmeshError], Response] = refusal
+    id_header: str = "X-Request-Id"
+    ignored_header: str = ""

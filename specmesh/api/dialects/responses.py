@@ -1,6 +1,5 @@
 """OpenAI's /v1/responses: the next turn of a chat, as a list of items."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,6 +7,7 @@ from functools import partial
 from specmesh.api.dialects.base import AnswerHead, Order, Renderer
 from specmesh.api.dialects.chat import chat_max_tokens
 from specmesh.api.dialects.openai import drafts_json, finished_json, scored_json
+from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
 from specmesh.api.json_text import to_json, write_gently
@@ -65,12 +65,6 @@ _PARSED = ("message", "function_call", "function_call_output", "reasoning", "ite
 
 _ROLES = {"developer": "system", "function": "tool"}
 """The roles of templates, by OpenAI's other names for them."""
-
-_HIDDEN = ("type", "role", "id", "call_id", "status", "encrypted_content")
-"""Fields of other items that mean nothing to a model."""
-
-_BLOB = re.compile(r"(data:[^,]*,)?[A-Za-z0-9+/=_-]{257,}")
-"""A text that is an image or the like in base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,7 @@ def _add_item(chat: GrowingChat, item: Json, where: str) -> None:
             text = text_of(content, f"{where}.content")
             chat.add_text(_ROLES.get(role, role), text)
         case {"type": str(kind)} if kind not in _PARSED:
-            chat.add_text(_role_of(item, kind), _in_words(item, kind))
+            chat.add_text(_role_of(item, kind), in_words(item, kind))
         case _:
             kinds = "a message, a function_call, a function_call_output or a reasoning"
             raise RequestError(f"{where} must be {kinds}, with all of its fields", where)
@@ -204,28 +198,6 @@ def _role_of(item: Json, kind: str) -> str:
     if isinstance(role, str):
         return _ROLES.get(role, role)
     return "user" if kind.endswith(("_output", "_response")) else "assistant"
-
-
-def _in_words(item: Json, kind: str) -> str:
-    """Return an item that no template knows, such as a web_search_call, as a line of text."""
-    shown: Json = {}
-    for name, value in item.items():
-        if name not in _HIDDEN and value is not None:
-            shown[name] = _readable(value)
-    if not shown:
-        return f"[{kind}]"
-    return f"[{kind}] {to_json(shown)}"
-
-
-def _readable(value: object) -> object:
-    """Return JSON with a note in the place of each text that only a program can read."""
-    if isinstance(value, str):
-        return "(binary data)" if _BLOB.fullmatch(value) else value
-    if is_object(value):
-        return {name: _readable(inner) for name, inner in value.items()}
-    if is_list(value):
-        return [_readable(inner) for inner in value]
-    return value
 
 
 def _with_instructions(

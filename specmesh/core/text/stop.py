@@ -45,6 +45,8 @@ class StopTextFilter:
     - Text that may be the start of a stop string is kept back.
     - The ids that go with a text are as few as have all of it.
     - Half a UTF-8 character is never shown.
+
+    found: the stop string that ended the text, or "".
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
@@ -57,6 +59,7 @@ class StopTextFilter:
             self._by_first.setdefault(stop[0], []).append(stop)
         self._kept = ""
         self._over = False
+        self.found = ""
         self._come = 0  # characters that came
         self._shown = 0  # characters that were shown
         self._begins: list[int] = []  # of the ids that are not shown yet
@@ -96,7 +99,7 @@ class StopTextFilter:
         text = self._kept + text
         self._over = any(map(text.__contains__, self._stops))
         if self._over:
-            end, _ = first_mark(text, self._stops)
+            end, self.found = first_mark(text, self._stops)
             self._kept = ""
         else:
             end = self._place_of_half(text)

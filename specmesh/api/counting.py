@@ -1,0 +1,51 @@
+"""The number of tokens of a chat's prompt, before anything is generated."""
+
+import asyncio
+
+from specmesh.api.backend import Backend, Cancel, Submit
+from specmesh.api.dialects.anthropic import parse_count
+from specmesh.core.fair_queue import Tenant
+from specmesh.core.fields import Json
+from specmesh.core.requests import ClientEvent, Failed, Request, Started
+from specmesh.core.text.chat import Tokenizer, prompt_of
+from specmesh.errors import WentAway
+
+
+def count_at_verifier(body: object, tokenizer: Tokenizer) -> Json:
+    """Return the tokens of a body for /v1/messages/count_tokens. Raises RequestError."""
+    [request] = parse_count(body).requests
+    ids, _ = prompt_of(request, tokenizer)
+    return {"input_tokens": len(ids)}
+
+
+class _Beginning:
+    """The client of a session that ends as soon as it has begun. count: of its prompt's tokens."""
+
+    def __init__(self) -> None:
+        self.count: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def on_event(self, event: ClientEvent) -> None:
+        """Take the number of tokens, or the error, from the first event."""
+        if self.count.done():
+            return
+        match event:
+            case Started():
+                self.count.set_result(event.prompt_tokens)
+            case Failed():
+                self.count.set_exception(event.error)
+            case _:
+                self.count.set_exception(WentAway("the session ended before it began"))
+
+
+async def count_at_drafter(request: Request, backend: Backend, tenant: Tenant) -> int:
+    """Return the tokens of a prompt that only the verifier can write.
+
+    It begins a session there, which is told to end before the prompt is read. Raises the error
+    with which that is refused.
+    """
+    client = _Beginning()
+    backend.submit(Submit([(request, client)], tenant))
+    try:
+        return await client.count
+    finally:
+        backend.submit(Cancel(client))
