@@ -6,7 +6,7 @@ the answers of other APIs, fields of ours stand under the key `specmesh`.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,7 @@ from specmesh.api.choice import Choice
 from specmesh.api.counting import count_at_drafter, count_at_verifier
 from specmesh.api.dialects.anthropic import (
     COUNT_PATH,
+    ID_HEADER,
     MESSAGES,
     is_for_messages,
     message_refusal,
@@ -36,7 +37,7 @@ from specmesh.api.dialects.completions import completion_order
 from specmesh.api.dialects.responses import response_order
 from specmesh.api.error_body import error_body, refusal
 from specmesh.api.fair_workers import FairWorker
-from specmesh.api.generation import check_lengths, requests_of
+from specmesh.api.generation import check_lengths, new_digits, requests_of
 from specmesh.api.json_text import TOO_DEEP, collector_paused, parse_json, write_json
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.llama_server import (
@@ -257,11 +258,9 @@ class _Api:
         name = requests[0].id
         headers = {"X-Request-Id": name, dialect.id_header: name}
         unknown = unknown_variables(requests[0], served.texts)
-        features = http.headers.get(dialect.ignored_header, "")
-        named = [feature.strip() for feature in features.split(",") if feature.strip()]
-        ignored = as_header([*generation.ignored, *unknown, *named])
-        if ignored:
-            headers["X-Specmesh-Ignored"] = ignored
+        features = ",".join(http.headers.getlist(dialect.ignored_header)).replace(" ", "")
+        named = filter(None, features.split(","))
+        headers |= _ignored_header([*generation.ignored, *unknown, *named])
         head = AnswerHead(name, int(time.time()), served.model)
         return Answer(
             self._backend,
@@ -277,12 +276,14 @@ class _Api:
         """Return the number of tokens of a chat's prompt, as Anthropic does."""
         self._served()
         if self._backend.role == "verifier":
-            return await self.work(count_at_verifier, http)
-        generation = await self._parsed(http, parse_count)
-        served = self._served(generation.model)
-        [request] = requests_of(generation, served)
-        count = await count_at_drafter(request, self._backend, tenant_of(http))
-        return JSONResponse({"input_tokens": count})
+            count = partial(count_at_verifier, tokenizer=self._backend.tokenizer)
+            generation, tokens = await self._parsed(http, count, slow=True)
+        else:
+            generation = await self._parsed(http, parse_count)
+            [request] = requests_of(generation, self._served(generation.model))
+            tokens = await count_at_drafter(request, self._backend, tenant_of(http))
+        headers = _ignored_header(generation.ignored) | {ID_HEADER: f"req_{new_digits()}"}
+        return JSONResponse({"input_tokens": tokens}, headers=headers)
 
     async def response(self, http: HttpRequest) -> Response:
         """Return a kept response, or forget it."""
@@ -295,6 +296,12 @@ class _Api:
             self._kept.forget(name)
             response = json.dumps({"id": name, "object": "response", "deleted": True})
         return _json_response(response)
+
+
+def _ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """Return the header with the names of what has no effect; none without names."""
+    ignored = as_header(names)
+    return {"X-Specmesh-Ignored": ignored} if ignored else {}
 
 
 def _json_response(text: str) -> Response:

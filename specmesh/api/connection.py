@@ -9,8 +9,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import h11
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from specmesh.api.dialects.anthropic import is_for_messages, message_refusal
 from specmesh.api.error_body import refusal
 from specmesh.api.other_end import has_no_peer, other_end
 from specmesh.api.request_parser import RequestParser, SmallParts
@@ -29,8 +32,7 @@ READ_INTERVAL = 0.05  # seconds between two looks while the client reads nothing
 SELECT_LIMIT = 1024
 """select() takes no more descriptors."""
 
-_FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
-_FULL.headers["Connection"] = "close"
+_FULL = Busy("the API has as many connections as may be, all with requests", "try again")
 _numbers = itertools.count(1)  # of connections
 
 
@@ -91,7 +93,7 @@ class ApiConnection(H11Protocol):
             oldest.cut()
             beyond -= 1
         if beyond > 0:
-            self.app = _FULL
+            self.app = _refuse_full
 
     def pause_writing(self) -> None:
         """Note that the transport takes no more."""
@@ -211,6 +213,14 @@ class ApiConnection(H11Protocol):
         has_left = self.half_closed and not self._is_there()
         if has_left or now - self.fine_at >= patience:
             self.cut()
+
+
+async def _refuse_full(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a request of a connection that is one too many, and close it."""
+    for_messages = is_for_messages(scope["path"], Headers(scope=scope))
+    response = message_refusal(_FULL) if for_messages else refusal(_FULL)
+    response.headers["Connection"] = "close"
+    await response(scope, receive, send)
 
 
 def _set_options(connection: socket.socket) -> None:

@@ -4,18 +4,19 @@ import asyncio
 
 from specmesh.api.backend import Backend, Cancel, Submit
 from specmesh.api.dialects.anthropic import parse_count
+from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.fields import Json
 from specmesh.core.requests import ClientEvent, Failed, Request, Started
 from specmesh.core.text.chat import Tokenizer, prompt_of
 from specmesh.errors import WentAway
 
 
-def count_at_verifier(body: object, tokenizer: Tokenizer) -> Json:
-    """Return the tokens of a body for /v1/messages/count_tokens. Raises RequestError."""
-    [request] = parse_count(body).requests
+def count_at_verifier(body: object, tokenizer: Tokenizer) -> tuple[Generation, int]:
+    """Return the generation of a body, and the tokens of its prompt. Raises RequestError."""
+    generation = parse_count(body)
+    [request] = generation.requests
     ids, _ = prompt_of(request, tokenizer)
-    return {"input_tokens": len(ids)}
+    return generation, len(ids)
 
 
 class _Beginning:

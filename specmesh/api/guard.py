@@ -65,10 +65,12 @@ class ApiGuard:
         if key is None and scope["path"] != "/health":
             remedy = "send Authorization: Bearer KEY, or x-api-key: KEY"
             error = errors.Refused("no valid API key", remedy)
-            if for_messages:
-                return message_refusal(error, 401)
             body = error_body(error, "authentication_error", "invalid_api_key")
-            return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+            response = JSONResponse(body, 401)
+            if for_messages:
+                response = message_refusal(error, 401)
+            response.headers["WWW-Authenticate"] = "Bearer"
+            return response
         if len(self._keys) > 1 and key is not None:
             # a request counts for its key before its connection: one key would part no clients
             state = scope["state"]

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from starlette.responses import JSONResponse
 
@@ -15,11 +14,16 @@ from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, new_digits, parse_generation, parse_request
 from specmesh.api.json_text import to_json
 from specmesh.api.messages import chat_request
-from specmesh.api.stream import Call, Event, Text, Thought, Usage
+from specmesh.api.stream import TOOL_CALLS, Call, Event, Text, Thought, Usage
 from specmesh.api.tools import Tools, answer_grammar, chosen_tools
 from specmesh.core.fields import Fields, Json, at, is_list, is_object
 from specmesh.core.requests import Finished, Started
-from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage, text_of_arguments
+from specmesh.core.session_params import (
+    LARGEST_MAX_TOKENS,
+    ChatMessage,
+    stops_of,
+    text_of_arguments,
+)
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import MissingField, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire.messages import FinishReason
@@ -30,6 +34,7 @@ COUNT_PATH = "messages/count_tokens"
 VERSION_HEADER = "anthropic-version"
 """The header by which a client of this API is known."""
 
+ID_HEADER = "request-id"
 BETA_HEADER = "anthropic-beta"
 
 _REFUSED = ("n", "prompt", "resumable", "resume", "response_format", "rounds")
@@ -92,7 +97,8 @@ class Conversation:
         if role not in ("user", "assistant", "system"):
             raise RequestError(f"{path} must have the role user or assistant", path)
         content = at(message, "content")
-        if role == "system" and not self.messages:
+        begins = not self.messages or self.messages[-1].role == "system"
+        if role == "system" and begins:
             self.add_system(content)
         elif role == "assistant":
             self._add_assistant(content, f"{path}.content")
@@ -114,8 +120,9 @@ class Conversation:
                 case {"type": "text", "text": str(text)}:
                     texts.append(text)
                 case {"type": "tool_result", "tool_use_id": str(name)}:
-                    self._add_user_text(texts)
-                    texts = []
+                    if texts:
+                        self.messages.append(ChatMessage(role="user", content=_joined(texts)))
+                        texts = []
                     results += 1
                     text = self._result(block, path)
                     self.messages.append(ChatMessage(role="tool", content=text, tool_call_id=name))
@@ -124,17 +131,12 @@ class Conversation:
         if texts or not results:
             self.messages.append(ChatMessage(role="user", content=_joined(texts)))
 
-    def _add_user_text(self, texts: Sequence[str]) -> None:
-        if texts:
-            self.messages.append(ChatMessage(role="user", content=_joined(texts)))
-
     def _result(self, block: Json, path: str) -> str:
-        """Return the text of a call's result. No template knows of errors, so the text names it."""
+        """Return the text of a call's result. No template knows of errors, so the text says so."""
         texts: list[str] = []
         content = block.get("content")
-        for inner_path, inner in self._blocks(
-            "" if content is None else content, f"{path}.content"
-        ):
+        blocks = self._blocks("" if content is None else content, f"{path}.content")
+        for inner_path, inner in blocks:
             match inner:
                 case {"type": "text", "text": str(text)}:
                     texts.append(text)
@@ -146,6 +148,7 @@ class Conversation:
         return text
 
     def _add_assistant(self, content: object, where: str) -> None:
+        """Add an assistant's message. Its texts follow each other as they were generated."""
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[ToolCall] = []
@@ -261,8 +264,10 @@ def _parse_conversation(fields: Fields) -> Conversation:
 def _rename_stops(fields: Fields) -> None:
     """Make `stop_sequences` the field `stop` of the other dialects. Raises RequestError."""
     stops = fields.listed("stop_sequences")
-    if not all(isinstance(stop, str) for stop in stops):
-        raise RequestError("stop_sequences must be a list of texts", "stop_sequences")
+    try:
+        stops_of(stops)
+    except RequestError as error:
+        raise RequestError(f"stop_sequences: {error}", "stop_sequences") from None
     if stops:
         fields.given["stop"] = stops
 
@@ -300,8 +305,9 @@ def _parse_tools(fields: Fields, conversation: Conversation) -> Tools:
         if kind != "custom":
             others[tool.get("name")] = str(kind)
             continue
+        name = tool.get("name")
         schema = tool.get("input_schema")
-        if not is_object(schema) or not tool.get("name"):
+        if not (isinstance(name, str) and name and is_object(schema)):
             raise RequestError(f"{path} must have a name and an input_schema", path)
         functions[path] = tool | {"parameters": schema}
     given = fields.get("tool_choice")
@@ -334,12 +340,24 @@ def _choice(given: object, names: Sequence[object], others: Mapping[object, str]
 
 # --- the answer
 
+_EMPTY: Mapping[str, Json] = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+"""Blocks that begin, by their types."""
+
+_REASONS: Mapping[str, str] = {
+    FinishReason.STOP: "end_turn",
+    FinishReason.LENGTH: "max_tokens",
+    TOOL_CALLS: "tool_use",
+}
+"""Anthropic's reasons by ours."""
+
 
 class MessageRenderer(Renderer):
-    """Writes a message. Events of ours have no type of their own, so `specmesh` is at the end."""
+    """Writes a message, whole or as a stream of its blocks; our report is under `specmesh`."""
 
-    def __init__(self, generation: Generation, head: AnswerHead) -> None:
-        self._stops = generation.requests[0].params.stop
+    def __init__(self, head: AnswerHead) -> None:
         self._message: Json = {
             "id": f"msg_{head.id.rpartition('-')[2]}",
             "type": "message",
@@ -348,9 +366,9 @@ class MessageRenderer(Renderer):
         }
         self._written: list[str] = []  # events that were not returned yet
         self._blocks: list[Json] = []
-        self._pieces: list[str] = []  # of the last block's text
+        self._pieces: list[str] = []  # of the last block
         self._open = False  # the last block may grow
-        self._end: Finished | None = None
+        self._finished = Finished("", (), {})
 
     def part(self, index: int, events: Sequence[Event]) -> str:  # noqa: ARG002  (always 0)
         """Return events that came together; a message has one choice."""
@@ -358,12 +376,16 @@ class MessageRenderer(Renderer):
             self._read(event)
         return self._taken()
 
+    def ping(self) -> str:
+        """Return an event that shows a client that its message is still written."""
+        return _event("ping", {"type": "ping"})
+
     def end(self, usage: Usage) -> str:
-        """Return the events that end the message."""
+        """Return the events that end the message. Its usage takes the place of the first one."""
         self._close()
-        delta = self._ending()
-        extra = delta.pop("specmesh")
-        self._send("message_delta", delta=delta, usage=usage_json(usage), specmesh=extra)
+        self._send(
+            "message_delta", delta=self._ending(), usage=_usage_json(usage), specmesh=self._extra()
+        )
         self._send("message_stop")
         return self._taken()
 
@@ -371,18 +393,14 @@ class MessageRenderer(Renderer):
         """Return an error as the last event of a stream."""
         return _event("error", message_error(error))
 
-    def ping(self) -> str:
-        """Return an event that shows a waiting client that it is not forgotten."""
-        return _event("ping", {"type": "ping"})
-
     def whole(self, choices: Sequence[Sequence[Event]], usage: Usage) -> str:
         """Return the whole message, with the blocks that a stream would have."""
         [events] = choices
         for event in events:
             self._read(event)
         self._close()
-        content = {"content": self._blocks}
-        return to_json(self._message | content | self._ending() | {"usage": usage_json(usage)})
+        message = self._message | {"content": self._blocks} | self._ending()
+        return to_json(message | {"usage": _usage_json(usage), "specmesh": self._extra()})
 
     def _taken(self) -> str:
         """Return the events since the last call."""
@@ -395,43 +413,41 @@ class MessageRenderer(Renderer):
             case Started():
                 self._start(event.prompt_tokens)
             case Text(text) if text:
-                self._grow({"type": "text", "text": ""}, "text", text)
+                self._grow("text", text)
             case Thought(text) if text:
-                self._grow({"type": "thinking", "thinking": "", "signature": ""}, "thinking", text)
+                self._grow("thinking", text)
             case Call():
                 self._read_call(event)
             case Finished():
-                self._end = event
+                self._finished = event
             case Text() | Thought():
                 pass
 
     def _start(self, prompt_tokens: int) -> None:
-        """Begin the message. The tokens that the prefix cache had are known at its end."""
-        usage: Json = {
-            "input_tokens": prompt_tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": 0,
+        """Begin the message. How many tokens the prefix cache had is known at the end."""
+        usage = Usage(prompt=prompt_tokens, cached=0, generated=0, accepted=0, rejected=0)
+        rest: Json = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage_json(usage),
         }
-        empty: Json = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        self._send("message_start", message=self._message | empty)
+        self._send("message_start", message=self._message | rest)
         self._written.append(self.ping())
 
     def _read_call(self, call: Call) -> None:
         if call.id:
             self._begin({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
         if call.arguments:
-            self._add("input_json_delta", "partial_json", call.arguments)
+            self._pieces.append(call.arguments)
+            self._send_delta({"type": "input_json_delta", "partial_json": call.arguments})
 
-    def _grow(self, empty: Json, field: str, text: str) -> None:
-        """Add to the text of a block of this kind; another kind begins a new one."""
-        if not self._open or self._blocks[-1]["type"] != empty["type"]:
-            self._begin(empty)
-        self._add(f"{field}_delta", field, text)
-
-    def _add(self, kind: str, field: str, text: str) -> None:
+    def _grow(self, kind: str, text: str) -> None:
+        """Add to a block of text or thinking; another block before it is complete."""
+        if not self._open or self._blocks[-1]["type"] != kind:
+            self._begin(dict(_EMPTY[kind]))
         self._pieces.append(text)
-        self._send_delta({"type": kind, field: text})
+        self._send_delta({"type": f"{kind}_delta", kind: text})
 
     def _begin(self, block: Json) -> None:
         """Begin a block; the one before it is complete."""
@@ -452,28 +468,24 @@ class MessageRenderer(Renderer):
             case "tool_use":
                 block["input"] = _arguments_of(text)
             case "thinking":
-                block |= {"thinking": text, "signature": _SIGNATURE}
+                block["thinking"] = text
+                block["signature"] = _SIGNATURE
                 self._send_delta({"type": "signature_delta", "signature": _SIGNATURE})
             case _:
                 block["text"] = text
         self._send("content_block_stop", index=len(self._blocks) - 1)
 
     def _ending(self) -> Json:
-        """Return the reason of the end, and our report."""
-        end = self._end
-        assert end is not None
-        reason = "end_turn"
-        if end.stop:
-            reason = "stop_sequence"
-        elif any(block["type"] == "tool_use" for block in self._blocks):
-            reason = "tool_use"
-        if end.reason == FinishReason.LENGTH:
-            reason = "max_tokens"
-        return {
-            "stop_reason": reason,
-            "stop_sequence": end.stop or None,
-            "specmesh": {"schema_version": SCHEMA_VERSION, "report": end.report},
-        }
+        """Return the reason of the end; a verifier's own word for one stays as it is."""
+        stop = self._finished.stop
+        if stop:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        reason = self._finished.reason
+        return {"stop_reason": _REASONS.get(reason, reason), "stop_sequence": None}
+
+    def _extra(self) -> Json:
+        """Return our fields."""
+        return {"schema_version": SCHEMA_VERSION, "report": self._finished.report}
 
     def _send_delta(self, delta: Json) -> None:
         self._send("content_block_delta", index=len(self._blocks) - 1, delta=delta)
@@ -495,7 +507,7 @@ def _arguments_of(text: str) -> Json:
     return arguments if is_object(arguments) else {}
 
 
-def usage_json(usage: Usage) -> Json:
+def _usage_json(usage: Usage) -> Json:
     """Return Anthropic's usage: tokens from the prefix cache are no input tokens."""
     return {
         "input_tokens": usage.prompt - usage.cached,
@@ -515,9 +527,10 @@ _KINDS = {
     413: "request_too_large",
     529: "overloaded_error",
 }
-"""Anthropic's types of errors by their status; of others below 500 and from there, see below."""
+"""Anthropic's types of errors by their status. Others are `api_error` from 500 on."""
 
 _STATUS = {503: 529}
+"""Anthropic's status of an error by OpenAI's, where it is another."""
 
 
 def is_for_messages(path: str, headers: Mapping[str, str]) -> bool:
@@ -528,13 +541,18 @@ def is_for_messages(path: str, headers: Mapping[str, str]) -> bool:
 
 def message_error(error: SpecmeshError, status: int = 0) -> Json:
     """Return Anthropic's error object. status: in the place of the error's own."""
-    status = status or status_of(error)
-    status = _STATUS.get(status, status)
+    status = _status(error, status)
     default = "invalid_request_error" if status < 500 else "api_error"
     kind = _KINDS.get(status, default)
     ours = at(error_body(error), "error.specmesh")
     inner: Json = {"type": kind, "message": _in_clients_words(error), "specmesh": ours}
     return {"type": "error", "error": inner}
+
+
+def _status(error: SpecmeshError, status: int) -> int:
+    """Return Anthropic's status of an error; `status` instead of the error's own if not 0."""
+    status = status or status_of(error)
+    return _STATUS.get(status, status)
 
 
 def _in_clients_words(error: SpecmeshError) -> str:
@@ -552,10 +570,10 @@ def _in_clients_words(error: SpecmeshError) -> str:
 def message_refusal(error: SpecmeshError, status: int = 0) -> JSONResponse:
     """Return the response that refuses a request. status: in the place of the error's own."""
     name = f"req_{new_digits()}"
-    status = status or status_of(error)
+    status = _status(error, status)
     body = message_error(error, status) | {"request_id": name}
-    response = JSONResponse(body, _STATUS.get(status, status), {"request-id": name})
-    if response.status_code == 529:
+    response = JSONResponse(body, status, {ID_HEADER: name})
+    if status == 529:
         response.headers["Retry-After"] = RETRY_AFTER
     return response
 
@@ -566,7 +584,7 @@ def message_refusal(error: SpecmeshError, status: int = 0) -> JSONResponse:
 def message_order(body: object) -> Order:
     """Return the order of a body for /v1/messages. Raises RequestError."""
     generation = parse_messages_body(body)
-    return Order(generation, partial(MessageRenderer, generation))
+    return Order(generation, MessageRenderer)
 
 
 def parse_count(body: object) -> Generation:
@@ -576,4 +594,4 @@ def parse_count(body: object) -> Generation:
     return parse_messages_body(body)
 
 
-MESSAGES = Dialect(PATH, message_order, message_refusal, "request-id", BETA_HEADER)
+MESSAGES = Dialect(PATH, message_order, message_refusal, ID_HEADER, BETA_HEADER)
