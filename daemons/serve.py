@@ -33,6 +33,7 @@ from specmesh.models.files import parts
 from specmesh.security.addresses import bracketed, check_bind, endpoint
 from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
+from specmesh.terminal import Display, progress
 
 log = structlog.get_logger("specmesh")
 
@@ -250,7 +251,9 @@ class Serving:
         looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
         model = self._once_there(check, looking)
         thread = ModelThread()
-        engine = process.wait(thread.do(lambda: load(model, backend.progress)))
+        with progress() as shown:
+            report = partial(_report_loading, backend, shown)
+            engine = process.wait(thread.do(lambda: load(model, report)))
         loop = make(engine, model, thread)
         process.on_stop(loop.stop)
         backend.loop = loop
@@ -273,6 +276,12 @@ class Serving:
             facts["http"] = f"{port.host}:{port.port}"
             facts["keys"] = len(port.keys)
         log.info("ready", role=self._role, encrypted=encrypted, model=info.model, **facts)
+
+
+def _report_loading(backend: LoopBackend, shown: Display, share: float) -> None:
+    """Report the share of a model that is loaded to clients, to the manager and on a terminal."""
+    backend.progress(share)
+    shown.show("loading the model", share, 1.0)
 
 
 def model_hash(model: ModelSettings) -> str:

@@ -152,12 +152,17 @@ class Client:
 
 
 def answer(
-    client: Client, body: Json, timeout: float, notify: Callable[[str], None] = lambda _: None
+    client: Client,
+    body: Json,
+    timeout: float,
+    notify: Callable[[str], None] = lambda _: None,
+    waits: Callable[[], None] = lambda: None,
 ) -> Generator[Json, None, None]:
     """Yield the chunks of one answer, over as many connections as it takes.
 
     timeout: seconds to wait for a daemon that went away; START_TIMEOUT_S for a starting one.
-    notify: called with the reason for which it waits.
+    notify: called once with the reason for which it waits.
+    waits: called before each pause of a wait.
     No part of the text comes twice. Several texts (`n`) cannot be resumed, nor a text that was
     resumed by its id only. Raises as Client.complete does; the DaemonUnreachable of an answer that
     has begun names the command that resumes it.
@@ -178,6 +183,7 @@ def answer(
             name = resume["id"]
             is_lost = bool(name) and body.get("resume") is not resume
             if not is_lost and silence.goes_on(error, notify):
+                waits()
                 silence.wait()
                 continue
             if not name or "n" in body or isinstance(error, Busy):

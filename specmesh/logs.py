@@ -7,9 +7,12 @@ import queue
 import select
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
+
+from specmesh.terminal import bar_eraser, has_styles
 
 STDERR = 2
 MAX_QUEUED_LINES = 10_000
@@ -45,7 +48,8 @@ class LogWriter:
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                self._write(memoryview(f"{item}\n".encode(errors="backslashreplace")))
+                line = f"{bar_eraser()}{item}\n"
+                self._write(memoryview(line.encode(errors="backslashreplace")))
 
     def _write(self, left: memoryview) -> None:
         while left:
@@ -66,7 +70,7 @@ def configure(level: str) -> None:
     global _writer, least
     _writer, least = LogWriter(), logging.getLevelNamesMapping()[level.upper()]
     atexit.register(flush)
-    console = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
+    console = structlog.dev.ConsoleRenderer(colors=has_styles(sys.stderr))
     render = console if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
@@ -91,7 +95,14 @@ def flush() -> None:
 def leave(code: int) -> NoReturn:
     """Write the log, then end this process at once, whatever its threads do."""
     flush()
+    end_bar()
     os._exit(code)
+
+
+def end_bar() -> None:
+    """Erase a bar of this process; safe in a signal handler."""
+    with suppress(OSError):
+        os.write(STDERR, bar_eraser().encode())
 
 
 class LibraryHandler(logging.Handler):

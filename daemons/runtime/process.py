@@ -25,7 +25,7 @@ from specmesh.daemons.runtime.notifier import Notifier
 from specmesh.daemons.runtime.patience import Patience
 from specmesh.engines.base import DraftEngine, VerifyEngine
 from specmesh.host import host_id, physical_cores
-from specmesh.logs import flush, leave
+from specmesh.logs import end_bar, flush, leave
 
 log = structlog.get_logger("specmesh")
 
@@ -167,6 +167,7 @@ class DaemonProcess:
     def _asked_to_stop(self, number: int, _: FrameType | None) -> None:
         hung_up = number == signal.SIGHUP  # a shell repeats it, and the end of a login adds SIGTERM
         if self._insisted and not hung_up:
+            end_bar()
             os._exit(128 + number)
         self._insisted = self._insisted or not hung_up
         if self.stopping:

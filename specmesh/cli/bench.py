@@ -18,6 +18,7 @@ from specmesh.bench.texts import (
     read_prompts,
     requests_of,
 )
+from specmesh.cli.completion import local_models
 from specmesh.cli.options import (
     COUNT,
     FILE,
@@ -370,6 +371,7 @@ def plan(
     str,
     "FILE|NAME",
     "GGUF file, or name of a model or repository (default: list what is known).",
+    completion=local_models,
 )
 @option("--step-ms", POSITIVE_MILLISECONDS, "MS", "Target's time per step (default: see above).")
 @option("--chip", str, "NAME", "Chip of the drafter's machine (default: a guess).")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 import click
 
 from specmesh import paths
+from specmesh.cli.completion import local_models
 from specmesh.cli.config import DaemonCommand, config_option, managed
 from specmesh.cli.options import (
     COUNT,
@@ -174,6 +175,7 @@ _insecure_rpc_option = flag(
     click.Path(),
     "FILE",
     "Target model: a GGUF file, a name in `models list`, or `bundled`.",
+    completion=local_models,
 )
 @option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
 @option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
@@ -242,6 +244,7 @@ def verifier(**values: Unpack[DaemonOptions]) -> None:
     "FILE|DIR|HUB_ID",
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, "
     "or `bundled`.",
+    completion=local_models,
 )
 @option(
     "--window",

@@ -1,7 +1,6 @@
 """`specmesh generate` and `chat`. Text is streamed to stdout; messages and counts go to stderr."""
 
 import json as json_module
-import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -19,12 +18,14 @@ from specmesh.cli.options import (
     request_fields,
     request_options,
 )
-from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, answer
+from specmesh.cli.waiting import answered
+from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
+from specmesh.terminal import has_styles, is_plain
 
-GREEN = "\x1b[32m"
-DEFAULT_COLOR = "\x1b[39m"
+UNDERLINED_GREEN = "\x1b[4;32m"
+DEFAULT_STYLE = "\x1b[24;39m"
 
 
 @click.command()
@@ -40,7 +41,7 @@ DEFAULT_COLOR = "\x1b[39m"
     "N",
     "Add the log probability of each token and of the N most likely ones (with --json).",
 )
-@flag("--show-drafts", "Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
+@flag("--show-drafts", "Mark accepted drafts: green and underlined, or [[ ]] without colours.")
 @json_option
 @flag("--verbose", "Print counts, times and rates to stderr, named as in --json.")
 @option(
@@ -96,7 +97,7 @@ def generate(
     texts = [GeneratedText(seed=(seed + number) % 2**32) for number in range(n)]
     streamed = n == 1 and not json
     try:
-        with closing(answer(client, body, reconnect_timeout, say)) as chunks:
+        with closing(answered(client, body, reconnect_timeout)) as chunks:
             for chunk in chunks:
                 [choice] = objects_at(chunk, "choices")
                 drafted, own = texts[int(number_at(choice, "index"))].take(chunk)
@@ -144,9 +145,9 @@ def _as_json(text: GeneratedText) -> Json:
 def _marked(drafted: str) -> str:
     if not drafted:
         return ""
-    if os.environ.get("NO_COLOR"):
+    if not has_styles(sys.stdout):
         return f"[[{drafted}]]"
-    return f"{GREEN}{drafted}{DEFAULT_COLOR}"
+    return f"{UNDERLINED_GREEN}{drafted}{DEFAULT_STYLE}"
 
 
 def say(message: str) -> None:
@@ -197,8 +198,7 @@ class Conversation:
                 raise RequestError("there is no message: standard input is empty")
             self._ask(text)
             return
-        with suppress(ImportError):
-            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for input()
+        _edit_lines()
         print(HELP, file=sys.stderr)
         for line in _lines():
             command = line.strip()
@@ -221,18 +221,27 @@ class Conversation:
         """
         messages: list[Json] = [*self._messages, {"role": "user", "content": text}]
         body = {"messages": messages} | self._options
-        answered = ""
+        text_so_far = ""
         try:
-            with closing(answer(self._client, body, RECONNECT_TIMEOUT, say)) as chunks:
+            with closing(answered(self._client, body, RECONNECT_TIMEOUT)) as chunks:
                 for chunk in chunks:
                     part = str(at(objects_at(chunk, "choices")[0], "delta.content") or "")
-                    answered += part
+                    text_so_far += part
                     print(end=part, flush=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
         print(flush=True)
-        self._messages = [*messages, Json(role="assistant", content=answered)]
+        self._messages = [*messages, Json(role="assistant", content=text_so_far)]
+
+
+def _edit_lines() -> None:
+    """Let `input` edit lines, where Python can; a plain terminal gets no control sequence of it."""
+    with suppress(ImportError):
+        import readline
+
+        if is_plain():
+            readline.parse_and_bind("set enable-bracketed-paste off")
 
 
 def _lines() -> Iterator[str]:

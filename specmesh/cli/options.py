@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Never
 
 import click
+from click.shell_completion import CompletionItem
 
 from specmesh import client as daemon
+from specmesh.cli.completion import served_models
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import is_object
@@ -18,6 +20,7 @@ from specmesh.paths import expanded, read_text
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Callback = Callable[[click.Context, click.Parameter, Never], object]
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 class HomePath(click.Path):
@@ -86,6 +89,18 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return aligned([rows[0], *values])
 
 
+def stacked(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return rows below a heading of narrow columns: each word of a key has a line of its own."""
+    if not rows:
+        return []
+    words = [name.split("_") for name in rows[0]]
+    height = max(map(len, words))
+    lowest = [[""] * (height - len(parts)) + parts for parts in words]
+    heading = zip(*lowest, strict=True)
+    values = [row.values() for row in rows]
+    return aligned([*heading, *values])
+
+
 def columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Return each row as a column beside the keys, which are those of --json.
 
@@ -131,11 +146,13 @@ def option(
     name: str | None = None,
     shown: str | bool = True,
     callback: Callback | None = None,
+    completion: Completion | None = None,
 ) -> Decorator:
     """Return an option with a value.
 
     name: of the parameter, if it is not the flag's.
     shown: text that --help shows as the default.
+    completion: returns what a shell offers for the beginning of a value.
     """
     names = [flag] if name is None else [flag, name]
     return click.option(
@@ -146,6 +163,7 @@ def option(
         default=default,
         show_default=shown,
         callback=callback,
+        shell_complete=completion,
     )
 
 
@@ -346,6 +364,7 @@ _model = option(
     str,
     "NAME",
     "Model to ask, as `specmesh ps` names it, if a drafter has several.",
+    completion=served_models,
 )
 
 

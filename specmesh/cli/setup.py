@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specmesh.cli.completion import pulled_repositories
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, flag, json_option, option, print_result, table
 from specmesh.core.fields import Json
@@ -25,6 +26,7 @@ from specmesh.security.addresses import (
     listen,
 )
 from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, parse_key
+from specmesh.terminal import progress
 
 if TYPE_CHECKING:
     from specmesh.security.pairing import PairingIntroduction
@@ -343,7 +345,7 @@ def models() -> None:
 
 
 @models.command()
-@click.argument("hub_id")
+@click.argument("hub_id", shell_complete=pulled_repositories)
 @click.argument("file", required=False)
 def pull(hub_id: str, file: str | None) -> None:
     """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
@@ -355,7 +357,9 @@ def pull(hub_id: str, file: str | None) -> None:
         from specmesh.models.pull import pull as get
     except ImportError as error:
         raise ConfigError("huggingface_hub is not installed", pip_install("hub")) from error
-    click.echo(get(hub_id, file, models_dir().absolute()))
+    with progress() as shown:
+        path = get(hub_id, file, models_dir().absolute(), partial(shown.show, unit="bytes"))
+    click.echo(path)
 
 
 @models.command("list")

@@ -3,8 +3,9 @@
 import re
 import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -20,15 +21,22 @@ from specmesh.cli.options import (
     json_option,
     option,
     print_result,
+    stacked,
     table,
 )
 from specmesh.client import Client, printable
 from specmesh.core.fields import Json, at, is_list, number_at, objects_at
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 from specmesh.paths import candidate_sockets
+from specmesh.terminal import redraws
 
 ANSWER_TIMEOUT_S = 2.0
 WATCH_TIMEOUT_S = 3.0
+APPENDED_S = 5.0
+"""Seconds between two updates of --watch where a terminal only gets new lines."""
+
+NAME_CELLS = 15
+"""Width of the names of rows."""
 
 _ROWS = {
     "role": "{role}, up {uptime_s} s",
@@ -82,9 +90,15 @@ _SESSION_COLUMNS = (
 @click.command()
 @json_option
 @flag("--watch", "Show it again and again, until Ctrl-C.")
-@option("--interval", click.FloatRange(0.1), "SECONDS", "Time between two updates of --watch.", 1.0)
+@option(
+    "--interval",
+    click.FloatRange(0.1),
+    "SECONDS",
+    "Time between two updates of --watch.",
+    shown=f"1, or {APPENDED_S:g} on a terminal to which lines are only appended",
+)
 @client_option
-def stats(json: bool, watch: bool, interval: float, client: Client) -> None:
+def stats(json: bool, watch: bool, interval: float | None, client: Client) -> None:
     """Show the state of a daemon.
 
     acceptance: accepted drafts of those that were tested, and the mean number of tokens that a
@@ -93,13 +107,76 @@ def stats(json: bool, watch: bool, interval: float, client: Client) -> None:
     if watch and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
     if watch:
+        screen = Screen()
+        interval = interval or screen.interval
         client.timeout = max(WATCH_TIMEOUT_S, 2 * interval)
-        show_repeatedly(client, interval)
+        show_repeatedly(client, interval, screen)
     snapshot = client.get("/stats")
     print_result(snapshot, lines(snapshot), as_json=json)
 
 
-def show_repeatedly(client: Client, interval: float) -> NoReturn:
+class Screen:
+    """The place that `stats --watch` writes to.
+
+    A terminal is drawn again each time, as far as its width and height go. A terminal that is not
+    to be redrawn gets the lines that changed, a file or a pipe all lines.
+    """
+
+    def __init__(self) -> None:
+        self._redraws = redraws(sys.stdout)
+        self._appends = sys.stdout.isatty() and not self._redraws
+        self._before: list[str] = []
+
+    @property
+    def interval(self) -> float:
+        """Return the seconds between two updates, if the user gives none."""
+        return APPENDED_S if self._appends else 1.0
+
+    def show(self, lines: list[str], sessions: list[Json]) -> None:
+        """Show the lines of a snapshot above the table of its sessions."""
+        if not sys.stdout.isatty():
+            click.echo("\n".join([*lines, "", *table(sessions)]))
+            return
+        width, height = shutil.get_terminal_size()
+        shown = [*lines, "", *_fitting_table(sessions, width)]
+        if self._appends:
+            changed = [line for line in shown if line and line not in self._before]
+            self._before = shown
+            click.echo("\n".join(folded(changed, width)))
+            return
+        click.clear()
+        click.echo("\n".join(_cropped(folded(shown, width), width, height)))
+
+
+def _fitting_table(rows: list[Json], width: int) -> list[str]:
+    """Return a table, with a heading of several lines if it is too wide for a terminal."""
+    wide = table(rows)
+    if max(map(len, wide), default=0) < width:
+        return wide
+    return stacked(rows)
+
+
+def folded(lines: Iterable[str], width: int) -> list[str]:
+    """Return lines of a terminal that is so wide; what does not fit goes on below its text."""
+    if width <= 2 * NAME_CELLS:
+        return list(lines)
+    fold = textwrap.TextWrapper(width - 1, subsequent_indent=" " * NAME_CELLS)
+    shown: list[str] = []
+    for line in lines:
+        shown += fold.wrap(line) or [""]
+    return shown
+
+
+def _cropped(lines: list[str], width: int, height: int) -> list[str]:
+    """Return the lines that a terminal has room for; the last one counts those that are left out."""
+    room = height - 1
+    missing = len(lines) - room
+    if missing > 0:
+        lines = [*lines[: room - 1], f"({counted(missing + 1, 'more line')}: enlarge the window)"]
+    return [line[: width - 1] for line in lines]
+
+
+def show_repeatedly(client: Client, interval: float, screen: Screen) -> NoReturn:
     """Show the daemon and its newest sessions every `interval` seconds until interrupted.
 
     Raise SpecmeshError if the daemon does not answer the first time.
@@ -108,12 +185,7 @@ def show_repeatedly(client: Client, interval: float) -> NoReturn:
     answered = time.monotonic()
     trouble = ""
     while True:
-        shown = [trouble, *lines(snapshot), "", *_session_lines(snapshot)]
-        if sys.stdout.isatty():
-            width, height = shutil.get_terminal_size()
-            shown = [line[: width - 1] for line in shown[: height - 1]]
-            click.clear()
-        click.echo("\n".join(shown))
+        screen.show([trouble, *lines(snapshot)], _session_rows(snapshot))
         time.sleep(interval)
         try:
             snapshot = client.get("/stats")
@@ -125,16 +197,16 @@ def show_repeatedly(client: Client, interval: float) -> NoReturn:
             trouble = ""
 
 
-def _session_lines(snapshot: Json) -> list[str]:
-    """Return a table of the sessions, the newest first."""
+def _session_rows(snapshot: Json) -> list[Json]:
+    """Return the rows of the table of sessions, the newest first."""
     rows: list[Json] = []
     for session in reversed(objects_at(snapshot, "sessions.rows")):
         rows.append({name: session.get(name) for name in _SESSION_COLUMNS})
-    return table(rows)
+    return rows
 
 
 def lines(snapshot: Json) -> list[str]:
-    return [f"{name:<15}{value}" for name, value in rows(snapshot)]
+    return [f"{name:<{NAME_CELLS}}{value}" for name, value in rows(snapshot)]
 
 
 def rows(snapshot: Json) -> Iterator[tuple[str, str]]:

@@ -77,7 +77,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "mlx":
             from specmesh.engines.mlx.drafter import MlxDrafter
 
-            return MlxDrafter(settings, spares=spares)
+            return MlxDrafter(settings, progress, spares=spares)
         case "llama" if settings.stretch:
             _check_llama()
             from specmesh.engines.stretched import StretchedDrafter

@@ -9,11 +9,12 @@ transfer is used: the next download goes on from the end of the last one.
 import errno
 import fcntl
 import hashlib
-from collections.abc import Generator
+import io
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import (
@@ -25,6 +26,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]
 from huggingface_hub.utils import (
     build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+    disable_progress_bars,
     logging,
 )
 from rich.filesize import decimal
@@ -32,7 +34,11 @@ from rich.filesize import decimal
 from specmesh.errors import Busy, ConfigError, PullError, RequestError
 from specmesh.models.files import is_gguf, parts
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _TIMEOUT = 30.0
+_HASHED = 2**20  # bytes that are hashed at once
 _COMPANIONS = ("mmproj", "imatrix")
 """Names of GGUF files that are no language models: projectors of images, quantising statistics."""
 
@@ -45,8 +51,17 @@ class RemoteFile:
     size: int
     checksum: str
 
+    @property
+    def last_name(self) -> str:
+        """Return its name without folders."""
+        return self.name.rpartition("/")[2]
 
-def pull(hub_id: str, file: str | None, root: Path) -> Path:
+
+Report = Callable[[str, int, int], object]
+"""Called with a title, the bytes that are done, and all bytes."""
+
+
+def pull(hub_id: str, file: str | None, root: Path, report: Report) -> Path:
     """Download a model and return the path for `--model`.
 
     Files that exist already are verified, not transferred again. Raises ConfigError (no access),
@@ -54,7 +69,12 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
     PullError.
 
     file: one GGUF file of the repository. None: the only one.
+    report: called while a file is transferred or verified.
     """
+    if constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
+        disable_progress_bars()  # `report` shows the progress
+    else:  # the user wants the library's own bars, or none
+        report = _no_report
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # our own errors report failures
     commit, listed = _listing(hub_id)  # this checks the id, which names a folder
     folder = root / hub_id
@@ -62,7 +82,7 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
     partials = root / ".partial"
     staged = dict[Path, Path]()
     for each in files:
-        if not matches(folder / each.name, each):
+        if not matches(folder / each.name, each, report):
             name = f"{each.checksum} {each.name}".replace("/", " ")
             staged[folder / each.name] = partials / name
     with _disk_errors(root):
@@ -71,11 +91,15 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
             path = staged.get(folder / each.name)
             if path is not None:
                 url = hf_hub_url(hub_id, each.name, revision=commit, endpoint=constants.ENDPOINT)
-                _fetch(each, url, path)
+                _fetch(each, url, path, report)
         for place, path in staged.items():
             place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)
     return folder / files[0].name
+
+
+def _no_report(title: str, done: int, size: int) -> None:
+    """Report nothing."""
 
 
 def _listing(hub_id: str) -> tuple[str, list[RemoteFile]]:
@@ -127,17 +151,37 @@ def _with_size(file: RemoteFile) -> str:
     return f"{file.name} ({decimal(file.size)})"
 
 
-def matches(path: Path, file: RemoteFile) -> bool:
+def matches(path: Path, file: RemoteFile, report: Report) -> bool:
     """Return True if a file on the disk has the hub's size and checksum."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
+    digest = hashlib.sha256()
+    title = f"verifying {file.last_name}"
     with _disk_errors(path), path.open("rb") as held:
-        return hashlib.file_digest(held, "sha256").hexdigest() == file.checksum
+        while block := held.read(_HASHED):
+            digest.update(block)
+            report(title, held.tell(), file.size)
+    return digest.hexdigest() == file.checksum
 
 
-def _fetch(file: RemoteFile, url: str, path: Path) -> None:
+class _Reported(io.BufferedWriter):
+    """A file that reports its length after each write."""
+
+    def __init__(self, path: Path, file: RemoteFile, report: Report) -> None:
+        super().__init__(io.FileIO(path, "ab"))
+        self._title = f"downloading {file.last_name}"
+        self._size = file.size
+        self._report = report
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        written = super().write(data)
+        self._report(self._title, self.tell(), self._size)
+        return written
+
+
+def _fetch(file: RemoteFile, url: str, path: Path, report: Report) -> None:
     """Complete and verify the file at `path`; remove it if it differs from the hub's."""
-    with path.open("ab") as out:
+    with _Reported(path, file, report) as out:
         try:
             fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -147,7 +191,7 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
         if out.tell() < file.size:
             with _refusals(file.name, out):
                 http_get(url, out, resume_size=out.tell(), headers=headers)
-    if not matches(path, file):
+    if not matches(path, file, report):
         size = path.stat().st_size
         path.unlink()
         raise PullError(

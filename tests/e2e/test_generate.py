@@ -13,8 +13,8 @@ fault = pytest.mark.fault
 PROMPT = "Once upon a time"
 N = 200
 TEXT = sim_text(PROMPT, N) + "\n"
-COLOUR = "\x1b[32m"
-NO_COLOUR = "\x1b[39m"
+COLOUR = "\x1b[4;32m"
+NO_COLOUR = "\x1b[24;39m"
 
 
 def report_of(daemon, *options, tokens=N):

@@ -11,6 +11,7 @@ from specmesh.engines.base import (
     Ask,
     Capabilities,
     EngineInfo,
+    Progress,
     Sequences,
     Unthreaded,
     context_of,
@@ -28,14 +29,23 @@ class MlxDrafter(Unthreaded):
     thread. A thread of its own would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
-    def __init__(self, settings: ModelSettings, n_batch: int = 512, *, spares: int = 0) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        progress: Progress | None = None,
+        n_batch: int = 512,
+        *,
+        spares: int = 0,
+    ) -> None:
         """Load the model.
 
-        n_batch: most ids of one call. spares: further sequences. Raises ConfigError or EngineError.
+        progress: called with the share that is loaded. n_batch: most ids of one call.
+        spares: further sequences. Raises ConfigError or EngineError.
         """
         self._memories: list[MlxSequence] = []
         try:
-            self._load(settings, n_batch, spares)
+            model = MlxModel(settings, progress)
+            self._load(model, settings, n_batch, spares)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self.close()
             raise
@@ -67,8 +77,7 @@ class MlxDrafter(Unthreaded):
         self._sequences = Sequences(0, 0, 0, 0)  # further calls name no sequence that exists
         free()
 
-    def _load(self, settings: ModelSettings, n_batch: int, spares: int) -> None:
-        model = MlxModel(settings)
+    def _load(self, model: MlxModel, settings: ModelSettings, n_batch: int, spares: int) -> None:
         # MLX itself is known to be there by now.
         from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415
 

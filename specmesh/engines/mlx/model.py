@@ -22,6 +22,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.base import Progress
 from specmesh.errors import ConfigError, SpecmeshError, pip_install
 
 log = structlog.get_logger("specmesh.engines.mlx")
@@ -43,8 +44,11 @@ class MlxModel:
     `module` belongs to the thread that loaded it.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
-        """Load it on this thread, which must make all further calls. Raises ConfigError."""
+    def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
+        """Load it on this thread, which must make all further calls. Raises ConfigError.
+
+        progress: called with the share of the weights that is read.
+        """
         path = Path(settings.model or "")
         if path.is_file():
             reason = "MLX loads a Hugging Face directory (a .gguf file: --engine llama)"
@@ -74,7 +78,7 @@ class MlxModel:
             # precision is slower.
             if not on_gpu:
                 self.module.set_dtype(mx.float32)
-            mx.eval(self.module.parameters())  # read the weights, which MLX has only mapped so far
+            _read_weights(mx, self.module, progress)
 
     @property
     def trained_ctx(self) -> int:
@@ -107,6 +111,19 @@ class MlxModel:
         except ConfigError as error:
             raise ConfigError(f"{self.name} cannot draft: {error}") from error
         return Vocabulary(known, ends)
+
+
+def _read_weights(mx: Any, module: Any, progress: Progress | None) -> None:
+    """Read the weights, which MLX has only mapped so far."""
+    tree_flatten = _library("mlx.utils").tree_flatten
+    weights = [weight for _, weight in tree_flatten(module.parameters())]
+    total = sum(weight.nbytes for weight in weights)
+    read = 0
+    for weight in weights:
+        mx.eval(weight)
+        read += weight.nbytes
+        if progress is not None:
+            progress(read / total)
 
 
 def _choose_device(mx: Any, settings: ModelSettings) -> bool:

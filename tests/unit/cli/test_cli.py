@@ -316,7 +316,7 @@ def watch(monkeypatch):
     def run_until_ctrl_c(*answers):
         client = Mock(**{"get.side_effect": [*answers, KeyboardInterrupt]})
         with pytest.raises(KeyboardInterrupt):
-            status.show_repeatedly(client, 0.5)
+            status.show_repeatedly(client, 0.5, status.Screen())
         return pauses
 
     return run_until_ctrl_c
@@ -327,6 +327,8 @@ def watch(monkeypatch):
 @cases("width, height", "[80, 24] [40, 10] [12, 3]")
 def test_watch_fits(watch, monkeypatch, capsys, sessions, drafters, width, height):
     monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("LINES", str(height))
     watch(as_json(snapshots.verifier(sessions=sessions, drafters=drafters)))
