@@ -98,7 +98,7 @@ def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str
     described = json.dumps(list(map(asdict, places)))
     environment = dict(OFFLINE)
     for variable, value in os.environ.items():
-        if not variable.startswith(("OPENAI_", "SPECMESH_", "PYTHON")):
+        if not variable.startswith(("ANTHROPIC_", "OPENAI_", "SPECMESH_", "PYTHON")):
             environment.setdefault(variable, value)
     done = subprocess.run(
         [str(client.python), worker, name, str(client.folder), described],

@@ -17,6 +17,8 @@ class Package:
 PACKAGES = {
     "openai": Package("openai>=3"),
     "openai_node": Package("openai@7.59.0", npm=True),
+    "anthropic": Package("anthropic>=2.14"),
+    "anthropic_node": Package("@anthropic-ai/sdk@1.14.0", npm=True),
     "langchain": Package("langchain-openai"),
     "litellm": Package("litellm"),
     "llm": Package("llm"),

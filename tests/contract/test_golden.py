@@ -286,6 +286,12 @@ def test_responses(pair):
         check("response", answered(daemon, "/v1/responses", RESPONSE))
 
 
+def test_messages(pair):
+    for daemon in pair.values():
+        check("message", answered(daemon, "/v1/messages", CHAT))
+        check("message-tokens", answered(daemon, "/v1/messages/count_tokens", CHAT))
+
+
 ERRORS = rows(
     """
     ["not JSON", "/v1/completions", "{"]

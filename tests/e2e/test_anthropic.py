@@ -1,14 +1,16 @@
 """The API as the `anthropic` client uses it, over TCP, at a verifier and at a drafter."""
 
+import json
 from functools import partial
 
 import anthropic
 import pytest
+from harness.ports import free_port
 from harness.tables import rows
 from meshes import running
 from processes import sim_text
 from served import CONTEXT
-from test_openai import TEMPLATE, THOUGHT, with_template
+from test_openai import with_template
 
 SYSTEM = "Be brief."
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
@@ -25,11 +27,15 @@ TOOLS = [WEATHER, NOW]
 GREEDY = {"model": "any", "extra_body": {"temperature": 0}}
 
 
+def client_of(port, **keys):
+    """Return a client of a daemon's port, without keys of the environment."""
+    keys = {"api_key": None, "auth_token": None} | keys
+    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{port}", max_retries=0, **keys)
+
+
 @pytest.fixture
 def client(server):
-    key = server.key or "none"
-    url = f"http://127.0.0.1:{server.port}"
-    with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as made:
+    with client_of(server.port, api_key=server.key or "none") as made:
         yield made
 
 
@@ -175,24 +181,28 @@ def test_errors(asking, body, error, kind, why):
 def test_keys(served, way):
     """A key goes as x-api-key or as bearer."""
     server = served["verifier"]
-    url = f"http://127.0.0.1:{server.port}"
-    keys = {"api_key": None, "auth_token": None}
-    with anthropic.Anthropic(base_url=url, **keys | {way: server.key}) as good:
+    with client_of(server.port, **{way: server.key}) as good:
         assert good.messages.count_tokens(model="any", messages=[HI]).input_tokens
     with (
-        anthropic.Anthropic(base_url=url, **keys | {way: "another"}) as bad,
+        client_of(server.port, **{way: "another"}) as bad,
         pytest.raises(anthropic.AuthenticationError) as refused,
     ):
         bad.messages.count_tokens(model="any", messages=[HI])
     assert refused.value.body["error"]["type"] == "authentication_error"
 
 
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}
+{% endfor %}{% if enable_thinking %}<think>{% else %}<think></think>{% endif %}"""
+
+
 @pytest.fixture(scope="module")
 def thinking():
-    """A verifier whose template begins a thought if that is enabled."""
+    """A client of a verifier whose template begins a thought if that is enabled."""
+    port = free_port()
     with running() as mesh:
-        template = TEMPLATE + THOUGHT.replace("think %}", "enable_thinking %}")
-        yield with_template(mesh, template)
+        with_template(mesh, TEMPLATE, "--http", f"127.0.0.1:{port}")
+        with client_of(port, api_key="none") as client:
+            yield client
 
 
 @pytest.mark.parametrize(
@@ -204,6 +214,24 @@ def thinking():
     ],
 )
 def test_thinking(thinking, mode, kinds):
-    body = {"messages": [HI], "max_tokens": 12, "temperature": 0, "thinking": mode}
-    message = thinking.client.get("/v1/messages", body)
-    assert [block["type"] for block in message["content"]] == kinds
+    asked = GREEDY | {"messages": [HI], "max_tokens": 12, "thinking": mode}
+    message = thinking.messages.create(**asked)
+    with thinking.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    assert [block.type for block in message.content] == kinds
+    assert [block.type for block in streamed.content] == kinds
+
+
+def test_a_thought_goes_back(thinking):
+    """The client sends a thought of the turn before with its signature."""
+    asked = GREEDY | {"max_tokens": 2, "thinking": {"type": "adaptive"}}
+    thought = thinking.messages.create(**asked, messages=[HI]).content
+    turns = [HI, {"role": "assistant", "content": thought}, HI]
+    assert thinking.messages.create(**asked, messages=turns).usage.output_tokens == 2
+
+
+def test_a_schema(asking):
+    """The text is JSON of the schema."""
+    form = {"type": "json_schema", "schema": WEATHER["input_schema"]}
+    message = asking(output_config={"format": form}, max_tokens=400)
+    assert json.loads(message.content[0].text)["unit"] in ("C", "F")

@@ -544,6 +544,35 @@ def test_wrong_keys(wrong):
     assert asked(KEYED, host="localhost", authorization=wrong).status == 401
 
 
+@fault("E6.73")
+@pytest.mark.parametrize("right", ["sk-one", " sk-two "])
+def test_a_key_of_its_own_header(right):
+    """Anthropic's clients send it so; another bearer beside it changes nothing."""
+    headers = {"host": "box.example", "x_api_key": right}
+    assert asked(KEYED, **headers).status == 200
+    assert asked(KEYED, **headers, authorization="Bearer wrong").status == 200
+
+
+@fault("E6.73")
+@pytest.mark.parametrize("wrong", ["", "sk-three", "Bearer sk-one", "sk-onetwo"])
+def test_a_wrong_key_of_its_own_header(wrong):
+    assert asked(KEYED, host="localhost", x_api_key=wrong).status == 401
+
+
+@pytest.mark.parametrize(
+    ("port", "host", "status", "kind"),
+    [
+        (KEYED, "localhost", 401, "authentication_error"),
+        (OPEN, "box.example", 403, "permission_error"),
+    ],
+)
+def test_messages_are_refused_in_anthropics_form(port, host, status, kind):
+    for path, headers in (("/v1/messages", {}), ("/v1/models", {"anthropic_version": "x"})):
+        answer = asked(port, path=path, host=host, **headers)
+        assert (answer.status, answer.error["type"]) == (status, kind)
+        assert answer.json()["request_id"] == answer.headers["request-id"]
+
+
 def test_no_key():
     assert asked(KEYED, host="localhost").status == 401
 
