@@ -19,12 +19,14 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     client = anthropic.Anthropic(base_url=url, api_key=place.key, max_retries=0)
     messages: Any = [{"role": "user", "content": QUESTION}]
     short: Any = {"model": MODEL, "messages": messages, "max_tokens": 16}
-    yield "models", client.models.list().data[0].id
-    count = client.messages.count_tokens(model=MODEL, messages=messages).input_tokens
+    [model] = client.models.list()
+    yield "models", model.id
+    counted = client.messages.count_tokens(model=MODEL, messages=messages)
+    count = counted.input_tokens
     yield "count", str(count)
     answer = client.messages.create(**short)
-    usage = answer.usage
-    assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == count
+    read = answer.usage.cache_read_input_tokens or 0
+    assert answer.usage.input_tokens + read == count
     yield "message", text_of(answer)
     with client.messages.stream(**short) as events:
         text = "".join(events.text_stream)
@@ -33,7 +35,9 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
     for way in ("", " stream"):
         history = [*messages]
         for choice in (NAMED, ANY, NONE):
-            body: Any = {"model": MODEL, "messages": history, "tools": [TOOL], "max_tokens": 128}
+            body: Any = {"model": MODEL, "max_tokens": 128}
+            body["messages"] = history
+            body["tools"] = [TOOL]
             body["tool_choice"] = choice
             if choice is NONE:
                 body["extra_body"] = {"grammar": MILD}
@@ -43,16 +47,23 @@ def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
             else:
                 answer = client.messages.create(**body)
             results = results_of(answer)
-            assert bool(results) == (answer.stop_reason == "tool_use")
-            history.append({"role": "assistant", "content": answer.content})
-            history.append({"role": "user", "content": results})
+            called_some = answer.stop_reason == "tool_use"
+            assert bool(results) == called_some
+            turn: Any = {"role": "assistant", "content": answer.content}
+            history.append(turn)
+            reply: Any = {"role": "user", "content": results}
+            history.append(reply)
         called(2)
         yield f"tools{way}", text_of(answer)
 
 
 def text_of(message: Any) -> str:
     """Return the text of a message."""
-    return "".join(block.text for block in message.content if block.type == "text")
+    texts: list[str] = []
+    for block in message.content:
+        if block.type == "text":
+            texts.append(block.text)
+    return "".join(texts)
 
 
 def results_of(message: Any) -> list[dict[str, str]]:
@@ -61,5 +72,7 @@ def results_of(message: Any) -> list[dict[str, str]]:
     for block in message.content:
         if block.type == "tool_use":
             text = weather(**block.input)
-            results.append({"type": "tool_result", "tool_use_id": block.id, "content": text})
+            result = {"type": "tool_result", "tool_use_id": block.id}
+            result["content"] = text
+            results.append(result)
     return results

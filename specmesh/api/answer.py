@@ -26,7 +26,7 @@ round takes the engine's thread.
 """
 
 
-PING_INTERVAL = 5.0
+QUIET_INTERVAL = 5.0
 """Seconds without a word after which a stream has a ping, in dialects that have one."""
 
 
@@ -228,7 +228,7 @@ class Answer(Response):
             self._text += self._renderer.ping()
             self._write()
         self._quiet = True
-        self._ping_timer = self._loop.call_later(PING_INTERVAL, self._ping)
+        self._ping_timer = self._loop.call_later(QUIET_INTERVAL, self._ping)
 
     def _write(self) -> None:
         """Write the text, after the head of the answer."""
@@ -254,7 +254,7 @@ class Answer(Response):
         head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         _send_now(self._send(head))
         if self._generation.stream and self._renderer.ping():
-            self._ping_timer = self._loop.call_later(PING_INTERVAL, self._ping)
+            self._ping_timer = self._loop.call_later(QUIET_INTERVAL, self._ping)
 
 
 def log_failure(error: Exception) -> None:

@@ -37,10 +37,10 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
 class ApiGuard:
     """Middleware before the application.
 
-    With keys, every resource but /health needs one of them, as bearer or as x-api-key. Without keys, no web page of
-    another host may use the API through its visitor's browser, neither under a name of its own
-    that points here (DNS rebinding) nor across origins. Pages that this machine serves may use it,
-    and those of `origins`.
+    With keys, every resource but /health needs one of them, as bearer or as x-api-key. Without
+    keys, no web page of another host may use the API through its visitor's browser, neither under
+    a name of its own that points here (DNS rebinding) nor across origins. Pages that this machine
+    serves may use it, and those of `origins`.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:

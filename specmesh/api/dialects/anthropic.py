@@ -63,7 +63,7 @@ _SIGNATURE = "c3BlY21lc2g="
 # --- the body
 
 
-class Conversation:
+class BlockReader:
     """The messages of a body, as a chat template takes them.
 
     messages: in their order.
@@ -249,9 +249,9 @@ def parse_messages_body(body: object) -> Generation:
     )
 
 
-def _parse_conversation(fields: Fields) -> Conversation:
+def _parse_conversation(fields: Fields) -> BlockReader:
     """Return the messages of a body. Raises RequestError."""
-    conversation = Conversation()
+    conversation = BlockReader()
     conversation.add_system(fields.get("system", ""))
     given = fields.get("messages")
     if not is_list(given) or not given:
@@ -288,7 +288,7 @@ def _parse_thinking(fields: Fields) -> list[str]:
     return [f"thinking.{name}" for name in thinking]
 
 
-def _parse_tools(fields: Fields, conversation: Conversation) -> Tools:
+def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
     """Return the tools of a body. Raises RequestError.
 
     Tools of a type of their own run at Anthropic, or have a schema that only its models know. They
@@ -594,4 +594,10 @@ def parse_count(body: object) -> Generation:
     return parse_messages_body(body)
 
 
-MESSAGES = Dialect(PATH, message_order, message_refusal, ID_HEADER, BETA_HEADER)
+MESSAGES = Dialect(
+    PATH,
+    message_order,
+    refuse=message_refusal,
+    id_header=ID_HEADER,
+    ignored_header=BETA_HEADER,
+)

@@ -1,7 +1,7 @@
 """A dialect: the form of requests and answers under one path of the API."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.responses import Response
@@ -53,7 +53,7 @@ class Order:
     renderer: Callable[[AnswerHead], Renderer]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """A dialect; `create_app` has the list of them.
 
@@ -64,8 +64,8 @@ class Dialect:
     ignored_header: names features of a request, all without effect here.
     """
 
-    path: str
-    parse: Callable[[object], Order]
+    path: str = field(kw_only=False)
+    parse: Callable[[object], Order] = field(kw_only=False)
     refuse: Callable[[SpecmeshError], Response] = refusal
     id_header: str = "X-Request-Id"
     ignored_header: str = ""

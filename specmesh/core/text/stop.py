@@ -57,9 +57,9 @@ class StopTextFilter:
         self._by_first: dict[str, list[str]] = {}  # stop strings by their first character
         for stop in self._stops:
             self._by_first.setdefault(stop[0], []).append(stop)
-        self._kept = ""
+        self._kept: str = ""
         self._over = False
-        self.found = ""
+        self.found: str = ""
         self._come = 0  # characters that came
         self._shown = 0  # characters that were shown
         self._begins: list[int] = []  # of the ids that are not shown yet

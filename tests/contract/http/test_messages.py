@@ -89,7 +89,8 @@ TURNS, MESSAGES = rows(
     {"role": "assistant",
      "content": $WORDS,
      "tool_calls": [
-        {"id": "c3", "type": "function", "function": {"name": "add", "arguments": "{\\"a\\": 2}"}}]},
+        {"id": "c3", "type": "function",
+         "function": {"name": "add", "arguments": "{\\"a\\": 2}"}}]},
     {"role": "tool", "tool_call_id": "c3", "content": ""}
 ]
 """,
@@ -468,7 +469,7 @@ def test_other_dialects_do_not_name_them():
 
 def test_a_stream_that_waits_has_pings(monkeypatch):
     """A long prompt is read, and the client sees that it is."""
-    monkeypatch.setattr(api_answer, "PING_INTERVAL", 0.001)
+    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.001)
     daemon = FakeDaemon(EVENTS[0])
     answer = Answer()
 
@@ -485,7 +486,7 @@ def test_a_stream_that_waits_has_pings(monkeypatch):
 
 
 def test_a_reader_that_is_behind_gets_no_pings(monkeypatch):
-    monkeypatch.setattr(api_answer, "PING_INTERVAL", 0.001)
+    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.001)
     reader = Reader()
     daemon = FakeDaemon(EVENTS[0])
     answer = Answer(reader)
@@ -510,7 +511,7 @@ def test_a_reader_that_is_behind_gets_no_pings(monkeypatch):
 
 
 def test_other_dialects_have_no_pings(monkeypatch):
-    monkeypatch.setattr(api_answer, "PING_INTERVAL", 0.0)
+    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.0)
     answer = ask(FakeDaemon(*EVENTS), "/v1/completions", {"prompt": "x", "stream": True})
     assert b"ping" not in answer.body
 
