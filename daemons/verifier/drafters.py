@@ -20,6 +20,7 @@ from specmesh.core.requests import (
     ClientEvent,
     Failed,
     Finished,
+    Progress,
     Scored,
     Started,
     Tokens,
@@ -411,7 +412,7 @@ class RemoteClient:
             case Scored(logprobs):
                 for frame in logprobs_frames(self._session, 1, logprobs):
                     self._send(frame)
-            case Tokens() | Finished():
+            case Tokens() | Finished() | Progress():
                 pass  # TRUTH and DONE were sent
             case Failed(error):
                 code, message, param = refusal_of(error)

@@ -16,10 +16,19 @@ from specmesh.api.stream import (
     Usage,
 )
 from specmesh.api.turn_parts import turn_parts_of
-from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
+from specmesh.core.requests import (
+    ClientEvent,
+    Finished,
+    Progress,
+    Request,
+    Scored,
+    Started,
+    Tokens,
+)
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.text.stop import ShownText, StopTextFilter
+from specmesh.core.token_sources import TARGET, names_of, runs_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.wire.messages import FinishReason
 
@@ -61,6 +70,7 @@ class Choice:
         self._generation = generation
         self._vocabulary = vocabulary
         self._started: Started | None = None
+        self._progress: Progress | None = None
         self._prompt: tuple[int, ...] = ()  # to be echoed
         self._prompt_length = 0  # characters of the echoed prompt
         self._text = ""
@@ -68,6 +78,7 @@ class Choice:
         self._accepted = 0
         self._accepted_text: str | None = None
         self._scored: list[ScoredToken] = []
+        self._sources: list[str] = []  # of the ids, if they are wanted
         self._begin(request.params)
 
     def on_event(self, event: ClientEvent) -> None:
@@ -75,7 +86,7 @@ class Choice:
         self.arrived.append(event)
         self.on_arrival()
 
-    def add(self, event: Started | Scored | Tokens | Finished) -> None:
+    def add(self, event: Started | Progress | Scored | Tokens | Finished) -> None:
         """Read an event."""
         match event:
             case Scored():
@@ -85,6 +96,8 @@ class Choice:
                 self._add_tokens(event)
             case Started():
                 self._start(event)
+            case Progress():
+                self._progress = event
             case Finished():
                 self._echo()
                 self._decode()
@@ -101,10 +114,14 @@ class Choice:
         if self._started is not None:
             events.append(self._started)
             self._started = None
+        progress = self._progress
+        self._progress = None
         end = self.end
         has_tokens = self._ids or self._accepted_text is not None
         if self._text or has_tokens or end is not None:
             events += self._content()
+        elif progress is not None:
+            events.append(progress)
         if end is not None:
             events.append(self._finished(end))
         return events
@@ -120,6 +137,7 @@ class Choice:
         A request that resumes a text by its name has them only from the daemon.
         """
         self._has_logprobs = params.logprobs is not None
+        self._has_sources = params.sources
         self._parts = None
         if self._generation.chat:
             splits_thoughts = self._generation.splits_thoughts
@@ -128,6 +146,7 @@ class Choice:
         self._undecoded: list[int] = []
         self._held: list[int] = []
         self._held_logprobs: list[Logprob | None] = []
+        self._held_sources: list[str] = []
         self._known_calls: list[Content] = []
         known = self.request.generated
         shown = self._filter.feed(known)
@@ -177,6 +196,8 @@ class Choice:
         self._accepted += accepted
         if self._has_logprobs:
             self._held_logprobs += event.logprobs or [None] * len(ids)
+        if self._has_sources:
+            self._held_sources += names_of(event.sources, len(ids))
         if not self.request.rounds:
             self._undecoded += ids
             return
@@ -205,6 +226,9 @@ class Choice:
         del self._held[:count]
         self.generated += count
         self._ids += ids
+        if self._has_sources:
+            self._sources += self._held_sources[:count]
+            del self._held_sources[:count]
         if self._has_logprobs:
             begins = [self._prompt_length + begin for begin in begins]
             self._score(ids, begins, self._held_logprobs)
@@ -234,6 +258,10 @@ class Choice:
             self._accepted = 0
         scored = self._scored if self._has_logprobs else None
         tokens = NewTokens(self._ids, accepted, self._accepted_text, scored)
+        if self._has_sources:
+            tokens.sources = runs_of(self._sources)
+            tokens.accepted = len(self._sources) - self._sources.count(TARGET)
+            self._sources = []
         self._ids = []
         self._accepted_text = None
         self._scored = []

@@ -135,6 +135,8 @@ def parse_request(
         logprobs=logprobs,
         grammar=grammar,
     )
+    if not fields.flag("stream"):  # a whole answer has no place for it
+        params = replace(params, progress=False)
     timeout = fields.number("reconnect_timeout", VERIFIER_TIMEOUT, 0.0, LONGEST_TIMEOUT)
     return Request(
         prompt=None,

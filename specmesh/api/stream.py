@@ -1,14 +1,15 @@
 """The typed stream of an answer, which every dialect renders.
 
-An answer is `Started`, then texts, thoughts and calls of tools as the model writes them, then
-`Finished`. A completion has texts only. `Started` and `Finished` are the daemon's own events. The
-others are not frozen: that would take a fifth of a token's time.
+An answer is `Started`, perhaps `Progress` while a long prompt is read, then texts, thoughts and
+calls of tools as the model writes them, then `Finished`. A completion has texts only. `Started`,
+`Progress` and `Finished` are the daemon's own events. The others are not frozen: that would take a
+fifth of a token's time.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished, Progress, SourceRun, Started
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
@@ -41,7 +42,7 @@ class ScoredToken:
         return list(zip(self.logprob.ids, self.logprob.top, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewTokens:
     """The tokens that came since the last event with tokens.
 
@@ -49,12 +50,14 @@ class NewTokens:
     accepted: accepted drafts among the tokens.
     accepted_text: text of the round's accepted drafts; None unless each round is an event.
     scored: tokens with log-probabilities; None if they are not wanted.
+    sources: of `ids`; None if they are not wanted.
     """
 
     ids: list[int]
     accepted: int = 0
     accepted_text: str | None = None
     scored: list[ScoredToken] | None = None
+    sources: Sequence[SourceRun] | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ class Call:
 
 
 Content = Text | Thought | Call
-Event = Started | Content | Finished
+Event = Started | Progress | Content | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def whole_turn(events: Sequence[Event]) -> Turn:
                     calls.append(event)
                     arguments.append([])
                 arguments[-1].append(event.arguments)
-            case Started() | Finished():
+            case Started() | Progress() | Finished():
                 continue
         tokens = event.tokens or tokens
     whole_calls: list[Call] = []

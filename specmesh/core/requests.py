@@ -107,15 +107,35 @@ class Scored(NamedTuple):
     logprobs: tuple[Logprob | None, ...]
 
 
+class Progress(NamedTuple):
+    """How far a prompt is read, before any Tokens.
+
+    total: ids to be read. cached: of these, those that were in memory before.
+    processed: ids read so far, cached ones included.
+    seconds: since the first step that read the prompt began.
+    """
+
+    total: int
+    cached: int
+    processed: int
+    seconds: float
+
+
+SourceRun = tuple[str, int]
+"""A source of drafts, or `target`, and how many ids in a row it proposed."""
+
+
 class Tokens(NamedTuple):
     """New ids, of which the first `accepted` were drafts.
 
     logprobs: of each id, if they are wanted; None for an id from before the text was resumed.
+    sources: of all ids, if they are wanted.
     """
 
     ids: tuple[int, ...]
     accepted: int
     logprobs: tuple[Logprob | None, ...] = ()
+    sources: tuple[SourceRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +159,7 @@ class Failed:
     error: SpecmeshError
 
 
-ClientEvent = Started | Scored | Tokens | Finished | Failed
+ClientEvent = Started | Progress | Scored | Tokens | Finished | Failed
 
 
 class EventSink(Protocol):

@@ -143,6 +143,8 @@ class SessionParams:
     thinking: the form of the target's thoughts, see core.text.reasoning.
     echo: the answer begins with the prompt, also in its log-probabilities.
     merged: roles whose messages were joined to others for the template.
+    sources: the client is shown whose draft each token was.
+    progress: the client is shown how far a long prompt is read.
     """
 
     sampling: SamplingParams = field(kw_only=False)
@@ -155,6 +157,8 @@ class SessionParams:
     thinking: str = ""
     echo: bool = False
     merged: tuple[str, ...] = ()
+    sources: bool = False
+    progress: bool = False
 
     @property
     def scored(self) -> bool:
@@ -183,6 +187,8 @@ class SessionParams:
         named["thinking"] = self.thinking
         named["echo"] = self.echo
         named["merged"] = list(self.merged)
+        named["sources"] = self.sources
+        named["return_progress"] = self.progress
         return named
 
 
@@ -248,6 +254,8 @@ def session_params(
         grammar=grammar,
         cache_prompt=fields.flag("cache_prompt", True) and not scored,
         echo=echo,
+        sources=fields.flag("sources"),
+        progress=fields.flag("return_progress"),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from starlette.responses import JSONResponse
 
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order, Renderer
-from specmesh.api.dialects.openai import SCHEMA_VERSION
+from specmesh.api.dialects.openai import SCHEMA_VERSION, progress_json
 from specmesh.api.error_body import RETRY_AFTER, error_body, status_of
 from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
@@ -17,7 +17,7 @@ from specmesh.api.messages import chat_request
 from specmesh.api.stream import TOOL_CALLS, Call, Event, Text, Thought, Usage
 from specmesh.api.tools import Tools, answer_grammar, chosen_tools
 from specmesh.core.fields import Fields, Json, at, is_list, is_object
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished, Progress, Started
 from specmesh.core.session_params import (
     LARGEST_MAX_TOKENS,
     ChatMessage,
@@ -412,6 +412,9 @@ class MessageRenderer(Renderer):
         match event:
             case Started():
                 self._start(event.prompt_tokens)
+            case Progress():
+                # clients ignore the fields that a ping has beside its type
+                self._send("ping", prompt_progress=progress_json(event))
             case Text(text) if text:
                 self._grow("text", text)
             case Thought(text) if text:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from specmesh.api.dialects.base import Order
-from specmesh.api.dialects.openai import OpenAiRenderer, reason_of, scored_json
+from specmesh.api.dialects.openai import OpenAiRenderer, progress_of, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
 from specmesh.api.generation import (
     Generation,
@@ -17,7 +17,7 @@ from specmesh.api.messages import chat_request, parse_messages
 from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished, Progress, Started
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import RequestError
@@ -90,22 +90,22 @@ class ChatRenderer(OpenAiRenderer):
             choice = self._choice(index, {"delta": self._delta(event)}, None)
             chunks.append(self._chunk(choice, {}))
         scored: Sequence[ScoredToken] | None = None
-        if not isinstance(last, Started) and last.tokens is not None:
+        if not isinstance(last, Started | Progress) and last.tokens is not None:
             scored = last.tokens.scored or None
         content: Json = {"delta": self._delta(last)}
         choice = self._choice(index, content, reason_of(events), scored)
         extra = self._extra(events)
-        chunks.append(self._chunk(choice, extra))
+        chunks.append(self._chunk(choice, extra, progress_of(events)))
         return "".join(chunks)
 
-    def _delta(self, event: Started | Content) -> Json:
+    def _delta(self, event: Started | Progress | Content) -> Json:
         """Return what an event adds to the message."""
         match event:
             case Started():
                 if self._known:
                     return {}
                 return {"role": "assistant", "content": ""}
-            case Text(""):
+            case Progress() | Text(""):
                 return {}
             case Text(text):
                 return {"content": text}

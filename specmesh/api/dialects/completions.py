@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from specmesh.api.dialects.base import Order
-from specmesh.api.dialects.openai import OpenAiRenderer, reason_of, scored_json
+from specmesh.api.dialects.openai import OpenAiRenderer, progress_of, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
 from specmesh.api.generation import (
     MAX_TEXTS,
@@ -97,7 +97,7 @@ class CompletionRenderer(OpenAiRenderer):
         content = self._content(turn.text)
         choice = self._choice(index, content, reason_of(events), scored)
         extra = self._extra(events) | self._scores(scored)
-        return self._chunk(choice, extra)
+        return self._chunk(choice, extra, progress_of(events))
 
     def _content(self, text: str) -> Json:
         return {"text": text}

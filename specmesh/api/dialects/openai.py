@@ -20,7 +20,7 @@ from specmesh.api.stream import (
     whole_turn,
 )
 from specmesh.core.fields import Json
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished, Progress, Started
 from specmesh.errors import SpecmeshError
 
 SCHEMA_VERSION = 1
@@ -71,6 +71,7 @@ class OpenAiRenderer(Renderer):
             written.append(self._whole_choice(index, turn, end.reason))
             choice_extra = finished_json(end)
             choice_extra["token_ids"] = turn.tokens.ids
+            choice_extra |= sources_json(turn.tokens)
             choice_extra |= self._scores(turn.tokens.scored)
             extras.append(choice_extra)
         extra: Json = {"choices": extras}
@@ -118,8 +119,11 @@ class OpenAiRenderer(Renderer):
         written = to_json(text)
         return f"data: {before}{written}{after}{{{extra}}}}}\n\n"
 
-    def _chunk(self, choice: Json, extra: Json) -> str:
-        return server_sent(self._answer(self.chunk_kind, [choice], extra))
+    def _chunk(self, choice: Json, extra: Json, progress: Progress | None = None) -> str:
+        chunk = self._answer(self.chunk_kind, [choice], extra)
+        if progress is not None:
+            chunk["prompt_progress"] = progress_json(progress)
+        return server_sent(chunk)
 
     def _choice(
         self,
@@ -161,6 +165,8 @@ class OpenAiRenderer(Renderer):
                 case Text() | Thought() | Call():
                     if event.tokens is not None:
                         extra |= _tokens_json(event.tokens)
+                case Progress():
+                    pass  # it is beside our fields, as llama-server has it
         return extra
 
     def _started_json(self, event: Started) -> Json:
@@ -181,7 +187,7 @@ class OpenAiRenderer(Renderer):
 
 
 def _are_plain(tokens: NewTokens) -> bool:
-    return bool(tokens.ids) and not tokens.scored
+    return bool(tokens.ids) and not tokens.scored and tokens.sources is None
 
 
 def reason_of(events: Sequence[Event]) -> str | None:
@@ -189,6 +195,14 @@ def reason_of(events: Sequence[Event]) -> str | None:
     last = events[-1]
     if isinstance(last, Finished):
         return last.reason
+    return None
+
+
+def progress_of(events: Sequence[Event]) -> Progress | None:
+    """Return the progress that came last, if nothing came behind it."""
+    last = events[-1]
+    if isinstance(last, Progress):
+        return last
     return None
 
 
@@ -200,9 +214,27 @@ def server_sent(value: Json) -> str:
 def _tokens_json(tokens: NewTokens) -> Json:
     """Return our fields about tokens that came."""
     extra: Json = {"token_ids": tokens.ids, "accepted": tokens.accepted}
+    extra |= sources_json(tokens)
     if tokens.accepted_text is not None:
         return {"accepted_text": tokens.accepted_text} | extra
     return extra if tokens.ids else {}
+
+
+def progress_json(progress: Progress) -> Json:
+    """Return llama-server's fields about a prompt that is being read."""
+    return {
+        "total": progress.total,
+        "cache": progress.cached,
+        "processed": progress.processed,
+        "time_ms": round(progress.seconds * 1e3),
+    }
+
+
+def sources_json(tokens: NewTokens) -> Json:
+    """Return the sources of tokens in runs, if they are wanted."""
+    if tokens.sources is None:
+        return {}
+    return {"source": tokens.sources}
 
 
 def finished_json(end: Finished) -> Json:

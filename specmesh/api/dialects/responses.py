@@ -6,7 +6,7 @@ from functools import partial
 
 from specmesh.api.dialects.base import AnswerHead, Order, Renderer
 from specmesh.api.dialects.chat import chat_max_tokens
-from specmesh.api.dialects.openai import drafts_json, finished_json, scored_json
+from specmesh.api.dialects.openai import drafts_json, finished_json, progress_json, scored_json
 from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
@@ -24,7 +24,7 @@ from specmesh.api.stream import (
 )
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json, is_list, is_object
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished, Progress, Started
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.session_params import ChatMessage, text_of_arguments
 from specmesh.core.text.tool_formats import ToolCall
@@ -334,6 +334,9 @@ class ResponseRenderer(Renderer):
                 self._grow(_MESSAGE, event, text)
             case Thought(text) if text:
                 self._grow(_REASONING, event, text)
+            case Progress():
+                progress: Json = {"prompt_progress": progress_json(event)}
+                self._send_response("in_progress", progress)
             case Started() | Text() | Thought():
                 pass
 
@@ -432,10 +435,11 @@ class ResponseRenderer(Renderer):
                 event["content_index"] = 0
         self._add(kind, to_json(event | fields))
 
-    def _send_response(self, kind: str) -> None:
-        """Send an event with the whole response."""
+    def _send_response(self, kind: str, extra: Json | None = None) -> None:
+        """Send an event with the whole response; extra: more fields, which clients ignore."""
+        event = self._event(kind) | (extra or {})
         response = f'{{"response": {self._json()}}}'
-        self._add(kind, _joined(to_json(self._event(kind)), response))
+        self._add(kind, _joined(to_json(event), response))
 
     def _event(self, kind: str) -> Json:
         return {"type": f"response.{kind}", "sequence_number": self._count}

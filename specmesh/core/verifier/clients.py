@@ -14,6 +14,7 @@ from specmesh.core.requests import (
     EventSink,
     Failed,
     Finished,
+    Progress,
     Reply,
     Request,
     Scored,
@@ -293,7 +294,7 @@ class Clients:
         match news:
             case Round():
                 event = news.text
-            case Scored():
+            case Scored() | Progress():
                 event = news
             case vev.Began():
                 return self._began(number, news)
@@ -321,7 +322,8 @@ class Clients:
         started = Started(began.session, len(prompt), prompt, began.params)
         replies = [Reply(new.client, started)]
         if began.ids:
-            replies.append(Reply(new.client, Tokens(began.ids, 0, began.logprobs)))
+            tokens = Tokens(began.ids, 0, began.logprobs, began.sources)
+            replies.append(Reply(new.client, tokens))
         return replies
 
     def _ended(self, number: int | None, end: vev.SessionEnded) -> Sequence[Reply]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import Request, Scored
+from specmesh.core.requests import Progress, Request, Scored, SourceRun
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
@@ -162,7 +162,7 @@ class Began:
 
     opened: when the session was. adopted: it was there already.
     resumed: ids of the text that the first client brought.
-    ids, logprobs: of the text, as far as the client lacks them.
+    ids, logprobs, sources: of the text, as far as the client lacks them.
     """
 
     session: int
@@ -174,6 +174,7 @@ class Began:
     adopted: bool
     ids: tuple[int, ...] = ()
     logprobs: tuple[Logprob | None, ...] = ()
+    sources: tuple[SourceRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ class SessionEnded:
     again: bool = False
 
 
-ClientNews = Began | Round | Scored | SessionEnded
+ClientNews = Began | Progress | Round | Scored | SessionEnded
 DrafterFrame = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 
 

@@ -59,6 +59,7 @@ class Scheduler:
       times the number of prompts for each of the others.
     - The oldest prompt and the one with the fewest ids left come first by turns. So the oldest goes
       on whatever comes, and short ones need not wait for long ones.
+    - A prompt may bound the rows for all prompts, to get them in short steps.
     - With `constant` rows cost the same whatever they hold, so all drafts come. Prompts are then
       cut at multiples of `prefill_rows` only: other sessions do not change how a prompt is read.
     """
@@ -104,6 +105,9 @@ class Scheduler:
         prompt_rows = room
         if others:
             prompt_rows = min(room, self._prefill_rows * -(-len(prompts) // len(others)))
+        for prompt in prompts.values():
+            if prompt.most_rows is not None:
+                prompt_rows = min(prompt_rows, prompt.most_rows)
         prefills = self._prefills(prompts, prompt_rows)
         for _, part in prefills:
             room -= len(part.ids)

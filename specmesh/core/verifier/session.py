@@ -23,7 +23,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVSlot
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import Scored, Tokens
+from specmesh.core.requests import Scored, SourceRun, Tokens
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
@@ -31,6 +31,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
 from specmesh.core.text.stop import StopScan
+from specmesh.core.token_sources import SourceRecorder, runs_of
 from specmesh.core.verifier.accept import (
     Acceptance,
     TokenChoice,
@@ -40,6 +41,7 @@ from specmesh.core.verifier.accept import (
     strategy_of,
     uses_proposals,
 )
+from specmesh.core.verifier.prompt_progress import PromptProgress
 from specmesh.core.verifier.sources.base import DraftSource, SourceContext
 from specmesh.core.verifier.sources.remote import RemoteSource
 from specmesh.core.verifier.sources.session_sources import sources_of
@@ -93,6 +95,7 @@ class VerifierSession:
     finished: why it has ended; None while it goes on. A resumed text may have ended before.
     slot: its sequence in the target's memory, until it has ended.
     followed: a client at the drafter reads along, so every round is sent at once.
+    logprobs, token_sources, progress: None unless the client wants them.
     """
 
     def __init__(
@@ -148,6 +151,12 @@ class VerifierSession:
         if params.logprobs is not None:
             begin = 1 if self._scored else len(ids)
             self.logprobs = LogprobRecorder(params.logprobs, begin)
+        self.token_sources: SourceRecorder | None = None
+        if params.sources:
+            self.token_sources = SourceRecorder(len(ids))
+        self.progress: PromptProgress | None = None
+        if params.progress:
+            self.progress = PromptProgress(len(ids), slot.length)
         self.draft_length = DraftLengthController(
             fixed=params.allowed_draft_n,
             most=limits.max_drafts,
@@ -348,7 +357,10 @@ class VerifierSession:
             end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
             end = prompt
-        return ev.Prefill(begin, self.prefix.ids[begin:end], stepwise)
+        most_rows = None
+        if self.progress is not None and width is None:
+            most_rows = self.progress.most_rows
+        return ev.Prefill(begin, self.prefix.ids[begin:end], stepwise, most_rows)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """Return the acceptance to expect of a step's drafts."""
@@ -450,12 +462,16 @@ class VerifierSession:
         if self.logprobs is not None:
             self.logprobs.take(logits, ids)
             logprobs = self.logprobs.between(base, base + len(shown))
+        sources: tuple[SourceRun, ...] = ()
+        if self.token_sources is not None:
+            self.token_sources.take(by_source, len(ids))
+            sources = runs_of(self.token_sources.between(base, base + len(shown)))
         return Round(
             session=self.id,
             base=base,
             ids=ids,
             accepted=verdict.accepted,
-            text=Tokens(shown, min(verdict.accepted, len(shown)), logprobs),
+            text=Tokens(shown, min(verdict.accepted, len(shown)), logprobs, sources),
             drafts=verify.drafts,
             tested=verdict.tested,
             by_source=by_source,

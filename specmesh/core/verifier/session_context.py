@@ -7,7 +7,9 @@ from enum import Enum
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.no_drafts import NoDrafts
+from specmesh.core.requests import SourceRun
 from specmesh.core.sampling.logprobs import Logprob, flattened
+from specmesh.core.token_sources import runs_of
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.errors import InvalidTransition
@@ -181,6 +183,10 @@ class SessionContext:
         if ids and session.logprobs is not None:
             begin = session.n_prompt + known
             logprobs = session.logprobs.between(begin, begin + len(ids))
+        sources: tuple[SourceRun, ...] = ()
+        if ids and session.token_sources is not None:
+            begin = session.n_prompt + known
+            sources = runs_of(session.token_sources.between(begin, begin + len(ids)))
         return vev.Began(
             session=self.id,
             prompt_ids=self.prompt_ids,
@@ -191,6 +197,7 @@ class SessionContext:
             adopted=adopted,
             ids=ids,
             logprobs=logprobs,
+            sources=sources,
         )
 
     def finished(self, reason: m.FinishReason, no_drafts: NoDrafts | None) -> vev.Noted:

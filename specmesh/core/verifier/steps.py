@@ -106,6 +106,10 @@ class TargetSteps:
             effects: list[ev.VerifierEffect] = []
             if isinstance(part, ev.Prefill):
                 effects = context.session.prefilled(len(part.ids), logits)
+                progress = context.session.progress
+                if progress is not None:
+                    read = part.position + len(part.ids)
+                    effects += progress.read(read, batch.rows, started, ended)
             elif logits is not None:
                 effects = context.session.stepped(
                     part, logits, ended, seconds=seconds, sessions=len(batch.parts)
