@@ -50,6 +50,7 @@ from specmesh.api.llama_server import (
     tokenizer_info,
 )
 from specmesh.api.metrics import exposition
+from specmesh.api.page import page_routes
 from specmesh.api.request_body import receive_body
 from specmesh.api.round_trips import round_trips
 from specmesh.api.unread_fields import as_header
@@ -86,6 +87,7 @@ def create_app(
         MESSAGES,
     ]
     routes = [
+        *page_routes(),
         Route("/health", api.health),
         Route("/stats", api.stats),
         Route("/metrics", api.metrics),

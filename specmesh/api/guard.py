@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specmesh import errors
 from specmesh.api.dialects.anthropic import is_for_messages, message_refusal
 from specmesh.api.error_body import error_body
+from specmesh.api.page import is_page
 from specmesh.config import Port
 from specmesh.security.addresses import is_own_host, is_own_page
 
@@ -37,10 +38,11 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
 class ApiGuard:
     """Middleware before the application.
 
-    With keys, every resource but /health needs one of them, as bearer or as x-api-key. Without
-    keys, no web page of another host may use the API through its visitor's browser, neither under
-    a name of its own that points here (DNS rebinding) nor across origins. Pages that this machine
-    serves may use it, and those of `origins`.
+    With keys, every resource needs one of them, as bearer or as x-api-key, but for /health and the
+    daemon's own page, which asks its visitor for a key. Without keys, no web page of another host
+    may use the API through its visitor's browser, neither under a name of its own that points here
+    (DNS rebinding) nor across origins. Pages that this machine serves may use it, and those of
+    `origins`.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:
@@ -62,7 +64,7 @@ class ApiGuard:
         if not self._keys:
             return self._refusal_of_page(headers, for_messages=for_messages)
         key = self._key_of(headers)
-        if key is None and scope["path"] != "/health":
+        if key is None and not _is_open(scope):
             remedy = "send Authorization: Bearer KEY, or x-api-key: KEY"
             error = errors.Refused("no valid API key", remedy)
             body = error_body(error, "authentication_error", "invalid_api_key")
@@ -117,6 +119,12 @@ class PageAccess(CORSMiddleware):
     def is_allowed_origin(self, origin: str) -> bool:
         """Return True if a page of this origin may have the answer."""
         return super().is_allowed_origin(origin) or is_own_page(origin)
+
+
+def _is_open(scope: Scope) -> bool:
+    """Return True for a request that needs no key: of /health, and of the page and its files."""
+    path: str = scope["path"]
+    return path == "/health" or is_page(scope["method"], path)
 
 
 def _number_of(given: str, keys: tuple[str, ...]) -> int | None:

@@ -1,0 +1,188 @@
+// The page: joins the conversation, the measurements and the controls.
+
+import { getJson } from "./api.js";
+import { watchTokens } from "./answer.js";
+import { Conversation } from "./conversation.js";
+import { byId } from "./dom.js";
+import { currentKey, forgetKey } from "./key.js";
+import { showLegend } from "./legend.js";
+import { Measurements } from "./measurements.js";
+import { watchTheme } from "./theme.js";
+
+const AGAIN_MS = 2000;
+
+const measurements = new Measurements();
+const conversation = new Conversation(byId("messages"), {
+  counts: (counts) => showLegend(byId("legend"), counts),
+  progress: showProgress,
+});
+let known = false;  // which model answers, and whether it has a template
+
+/** Show which model answers, and whether by chat. Try again while the daemon starts. */
+async function learn() {
+  try {
+    const props = await getJson("props");
+    conversation.isChat = Boolean(props.chat_template);
+    known = true;
+    const context = props.default_generation_settings.n_ctx;
+    const size = context ? `, ${context.toLocaleString("en")} tokens of context` : "";
+    byId("model").textContent = `${props.model_alias}${size}`;
+    showControls();
+  } catch (error) {
+    byId("model").textContent = error.message;
+    if (error.status !== 401) {
+      setTimeout(whenVisible, AGAIN_MS, learn);
+    }
+  }
+}
+
+/** Call a function now, or as soon as the page is seen. */
+function whenVisible(work) {
+  if (document.hidden) {
+    document.addEventListener("visibilitychange", () => whenVisible(work), { once: true });
+  } else {
+    work();
+  }
+}
+
+/** Show the controls that fit: of a chat or a continuation, while an answer comes or not. */
+function showControls() {
+  const { isChat, answering, openCall } = conversation;
+  let label = isChat ? "Message" : "Text to continue (empty: continue the last one)";
+  if (openCall !== null) {
+    label = `Result of ${openCall.function.name}`;
+  }
+  byId("prompt-label").textContent = label;
+  byId("send").textContent = isChat ? "Send" : "Continue";
+  byId("send").hidden = answering;
+  byId("stop").hidden = !answering;
+  byId("clear").disabled = answering;
+  byId("system-label").hidden = !isChat;
+  byId("tools-label").hidden = !isChat;
+  byId("forget-key").hidden = currentKey() === null;
+}
+
+function showProgress(progress) {
+  byId("reading").hidden = progress === null;
+  if (progress === null) {
+    return;
+  }
+  const { processed, total } = progress;
+  byId("progress").max = total;
+  byId("progress").value = processed;
+  const read = processed.toLocaleString("en");
+  const all = total.toLocaleString("en");
+  byId("reading-text").textContent = `Reading the prompt: ${read} of ${all} tokens`;
+}
+
+/** Return the settings. Throw an error that names a field that cannot be read. */
+function settings() {
+  const sampling = { max_tokens: numberOf("max-tokens") ?? -1 };
+  for (const name of ["temperature", "seed"]) {
+    const value = numberOf(name);
+    if (value !== null) {
+      sampling[name] = value;
+    }
+  }
+  return { sampling, system: byId("system").value.trim(), tools: toolsGiven() };
+}
+
+function numberOf(id) {
+  const { value, valueAsNumber } = byId(id);
+  return value === "" || Number.isNaN(valueAsNumber) ? null : valueAsNumber;
+}
+
+function toolsGiven() {
+  const text = byId("tools").value.trim();
+  if (!text) {
+    return [];
+  }
+  try {
+    const tools = JSON.parse(text);
+    if (Array.isArray(tools)) {
+      return tools;
+    }
+  } catch {
+    // said below
+  }
+  throw new Error("Tools must be a JSON list, as OpenAI's API has it.");
+}
+
+async function send() {
+  const prompt = byId("prompt").value;
+  const empty = prompt.trim() === "";
+  if (conversation.answering || (empty && (conversation.isChat || !conversation.hasText))) {
+    return;
+  }
+  byId("problem").textContent = "";
+  try {
+    if (!known) {
+      await learn();
+    }
+    const given = settings();
+    const asked = conversation.ask(prompt, given);
+    byId("prompt").value = "";
+    say(conversation.answering ? "Answering" : "");
+    measurements.start();
+    showControls();
+    const answer = await asked;
+    if (answer !== null) {
+      say(`Answer complete: ${answer.line}`);
+      byId("spoken").textContent = answer.text;
+    }
+  } catch (error) {
+    say("");
+    byId("problem").textContent = error.message;
+  }
+  showControls();
+}
+
+function say(text) {
+  byId("status").textContent = text;
+}
+
+function stop() {
+  if (conversation.answering) {
+    conversation.stop();
+    byId("prompt").focus();
+  }
+}
+
+function begin() {
+  watchTheme(byId("theme"));
+  watchTokens(byId("messages"), byId("detail"));
+  byId("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  byId("prompt").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      stop();
+    }
+  });
+  byId("stop").addEventListener("click", stop);
+  byId("clear").addEventListener("click", () => {
+    conversation.clear();
+    say("");
+    byId("problem").textContent = "";
+    showControls();
+    byId("prompt").focus();
+  });
+  byId("forget-key").addEventListener("click", () => {
+    forgetKey();
+    showControls();
+  });
+  whenVisible(async () => {
+    await learn();
+    measurements.start();
+  });
+  byId("prompt").focus();
+}
+
+begin();
