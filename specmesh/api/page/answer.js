@@ -24,6 +24,7 @@ export class Answer {
     this._box.setAttribute("aria-label", HELP);
     this._note = made("p", "quiet note");
     item.append(this._box, this._note);
+    this._list = item.parentElement;
   }
 
   get counts() {
@@ -84,6 +85,7 @@ export class Answer {
   }
 
   _show() {
+    const follows = isAtEnd(this._list);
     for (const part of this._waiting) {
       const block = this._blockFor(part);
       for (const { token, text } of this._tokens.split(part.text)) {
@@ -91,6 +93,9 @@ export class Answer {
       }
     }
     this._waiting = [];
+    if (follows) {
+      this._list.scrollTop = this._list.scrollHeight;
+    }
   }
 
   /** Return the element for a part: one for each call, and one for text or thoughts in a row. */
@@ -128,6 +133,11 @@ export class Answer {
     }
     return facts;
   }
+}
+
+/** Return true if the end of a list is seen, so that it may follow what comes. */
+function isAtEnd(list) {
+  return list.scrollHeight - list.scrollTop - list.clientHeight < 40;
 }
 
 function tokenElement(token, text) {

@@ -27,7 +27,9 @@ export function drawn(name, attributes, text = "") {
 }
 
 export function percent(share) {
-  return `${Math.round(100 * share)} %`;
+  const value = 100 * share;
+  const digits = value > 0 && value < 1 ? 1 : 0;
+  return `${value.toFixed(digits)} %`;
 }
 
 /** Return a number with at most three digits that matter. */

@@ -10,6 +10,7 @@ import { Measurements } from "./measurements.js";
 import { watchTheme } from "./theme.js";
 
 const AGAIN_MS = 2000;
+const NUMBERS = { temperature: "temperature", seed: "seed", draft_n: "draft-n" };
 
 const measurements = new Measurements();
 const conversation = new Conversation(byId("messages"), {
@@ -78,8 +79,8 @@ function showProgress(progress) {
 /** Return the settings. Throw an error that names a field that cannot be read. */
 function settings() {
   const sampling = { max_tokens: numberOf("max-tokens") ?? -1 };
-  for (const name of ["temperature", "seed"]) {
-    const value = numberOf(name);
+  for (const [name, id] of Object.entries(NUMBERS)) {
+    const value = numberOf(id);
     if (value !== null) {
       sampling[name] = value;
     }

@@ -12,8 +12,8 @@ const MEANINGS = {
 
 /** Return the class that colours a source. */
 export function classOf(source) {
-  if (Object.hasOwn(MEANINGS, source)) {
-    return `source-${source}`;
+  if (source === "" || Object.hasOwn(MEANINGS, source)) {
+    return `source-${source || "unknown"}`;
   }
   return "source-other";
 }
