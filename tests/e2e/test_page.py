@@ -58,7 +58,7 @@ def origins(shared):
 
 @pytest.fixture(scope="module")
 def keyed(shared):
-    """The origin of a daemon that wants a key."""
+    """The page of a daemon that wants a key, and takes its time: its origin, and the daemon."""
     keys = shared.folder / "page-keys"
     keys.touch(0o600)
     keys.write_text(KEY)
@@ -66,12 +66,12 @@ def keyed(shared):
     options = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys)
     daemon = shared.start(
         "verifier",
-        *("--engine", "sim", "--model", "step_ms=1", "--bind", f"tcp://127.0.0.1:{free_port()}"),
+        *("--engine", "sim", "--model", "step_ms=20", "--bind", f"tcp://127.0.0.1:{free_port()}"),
         *options,
         name="keyed",
     )
     daemon.ready()
-    return f"http://127.0.0.1:{port}"
+    return f"http://127.0.0.1:{port}", daemon
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,13 @@ def page(opened, origins):
 def ready(page):
     expect(page.locator("#model")).to_contain_text("context")
     return page
+
+
+def unlock(page):
+    """Give the key."""
+    page.fill("#key", KEY)
+    page.press("#key", "Enter")
+    ready(page)
 
 
 def drafting(page, tokens=40, drafts=4):
@@ -273,31 +280,27 @@ def test_a_long_prompt_has_a_bar(page):
     assert page.locator("#progress").get_attribute("value") is not None
 
 
-def test_stop_ends_the_session(page, origins):
-    verifier = origins["verifier"][1]
-    drafting(page, tokens=900, drafts=0)
-    before = verifier.stats()["sessions"]["ended"]["cancelled"]
+def test_stop_ends_the_session(opened, keyed):
+    origin, daemon = keyed
+    page = opened(origin)
+    unlock(page)
+    drafting(page, tokens=3000)
     page.fill("#prompt", "x = 1")
     page.press("#prompt", "Enter")
     expect(page.locator(".answer .token").first).to_be_visible()
     page.locator("#stop").click()
     expect(page.locator("#status")).to_contain_text("stopped")
-    until(
-        lambda: verifier.stats()["sessions"]["ended"]["cancelled"] > before,
-        "its session was cancelled",
-    )
+    until(lambda: daemon.stats()["sessions"]["ended"]["cancelled"], "its session was cancelled")
 
 
 def test_a_key_is_asked_once_and_kept(opened, keyed):
-    page = opened(keyed)
+    page = opened(keyed[0])
     dialog = page.locator("#key-dialog")
     expect(dialog).to_be_visible()
     page.fill("#key", "wrong")
     page.press("#key", "Enter")
     expect(page.locator("#key-why")).to_contain_text("refused")
-    page.fill("#key", KEY)
-    page.press("#key", "Enter")
-    ready(page)
+    unlock(page)
     expect(dialog).to_be_hidden()
     page.reload()
     ready(page)

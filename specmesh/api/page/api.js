@@ -45,9 +45,11 @@ export async function* streamed(path, body, signal) {
     body: JSON.stringify(body),
     signal,
   });
+  let whole = false;
   for await (const data of serverSent(response.body)) {
     if (data === "[DONE]") {
-      return;
+      whole = true;  // the connection is read to its end, so that it can be used again
+      continue;
     }
     const chunk = JSON.parse(data);
     if (chunk.error) {
@@ -55,7 +57,9 @@ export async function* streamed(path, body, signal) {
     }
     yield chunk;
   }
-  throw new Refused("The answer broke off: the daemon has gone.", 0);
+  if (!whole) {
+    throw new Refused("The answer broke off: the daemon has gone.", 0);
+  }
 }
 
 async function sent(path, options, key) {
