@@ -18,7 +18,7 @@ from harness.tables import cases
 from rich.console import Console
 
 from specmesh import client as client_module
-from specmesh.cli import main, status
+from specmesh.cli import completion, main, status
 from specmesh.cli.demo import result, screen
 from specmesh.cli.doctor import judge_reach
 from specmesh.cli.generate import Conversation
@@ -163,6 +163,79 @@ def test_completion_in_bash(tmp_path, monkeypatch):
             monkeypatch.delenv(name)
     done = subprocess.run(["bash", "-c", OFFERS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "verifier\n", "")
+
+
+@pytest.fixture
+def real_client(monkeypatch):
+    """Ask a daemon in earnest; the other tests of this module have none."""
+    monkeypatch.setattr(completion, "Client", client_module.Client)
+
+
+SHELLS = {"bash": "plain,big-model", "zsh": "plain\nbig-model\n_", "fish": "plain\tbig-model"}
+
+
+def completed(monkeypatch, words, shell="fish"):
+    """Return what a shell is offered for the last of these words."""
+    monkeypatch.setenv("_SPECMESH_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", f"specmesh {words}")
+    monkeypatch.setenv("COMP_CWORD", words.split(" ")[-1] if shell == "fish" else "3")
+    done = CliRunner().invoke(main, prog_name="specmesh", complete_var="_SPECMESH_COMPLETE")
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.fixture
+def served(fake_daemon, monkeypatch):
+    """The socket of a daemon that serves two models."""
+    models = {"data": [{"id": "big-model"}, {"id": "other"}]}
+    path = fake_daemon({"/v1/models": (200, json.dumps(models).encode())})
+    return path
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_served_model_is_offered(real_client, served, monkeypatch, command, shell):
+    monkeypatch.setenv("SPECMESH_SOCKET", str(served))
+    offered = completed(monkeypatch, f"{command} --model big", shell)
+    assert SHELLS[shell] in offered
+    assert "other" not in offered
+
+
+def test_the_daemon_of_the_command_is_asked(real_client, served, monkeypatch):
+    assert "other" in completed(monkeypatch, f"generate --socket {served} --model o")
+
+
+def test_nothing_is_offered_without_a_daemon(real_client, tmp_path, monkeypatch):
+    """Nor is anything said."""
+    monkeypatch.setenv("SPECMESH_SOCKET", str(tmp_path / "none.sock"))
+    assert completed(monkeypatch, "generate --model big") == ""
+
+
+@pytest.fixture
+def pulled(tmp_path, monkeypatch):
+    """A folder with two models, one pulled from a hub."""
+    for name in ("me/tiny/tiny-q4.gguf", "own.gguf"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF")
+    monkeypatch.setenv("SPECMESH_MODELS_DIR", str(tmp_path))
+
+
+@cases(
+    "words, offered",
+    """
+    ["verifier --model b", ["bundled"]]
+    ["drafter --model ", ["bundled", "me/tiny/tiny-q4.gguf", "own.gguf"]]
+    ["recommend --target own", ["own.gguf"]]
+    ["models pull m", ["me/tiny"]]
+    """,
+)
+def test_models_on_the_disk_are_offered(pulled, monkeypatch, words, offered):
+    """And files, where a path may be given."""
+    lines = completed(monkeypatch, words).splitlines()
+    plain = [line.partition("\t")[2] for line in lines if line.startswith("plain")]
+    assert plain == offered
+    assert any(line.startswith("file") for line in lines) == (" --" in words)
 
 
 # --- specmesh doctor
@@ -335,6 +408,21 @@ def test_watch_fits(watch, monkeypatch, capsys, sessions, drafters, width, heigh
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) < height
     assert max(map(len, shown)) < width
+
+
+def test_watch_at_80_columns_loses_nothing(watch, monkeypatch, capsys):
+    """Long rows go on in the next line, and the table of sessions has all its columns."""
+    monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "60")
+    snapshot = as_json(snapshots.verifier(sessions=3, drafters=2))
+    watch(snapshot)
+    shown = capsys.readouterr().out.split()
+    heading = [word for name in status._SESSION_COLUMNS for word in name.split("_")]
+    rows = " ".join(text for _, text in status.rows(snapshot))
+    assert [word for word in [*heading, *rows.split()] if word not in shown] == []
 
 
 def test_peers_cannot_steer_the_terminal():

@@ -95,8 +95,48 @@ def refuse(models):
     return refused
 
 
+@pytest.fixture
+def reports(models, hub, root, tmp_path, monkeypatch):
+    """Pull me/tiny; return the reports of its progress."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS", None)
+
+    def reported():
+        made = []
+        model_transfer.pull("me/tiny", None, root, lambda *report: made.append(report))
+        return made
+
+    return reported
+
+
 def files(root):
     return {path.name for path in root.rglob("*") if path.is_file()}
+
+
+def test_progress_is_reported(tiny, reports):
+    """First of the transfer, then of the checksum, up to the whole file."""
+    made = reports()
+    titles = list(dict.fromkeys(title for title, _, _ in made))
+    assert titles == ["downloading tiny.gguf", "verifying tiny.gguf"]
+    for title in titles:
+        done = [bytes_ for reported, bytes_, size in made if (reported, size) == (title, len(RAW))]
+        assert done == sorted(done)
+        assert done[-1] == len(RAW)
+
+
+def test_progress_of_a_continued_transfer(tiny, reports):
+    """It begins with the bytes that are there."""
+    tiny.cut = {"tiny.gguf": 100_000}
+    with pytest.raises(Exception, match="kept"):
+        reports()
+    tiny.cut = {}
+    _, done, _ = reports()[0]
+    assert done > 100_000
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_hubs_own_setting_of_bars_holds(tiny, reports, monkeypatch, wanted):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS", wanted)
+    assert reports() == []
 
 
 class TestGguf:
