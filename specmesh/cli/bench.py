@@ -18,7 +18,7 @@ from specmesh.bench.texts import (
     read_prompts,
     requests_of,
 )
-from specmesh.cli.completion import local_models
+from specmesh.cli.model_names import local_models
 from specmesh.cli.options import (
     COUNT,
     FILE,

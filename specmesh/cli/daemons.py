@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 import click
 
 from specmesh import paths
-from specmesh.cli.completion import local_models
 from specmesh.cli.config import DaemonCommand, config_option, managed
+from specmesh.cli.model_names import local_models
 from specmesh.cli.options import (
     COUNT,
     COUNT_OR_ZERO,

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from specmesh import client as daemon
-from specmesh.cli.completion import served_models
+from specmesh.cli.model_names import served_models
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import is_object

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.cli.completion import pulled_repositories
 from specmesh.cli.config import ROLE, daemon_context
+from specmesh.cli.model_names import pulled_repositories
 from specmesh.cli.options import FILE, aligned, flag, json_option, option, print_result, table
 from specmesh.core.fields import Json
 from specmesh.errors import ConfigError, DaemonUnreachable, NotThereYet, WrongCode, pip_install

@@ -8,11 +8,7 @@ import signal
 import socket
 
 import pytest
-from harness.tables import cases
-from processes import PATIENCE, Mesh, environment
-from terminals import AT_ONCE, OnTerminal, screen
-
-from specmesh.paths import instance_lock
+from terminals import OnTerminal, screen
 
 PLAIN = [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TTY_INTERACTIVE": "0"}]
 READING = "reading the prompt"

@@ -18,7 +18,7 @@ from harness.tables import cases
 from rich.console import Console
 
 from specmesh import client as client_module
-from specmesh.cli import completion, main, status
+from specmesh.cli import main, model_names, status
 from specmesh.cli.demo import result, screen
 from specmesh.cli.doctor import judge_reach
 from specmesh.cli.generate import Conversation
@@ -168,10 +168,10 @@ def test_completion_in_bash(tmp_path, monkeypatch):
 @pytest.fixture
 def real_client(monkeypatch):
     """Ask a daemon in earnest; the other tests of this module have none."""
-    monkeypatch.setattr(completion, "Client", client_module.Client)
+    monkeypatch.setattr(model_names, "Client", client_module.Client)
 
 
-SHELLS = {"bash": "plain,big-model", "zsh": "plain\nbig-model\n_", "fish": "plain\tbig-model"}
+SHELLS = {"bash": "plain,big-model", "zsh": "plain\nbig-model\n_", "fish": "plain,big-model"}
 
 
 def completed(monkeypatch, words, shell="fish"):
@@ -188,8 +188,7 @@ def completed(monkeypatch, words, shell="fish"):
 def served(fake_daemon, monkeypatch):
     """The socket of a daemon that serves two models."""
     models = {"data": [{"id": "big-model"}, {"id": "other"}]}
-    path = fake_daemon({"/v1/models": (200, json.dumps(models).encode())})
-    return path
+    return fake_daemon({"/v1/models": (200, json.dumps(models).encode())})
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
@@ -233,7 +232,7 @@ def pulled(tmp_path, monkeypatch):
 def test_models_on_the_disk_are_offered(pulled, monkeypatch, words, offered):
     """And files, where a path may be given."""
     lines = completed(monkeypatch, words).splitlines()
-    plain = [line.partition("\t")[2] for line in lines if line.startswith("plain")]
+    plain = [line.partition(",")[2] for line in lines if line.startswith("plain")]
     assert plain == offered
     assert any(line.startswith("file") for line in lines) == (" --" in words)
 
