@@ -168,7 +168,7 @@ def folded(lines: Iterable[str], width: int) -> list[str]:
 
 
 def _cropped(lines: list[str], width: int, height: int) -> list[str]:
-    """Return the lines that a terminal has room for; the last one counts those that are left out."""
+    """Return the lines that a terminal has room for; the last one counts the others."""
     room = height - 1
     missing = len(lines) - room
     if missing > 0:

@@ -168,7 +168,7 @@ def test_completion_in_bash(tmp_path, monkeypatch):
 @pytest.fixture
 def real_client(monkeypatch):
     """Ask a daemon in earnest; the other tests of this module have none."""
-    monkeypatch.setattr(model_names, "Client", client_module.Client)
+    monkeypatch.setattr(client_module, "Client", model_names.Client)
 
 
 SHELLS = {"bash": "plain,big-model", "zsh": "plain\nbig-model\n_", "fish": "plain,big-model"}
@@ -207,7 +207,7 @@ def test_the_daemon_of_the_command_is_asked(real_client, served, monkeypatch):
 def test_nothing_is_offered_without_a_daemon(real_client, tmp_path, monkeypatch):
     """Nor is anything said."""
     monkeypatch.setenv("SPECMESH_SOCKET", str(tmp_path / "none.sock"))
-    assert completed(monkeypatch, "generate --model big") == ""
+    assert completed(monkeypatch, "generate --model big").strip() == ""
 
 
 @pytest.fixture

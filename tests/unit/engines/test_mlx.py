@@ -51,6 +51,15 @@ def test_the_cpu_instead_of_a_gpu(monkeypatch):
         opened(folder, None, require_gpu=True)
 
 
+def test_reading_the_weights_is_reported():
+    """As shares that grow up to the whole."""
+    shares = []
+    MlxDrafter(settings("mlx", MODELS / "drafter-hf"), shares.append).close()
+    assert len(shares) > 2
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
 @pytest.mark.fault("E7.78")
 @pytest.mark.parametrize("kind", ["tiny", "bundled"])
 def test_same_vocabulary(make_gguf, make_hf, kind):
