@@ -25,8 +25,6 @@ from typing import Any
 
 from live import command, free_port
 
-from specmesh.client import chunks
-
 Body = dict[str, Any]
 
 MODEL = Path(__file__).parents[1] / "specmesh" / "models" / "target.gguf"
@@ -267,6 +265,16 @@ def spelled(answer: Body) -> Body:
         if "role" in choice.get("delta", {}):
             choice["delta"]["content"] = None  # ours, as OpenAI's, is an empty text
     return answer
+
+
+def chunks(response: http.client.HTTPResponse) -> Iterator[Any]:
+    """Yield server-sent events until [DONE], or the connection's end."""
+    for line in response:
+        data = line.removeprefix(b"data: ").strip()
+        if data == b"[DONE]":
+            return
+        if data and data != line.strip():
+            yield json.loads(data)
 
 
 def native(chunks_of_v1: Iterator[Any], settings: Body) -> Iterator[Body]:

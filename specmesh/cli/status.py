@@ -343,7 +343,7 @@ class Found:
 def find() -> list[Found]:
     """Return the daemons at all sockets at which one may listen."""
     found: list[Found] = []
-    for path in dict.fromkeys([*Client().tried, *candidate_sockets()]):
+    for path in dict.fromkeys([*daemon.local_sockets().paths, *candidate_sockets()]):
         try:
             stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
         except Starting:

@@ -10,10 +10,10 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from specmesh import client, errors
+from specmesh import errors
 from specmesh.api.error_body import error_body
 from specmesh.cli import main
-from specmesh.client import Client, answer
+from specmesh.client import Client, answer, sync
 from specmesh.core.fields import at, ids_at, list_at, number_at, object_at, objects_at
 from specmesh.errors import RemoteProtocolError, SpecmeshError
 from specmesh.paths import instance_lock
@@ -94,7 +94,7 @@ def test_a_daemon_that_is_starting(fake_daemon, monkeypatch):
         yield answers.update({"/v1/completions": (200, event(CHUNK) + DONE)})
 
     change = changes()
-    monkeypatch.setattr(client.time, "sleep", lambda _: next(change))
+    monkeypatch.setattr(sync.time, "sleep", lambda _: next(change))
     notices = []
     with instance_lock(path):
         assert list(answer(Client(path), {}, 0, notices.append)) == [CHUNK]

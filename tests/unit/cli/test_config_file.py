@@ -9,7 +9,7 @@ from harness.tables import cases
 
 from specmesh import paths
 from specmesh.cli import main
-from specmesh.client import Client
+from specmesh.client import local_sockets
 from specmesh.config import ModelSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
@@ -128,7 +128,7 @@ def test_paths_in_a_home(home, write, start):
 
 def test_a_clients_socket_in_a_home(home, monkeypatch):
     monkeypatch.setenv("SPECMESH_SOCKET", "~/v.sock")
-    assert Client().tried == [home / "v.sock"]
+    assert local_sockets().paths == [home / "v.sock"]
 
 
 def test_the_users_file_comes_before_the_systems(folders):

@@ -1,0 +1,180 @@
+"""The addresses of daemons: their Unix sockets, or a URL."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from specmesh.errors import ConfigError, DaemonUnreachable, Starting, WentAway
+from specmesh.paths import candidate_sockets, expanded, lock_of
+
+if TYPE_CHECKING:
+    import ssl
+
+_START = "start one (specmesh verifier)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """Unix sockets, of which the first that answers is used."""
+
+    paths: Sequence[Path]
+    host: str = field(default="localhost", init=False)
+    base: str = field(default="", init=False)
+
+    def connect(self, timeout: float | None, *, waits: bool) -> socket.socket:
+        """Return a connection to the first daemon that answers.
+
+        timeout: of the connection, in seconds; None: none, 0: it does not block.
+        waits: prefer a daemon that is starting to later ones, which may have another model.
+        Raises DaemonUnreachable, WentAway for a daemon whose queue is full, or Starting.
+        """
+        closed: list[Path] = []
+        for path in self.paths:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(timeout)
+            try:
+                connection.connect(os.fspath(path))
+            except BlockingIOError:  # its queue is full
+                connection.close()
+                raise WentAway(f"the daemon at {path} does not answer", "see its log") from None
+            except PermissionError:
+                connection.close()
+                closed.append(path)
+            except OSError:
+                connection.close()
+                if waits and starting(path):
+                    break
+            else:
+                return connection
+        for path in filter(starting, self.paths):
+            raise Starting(f"the daemon at {path} is starting")
+        tried = ", ".join(str(path) for path in self.paths)
+        remedy = f"{_START} or give --socket PATH"
+        if closed:
+            remedy += f"; this user may not use {closed[0]}"
+        raise DaemonUnreachable(f"no daemon answers at {tried}", remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """A daemon's TCP port, or a proxy's.
+
+    host: for the header, with the port if the URL has one.
+    base: of its paths, without a last slash.
+    """
+
+    text: str
+    is_encrypted: bool
+    name: str
+    port: int
+    host: str
+    base: str
+
+    def connect(self, timeout: float | None) -> socket.socket:
+        """Return a connection. Raises DaemonUnreachable.
+
+        timeout: of the connection, in seconds; None: none.
+        """
+        try:
+            connection = socket.create_connection((self.name, self.port), timeout)
+        except OSError as error:
+            raise self.unreachable(error) from None
+        context = self.context()
+        if context is None:
+            return connection
+        try:
+            return context.wrap_socket(connection, server_hostname=self.name)
+        except OSError as error:
+            connection.close()
+            raise self.unreachable(error) from None
+
+    def context(self) -> "ssl.SSLContext | None":
+        """Return what encrypts the connection, with this system's certificates; None: nothing."""
+        if not self.is_encrypted:
+            return None
+        import ssl  # noqa: PLC0415  # commands use sockets, and loading it takes long
+
+        return ssl.create_default_context()
+
+    def unreachable(self, error: OSError) -> DaemonUnreachable:
+        """Return the error of a connection that could not be made."""
+        return DaemonUnreachable(
+            f"no daemon answers at {self.text} ({error})", f"{_START} with --http, or check the URL"
+        )
+
+
+Address = Sockets | Url
+
+
+def address_of(given: str | os.PathLike[str] | None) -> Address:
+    """Return the address that a user gave: a URL, a socket's path, or None.
+
+    None: SPECMESH_SOCKET, else the sockets of the user and then of the system.
+    Raises ConfigError for a URL of another kind.
+    """
+    if given is None:
+        return local_sockets()
+    if isinstance(given, str) and "://" in given:
+        return _url(given)
+    return Sockets([Path(expanded(given))])
+
+
+def local_sockets() -> Sockets:
+    """Return the sockets that a client tries without an address."""
+    named = os.environ.get("SPECMESH_SOCKET")
+    if named:
+        return Sockets([Path(expanded(named))])
+    return Sockets(candidate_sockets())
+
+
+def checked_key(key: str) -> str:
+    """Return an API key. Raises ConfigError for one that no header can hold."""
+    if not key.isascii() or not key.isprintable() or key != key.strip():
+        raise ConfigError("the API key has letters that no header can hold", "give it as it is")
+    return key
+
+
+def _url(text: str) -> Url:
+    wanted = "give one like http://127.0.0.1:8080 or https://HOST/v1"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is no URL ({error})", wanted) from None
+    is_plain = not (parts.query or parts.fragment or parts.username is not None)
+    is_text = text.isascii() and text.isprintable() and " " not in text
+    if parts.scheme not in ("http", "https") or not parts.hostname or not (is_plain and is_text):
+        raise ConfigError(f"{text!r} is no URL of a daemon", wanted)
+    is_encrypted = parts.scheme == "https"
+    if port is None:
+        port = 443 if is_encrypted else 80
+    base = parts.path.rstrip("/").removesuffix("/v1")
+    return Url(
+        text=text,
+        is_encrypted=is_encrypted,
+        name=parts.hostname,
+        port=port,
+        host=parts.netloc,
+        base=base,
+    )
+
+
+def starting(path: Path) -> bool:
+    """Return True if a daemon has locked a socket's path.
+
+    If none listens there, the daemon is about to, or has just ended.
+    """
+    # a file that is no lock must not make this wait
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        # another error: there is no lock, or this user may not look at it
+        return isinstance(error, BlockingIOError)
+    return False

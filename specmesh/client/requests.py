@@ -1,0 +1,98 @@
+"""The requests of the Python API: their options, and the bodies that they become."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from specmesh.core.fields import Json
+
+COMPLETIONS = "/v1/completions"
+CHATS = "/v1/chat/completions"
+
+Prompt = str | Sequence[int]
+"""A text, or token ids of the target's vocabulary."""
+
+Message = Mapping[str, object]
+"""A message of a chat as OpenAI's API has it: {"role": "user", "content": "Hi"}."""
+
+
+class TextOptions(TypedDict, total=False):
+    """Options of a text. What is not given, or is None, has the daemon's default.
+
+    docs/http-api.md explains each; it has the same name there.
+
+    max_tokens: tokens to generate at most: 128, for a chat the rest of the context.
+    temperature: 1; 0 always takes the likeliest token.
+    seed: 0 to 2**32 - 1; random.
+    stop: texts before which the answer ends, at most 64.
+    logprobs: log-probabilities of each token and of so many of the likeliest, 0 to 20.
+    draft_n: drafts per step; "auto" adapts it, 0 is the verifier alone.
+    sources: whether pieces name the sources of their tokens.
+    json_schema, grammar: the form of the text, as a JSON schema or in GBNF; give one.
+    """
+
+    model: str | None
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repeat_penalty: float | None
+    repeat_last_n: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[str, float] | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    logprobs: int | None
+    json_schema: Mapping[str, object] | None
+    grammar: str | None
+    strategy: Literal["deterministic", "probabilistic", "threshold", "greedy"] | None
+    threshold: float | None
+    draft_n: int | Literal["auto"] | None
+    sources: bool | None
+    cache_prompt: bool | None
+
+
+class ChatOptions(TextOptions, total=False):
+    """Options of an answer in a chat: those of a text, and OpenAI's for tools and thoughts."""
+
+    tools: Sequence[Mapping[str, object]] | None
+    tool_choice: str | Mapping[str, object] | None
+    parallel_tool_calls: bool | None
+    reasoning_effort: str | None
+    reasoning_format: Literal["auto", "none"] | None
+    chat_template_kwargs: Mapping[str, object] | None
+    add_generation_prompt: bool | None
+
+
+def text_body(prompt: Prompt, options: TextOptions, *, progress: bool) -> Json:
+    """Return the body of a completion. progress: whether the reading of the prompt is reported."""
+    if not isinstance(prompt, str):
+        prompt = list(prompt)
+    return {"prompt": prompt} | _fields(options, progress=progress)
+
+
+def chat_body(messages: Sequence[Message], options: ChatOptions, *, progress: bool) -> Json:
+    """Return the body of a chat."""
+    body: Json = {"messages": list(messages)}
+    body |= _fields(options, progress=progress)
+    if "logprobs" in body:
+        body["top_logprobs"] = body["logprobs"]
+        body["logprobs"] = True
+    return body
+
+
+def resource_of(body: Json) -> str:
+    """Return the path that a body is sent to."""
+    return CHATS if "messages" in body else COMPLETIONS
+
+
+def _fields(options: TextOptions, *, progress: bool) -> Json:
+    fields: Json = {}
+    for name, value in options.items():
+        if value is not None:
+            fields[name] = value
+    if progress:
+        fields["return_progress"] = True
+    return fields

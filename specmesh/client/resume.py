@@ -1,0 +1,98 @@
+"""An answer over as many connections as it takes: what is asked next, and how long is waited."""
+
+from dataclasses import dataclass
+
+from specmesh.core.fields import Json, ids_at, object_at
+from specmesh.errors import Busy, DaemonUnreachable, Starting, WentAway
+
+START_TIMEOUT_S = 300.0
+"""Most seconds to wait for a daemon that is starting: as long as its service may take."""
+
+RECONNECT_TIMEOUT = 30.0
+"""Default seconds to wait for a daemon that went away."""
+
+FIRST_PAUSE = 0.05
+"""Seconds between the first attempts to reconnect; the pause doubles each time."""
+
+LONGEST_PAUSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause before the next attempt, in seconds. notice: its reason, the first time."""
+
+    seconds: float
+    notice: str = ""
+
+
+class Resumption:
+    """One answer over as many connections as it takes.
+
+    body: the request to send now.
+    timeout: seconds to wait for a daemon that went away; START_TIMEOUT_S for a starting one.
+    No part of the text comes twice. Several texts (`n`) cannot be resumed, nor a text that was
+    resumed by its id only.
+    """
+
+    def __init__(self, body: Json, timeout: float) -> None:
+        self.body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
+        self._timeout = timeout
+        self._known: list[int] = []
+        self._resume: Json = {"id": "", "token_ids": self._known}
+        self._silence = _Silence(timeout)
+
+    def note(self, chunk: Json) -> None:
+        """Go on after this chunk."""
+        extra = object_at(chunk, "specmesh")
+        self._resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
+        if "request" in extra and "resume" not in self.body:
+            self._resume["prompt_token_ids"] = extra["prompt_token_ids"]
+            self.body |= object_at(extra, "request") | {"resume": self._resume}
+        self._known += ids_at(extra, "token_ids")
+        self._silence = _Silence(self._timeout)
+
+    def after(self, error: DaemonUnreachable | Busy, now: float) -> Pause:
+        """Return the pause after which the body is sent again.
+
+        now: in seconds, on a clock that nobody sets.
+        Raises the error if there is no use in waiting; the DaemonUnreachable of an answer that has
+        begun names the command that resumes it.
+        """
+        name = self._resume["id"]
+        is_lost = bool(name) and self.body.get("resume") is not self._resume
+        if not is_lost:
+            wait = self._silence.after(error, now)
+            if wait is not None:
+                return wait
+        if not name or "n" in self.body or isinstance(error, Busy):
+            raise error
+        command = f"specmesh generate --resume {name}"
+        hint = f"for as long as a daemon keeps it, go on: {command}"
+        raise DaemonUnreachable(f"{error}; {hint}") from None
+
+
+class _Silence:
+    """The time without an answer. timeout: seconds to wait for a daemon that went away."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._since: float | None = None
+        self._patience = 0.0  # seconds; 0 until a daemon goes away
+        self._pause = FIRST_PAUSE
+
+    def after(self, error: DaemonUnreachable | Busy, now: float) -> Pause | None:
+        """Return the pause after this error, None if it is not worth to wait."""
+        if self._since is None:
+            self._since = now
+        if isinstance(error, WentAway):
+            self._patience = self._timeout
+        limit = START_TIMEOUT_S if isinstance(error, Starting) else self._patience
+        left = self._since + limit - now
+        if left <= 0:
+            return None
+        notice = ""
+        if self._pause == FIRST_PAUSE:
+            notice = f"{error}; it is waited for, {limit:g} s at most"
+        seconds = min(self._pause, left)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return Pause(seconds, notice)
