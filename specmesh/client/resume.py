@@ -18,7 +18,7 @@ LONGEST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Retry:
     """A pause before the next attempt, in seconds. notice: its reason, the first time."""
 
     seconds: float
@@ -51,7 +51,7 @@ class Resumption:
         self._known += ids_at(extra, "token_ids")
         self._silence = _Silence(self._timeout)
 
-    def after(self, error: DaemonUnreachable | Busy, now: float) -> Pause:
+    def after(self, error: DaemonUnreachable | Busy, now: float) -> Retry:
         """Return the pause after which the body is sent again.
 
         now: in seconds, on a clock that nobody sets.
@@ -80,7 +80,7 @@ class _Silence:
         self._patience = 0.0  # seconds; 0 until a daemon goes away
         self._pause = FIRST_PAUSE
 
-    def after(self, error: DaemonUnreachable | Busy, now: float) -> Pause | None:
+    def after(self, error: DaemonUnreachable | Busy, now: float) -> Retry | None:
         """Return the pause after this error, None if it is not worth to wait."""
         if self._since is None:
             self._since = now
@@ -95,4 +95,4 @@ class _Silence:
             notice = f"{error}; it is waited for, {limit:g} s at most"
         seconds = min(self._pause, left)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return Pause(seconds, notice)
+        return Retry(seconds, notice)
