@@ -6,8 +6,10 @@ value that may also be null is recorded as "null|number", one that may be missin
 change to a golden file is a decision with its line in CHANGELOG.md.
 """
 
+import inspect
 import json
 import os
+import typing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from processes import Stream, body, command, generate, until
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served
 
+import specmesh
 from specmesh import errors
 
 FOLDER = Path(__file__).parent / "golden"
@@ -350,3 +353,20 @@ def test_settings():
         shown = command("config", "show", role, json=True).json
         facts[role] = sorted(shown["settings"])
     check_facts("settings", facts)
+
+
+def test_python_api():
+    """The public names, the signatures of their methods, and the fields of options."""
+    facts = {}
+    for name in specmesh.__all__:
+        value = getattr(specmesh, name)
+        if not isinstance(value, type):
+            continue
+        if typing.is_typeddict(value):
+            facts[name] = {key: str(kind) for key, kind in value.__annotations__.items()}
+            continue
+        facts[name] = str(inspect.signature(value))
+        for method, found in inspect.getmembers(value, inspect.isfunction):
+            if not method.startswith("_"):
+                facts[f"{name}.{method}"] = str(inspect.signature(found))
+    check_facts("python-api", facts)

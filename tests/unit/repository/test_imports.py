@@ -4,6 +4,7 @@ import ast
 import platform
 import re
 import runpy
+import subprocess
 import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -132,6 +133,27 @@ def test_broad_excepts_say_why():
 
 def test_zeromqs_errors_have_one_seam():
     assert matching(r"ZMQError|zmq\.Again", sources(*PRODUCT)) == ["daemons/link/sockets.py"]
+
+
+LOADED = "import sys, specmesh; print(*sorted(n for n in sys.modules if n.startswith('specmesh')))"
+
+
+def test_the_package_alone_loads_nothing():
+    """Not even the client, whose imports take most of a command's start."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "specmesh\n"
+
+
+def test_the_client_loads_no_engine_and_no_loop():
+    """A command that asks a daemon starts without them."""
+    loaded = LOADED.replace("specmesh;", "specmesh; specmesh.Client;").replace("if ", "if 1 or ")
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    )
+    heavy = {"asyncio", "numpy", "ssl", "zmq", "specmesh.engines", "specmesh.api"}
+    assert heavy & set(done.stdout.split()) == set()
 
 
 WALL = """time.time time.time_ns datetime.datetime datetime.datetime.now datetime.date
