@@ -8,7 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The package of a client, for pip in a virtual environment of its own, or for npm."""
+    """The package of a client, for pip in a virtual environment of its own, or for npm.
+
+    wanted: its name with a version, and those of others beside it, with spaces between.
+    """
 
     wanted: str
     npm: bool = False
@@ -21,11 +24,11 @@ PACKAGES = {
     "anthropic_node": Package("@anthropic-ai/sdk@1.14.0", npm=True),
     "langchain": Package("langchain-openai"),
     "litellm": Package("litellm"),
-    "llm": Package("llm"),
+    "llm": Package("llm==0.36"),
     "instructor": Package("instructor"),
     "pydantic_ai": Package("pydantic-ai-slim[openai]"),
     "agents": Package("openai-agents"),
-    "aider": Package("aider-chat"),
+    "aider": Package("aider-chat==0.86.2"),
     "lm_eval": Package("lm_eval[api]==0.4.13"),
     "codex": Package("@openai/codex@0.171.0", npm=True),
     "opencode": Package("opencode-ai@1.18.33", npm=True),
@@ -43,8 +46,11 @@ class Installed:
 
 def installed(name: str, venvs: Path) -> Installed | None:
     """Return a client, installed if it is not there yet; None if that fails."""
-    package = PACKAGES[name]
-    folder = venvs / name
+    return placed(PACKAGES[name], venvs / name)
+
+
+def placed(package: Package, folder: Path) -> Installed | None:
+    """Return a package in this folder, installed if it is not there yet; None if that fails."""
     python = folder / "bin" / "python"
     if package.npm:
         python = Path(sys.executable)
@@ -56,7 +62,7 @@ def installed(name: str, venvs: Path) -> Installed | None:
     else:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         command = [str(python), "-m", "pip", "install", "--quiet"]
-    if subprocess.run([*command, package.wanted], check=False).returncode != 0:
+    if subprocess.run([*command, *package.wanted.split()], check=False).returncode != 0:
         return None
     done.touch()
     return Installed(folder, python)
