@@ -14,7 +14,6 @@ this leaves them no network at all:
     unshare --user --map-root-user --net sh -c 'ip link set lo up; python bench/agents.py ...'
 """
 
-import json
 import os
 import shutil
 import signal
@@ -22,23 +21,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from command_line import Options
 from live import LOADING_S, free_port, running, until
-from script import CODE, DONE, FILE, LLM_TOOLS, MENDED, filled
+from script import CODE, FILE, LLM_TOOLS, MENDED, filled
 
 from specmesh.client import Client
 
 sys.path.append(str(Path(__file__).with_name("clients")))
 
-from packages import Installed, Package, placed
+from packages import Package, placed
 
 KEY = "sk-of-this-benchmark"
-MODEL = "scripted"
 DEADLINE = 240.0  # seconds of an agent for its task
 NOWHERE = "http://127.0.0.1:9"
 
@@ -52,138 +51,42 @@ OFFLINE = {
 }
 """The environment of every agent, beside its own variables, a home and a path."""
 
-Files = dict[str, str]
-"""By its path below an agent's home, the content of a file."""
+Texts = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """A command-line agent.
+    """A command-line agent, a table of agents.toml.
 
-    words: its command; {task} stands for the task, and {home}, {root} and {url} for the home, the
-        daemon's address and that of its API, which ends with /v1, here and in all the rest.
-    ends: what it prints at its end.
+    packages: those of npm or PyPI that it consists of, with versions.
+    words: its command.
+    ends: the text that it prints at the end of its task.
+    variables: its environment.
+    files: their contents, by their paths in its home.
     """
 
-    package: Package
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    files: Files = field(default_factory=Files)
-    ends: str = DONE
+    packages: list[str]
+    words: list[str]
+    ends: str
+    npm: bool = False
+    variables: Texts = field(default_factory=Texts)
+    files: Texts = field(default_factory=Texts)
+
+    def installed(self, folder: Path) -> Path | None:
+        """Return the path of its programs, installed if need be; None if that fails."""
+        package = Package(" ".join(self.packages), self.npm)
+        if placed(package, folder) is None:
+            return None
+        return folder / "node_modules" / ".bin" if self.npm else folder / "bin"
 
 
-CLAUDE = Agent(
-    package=Package("@anthropic-ai/claude-code@2.1.332", npm=True),
-    words=("claude", "-p", "{task}", "--permission-mode", "acceptEdits"),
-    variables={
-        "ANTHROPIC_BASE_URL": "{root}",
-        "ANTHROPIC_AUTH_TOKEN": KEY,
-        "ANTHROPIC_MODEL": MODEL,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
-        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    },
-)
-
-CODEX = Agent(
-    package=Package("@openai/codex@0.171.0", npm=True),
-    words=("codex", "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access", "{task}"),
-    variables={"CODEX_HOME": "{home}/.codex", "SPECMESH_API_KEY": KEY},
-    files={
-        ".codex/config.toml": f"""
-model = "{MODEL}"
-model_provider = "specmesh"
-check_for_update_on_startup = false
-
-[analytics]
-enabled = false
-
-[model_providers.specmesh]
-name = "specmesh"
-base_url = "{{url}}"
-env_key = "SPECMESH_API_KEY"
-wire_api = "responses"
-"""
-    },
-)
-
-OPENCODE_PROVIDER = {
-    "npm": "@ai-sdk/openai-compatible",
-    "name": "specmesh",
-    "options": {"baseURL": "{url}", "apiKey": KEY},
-    "models": {MODEL: {"name": MODEL, "limit": {"context": 131072, "output": 8192}}},
-}
-OPENCODE_SETTINGS = {
-    "autoupdate": False,
-    "share": "disabled",
-    "provider": {"specmesh": OPENCODE_PROVIDER},
-}
-OPENCODE = Agent(
-    package=Package("opencode-ai@1.18.33", npm=True),
-    words=("opencode", "run", "--model", f"specmesh/{MODEL}", "{task}"),
-    variables={
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-    },
-    files={".config/opencode/opencode.json": json.dumps(OPENCODE_SETTINGS)},
-)
-
-QWEN_SETTINGS = {
-    "security": {"auth": {"selectedType": "openai"}},
-    "privacy": {"usageStatisticsEnabled": False},
-    "telemetry": {"enabled": False},
-    "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
-}
-QWEN = Agent(
-    package=Package("@qwen-code/qwen-code@0.24.4 node@24.21.0", npm=True),
-    words=("qwen", "-y", "-p", "{task}"),
-    variables={"OPENAI_BASE_URL": "{url}", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL},
-    files={".qwen/settings.json": json.dumps(QWEN_SETTINGS)},
-)
-
-AIDER = Agent(
-    package=Package("aider-chat==0.86.2"),
-    words=(
-        *("aider", "--yes-always", "--no-git", "--no-pretty", "--edit-format", "diff"),
-        *("--no-show-model-warnings", "--no-check-update", "--no-detect-urls", "--map-tokens=0"),
-        *("--model", f"openai/{MODEL}", "--message", "{task}", FILE),
-    ),
-    variables={
-        "OPENAI_API_BASE": "{url}",
-        "OPENAI_API_KEY": KEY,
-        "AIDER_ANALYTICS_DISABLE": "true",
-        "AIDER_SHOW_RELEASE_NOTES": "false",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    },
-    ends=f"Applied edit to {FILE}",
-)
-
-LLM_MODEL = {
-    "model_id": MODEL,
-    "model_name": MODEL,
-    "api_base": "{url}",
-    "api_key_name": "specmesh",
-    "supports_tools": True,
-}
-LLM = Agent(
-    package=Package("llm==0.36"),
-    words=("llm", "-m", MODEL, "--no-stream", "--functions", LLM_TOOLS, "{task}"),
-    variables={"LLM_USER_PATH": "{home}"},
-    files={
-        "extra-openai-models.yaml": json.dumps([LLM_MODEL]),  # JSON is YAML
-        "keys.json": json.dumps({"specmesh": KEY}),
-    },
-)
-
-AGENTS = {
-    "claude": CLAUDE,
-    "codex": CODEX,
-    "opencode": OPENCODE,
-    "qwen": QWEN,
-    "aider": AIDER,
-    "llm": LLM,
-}
+def agents() -> dict[str, Agent]:
+    """Return all agents by their names."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    known: dict[str, Agent] = {}
+    for name, table in tables.items():
+        known[name] = Agent(**table)
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +110,21 @@ def scripted(folder: Path) -> Iterator[str]:
     words += ["--model", "bundled", "--log-level", "warning", "--socket", str(socket)]
     words += ["--bind", f"tcp://127.0.0.1:{free_port()}", "--max-sessions", "4"]
     words += ["--http", place, "--api-key-file", str(keys)]
-    os.environ["SCRIPT_FOLDER"] = str(folder)
+    conversations = folder / "conversations"
+    conversations.mkdir()
+    os.environ["SCRIPT_FOLDER"] = str(conversations)
     with running(words, log=folder / "verifier.log"):
         client = Client(socket)
         until(lambda: client.get("/health")["status"] == "ok", LOADING_S)
         yield f"http://{place}"
 
 
-def work(agent: Agent, installed: Installed, root: str, home: Path) -> Run:
+def work(agent: Agent, programs: Path, root: str, home: Path) -> Run:
     """Have an agent do the task in a folder below its home."""
     folder = home / "work"
-    file = folder / FILE
-    task = f"The function in {file} subtracts, but it should add. Mend it."
+    task = f"The function in {folder / FILE} subtracts, but it should add. Mend it."
     values = {"task": task, "home": str(home), "root": root, "url": f"{root}/v1"}
+    values |= {"key": KEY, "functions": LLM_TOOLS}
     for name, content in agent.files.items():
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +132,6 @@ def work(agent: Agent, installed: Installed, root: str, home: Path) -> Run:
     words: list[str] = []
     for word in agent.words:
         words.append(filled(word, values))
-    programs = f"{installed.folder}/node_modules/.bin:{installed.folder}/bin"
     variables = OFFLINE | {"HOME": str(home), "PWD": str(folder)}
     variables["PATH"] = f"{programs}:{os.environ['PATH']}"
     for name, value in agent.variables.items():
@@ -273,12 +177,12 @@ def verdict(agent: Agent, run: Run, file: str) -> str:
     return "ok"
 
 
-def row(name: str, folder: Path, keep: Path | None) -> list[str]:
-    """Return the row of an agent, installed if need be."""
-    agent = AGENTS[name]
-    installed = placed(agent.package, folder / name)
-    if installed is None:
-        return [name, agent.package.wanted, "", "", "not installed"]
+def row(name: str, agent: Agent, folder: Path, keep: Path | None) -> list[str]:
+    """Return the row of an agent, installed in `folder` if need be."""
+    cells = [name, " ".join(agent.packages)]
+    programs = agent.installed(folder)
+    if programs is None:
+        return [*cells, "", "", "not installed"]
     with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as temporary:
         daemon = Path(temporary, "daemon")
         home = Path(temporary, "home")
@@ -287,30 +191,29 @@ def row(name: str, folder: Path, keep: Path | None) -> list[str]:
         file.parent.mkdir(parents=True)
         file.write_text(CODE, encoding="utf-8")
         with scripted(daemon) as root:
-            run = work(agent, installed, root, home)
+            run = work(agent, programs, root, home)
         content = file.read_text(encoding="utf-8")
         if keep is not None:
-            kept = keep.resolve() / name
-            shutil.copytree(daemon, kept, ignore=shutil.ignore_patterns("*.sock*", "keys"))
-            (kept / "printed.txt").write_text(run.printed, encoding="utf-8")
+            kept = shutil.copytree(daemon / "conversations", keep / name)
+            (kept / "printed").write_text(run.printed, encoding="utf-8")
     mended = "yes" if content == MENDED else "no"
-    seconds = f"{run.seconds:.0f}"
-    return [name, agent.package.wanted, mended, seconds, verdict(agent, run, content)]
+    return [*cells, mended, f"{run.seconds:.0f}", verdict(agent, run, content)]
 
 
 def main() -> None:
     """Run the agents one after the other, and print the table."""
+    known = agents()
     parser = Options(__doc__)
     parser.add_argument(
         "--folder", type=Path, required=True, help="a folder for the agents' packages"
     )
-    parser.option("--only", ",".join(AGENTS), "names, with commas")
+    parser.option("--only", ",".join(known), "names, with commas")
     parser.add_argument("--keep", type=Path, help="a new folder for outputs and conversations")
     options = parser.parse_args()
     failed = False
     print("| agent | packages | file mended | seconds | |\n|---|---|---|---|---|")
     for name in options.only.split(","):
-        cells = row(name, options.folder.resolve(), options.keep)
+        cells = row(name, known[name], options.folder.resolve() / name, options.keep)
         print(f"| {' | '.join(cells)} |", flush=True)
         failed |= cells[-1] != "ok"
     raise SystemExit(failed)

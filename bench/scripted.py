@@ -18,7 +18,7 @@ from script import ANSWER, TEMPLATE, TITLE, answer
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder
-from specmesh.daemons import serve
+from specmesh.engines import load
 from specmesh.engines.base import Capabilities, EngineInfo, Progress, Sequences, Unthreaded
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import EngineError
@@ -28,7 +28,6 @@ LOGIT = 40.0
 N_BATCH = 4096
 N_CTX = 200_000
 """Tokens of a sequence: prompts of agents have tens of thousands of the bundled vocabulary."""
-
 
 
 class Script:
@@ -55,7 +54,6 @@ class Script:
         file = self._folder / f"{len(self._answers)}.txt"
         file.write_text(f"{conversation}{ANSWER}{new}", encoding="utf-8")
         return new
-
 
 
 class ScriptedVerifier(Unthreaded):
@@ -140,9 +138,9 @@ class ScriptedVerifier(Unthreaded):
 
 def main() -> None:
     """Run the `specmesh` command with this engine."""
-    from specmesh.cli import main as command  # noqa: PLC0415 - after the engine is in its place
+    from specmesh.cli import main as command  # noqa: PLC0415 - after its engine is replaced
 
-    serve.load_verifier = ScriptedVerifier
+    load.load_verifier = ScriptedVerifier
     sys.exit(command())
 
 
