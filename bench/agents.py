@@ -106,13 +106,13 @@ def scripted(folder: Path) -> Iterator[str]:
     keys = folder / "keys"
     keys.touch(0o600)
     keys.write_text(KEY, encoding="utf-8")
-    words = [sys.executable, str(Path(__file__).with_name("scripted.py")), "verifier"]
+    conversations = folder / "conversations"
+    conversations.mkdir()
+    words = [sys.executable, str(Path(__file__).with_name("scripted.py")), "--conversations"]
+    words.append(str(conversations))
     words += ["--model", "bundled", "--log-level", "warning", "--socket", str(socket)]
     words += ["--bind", f"tcp://127.0.0.1:{free_port()}", "--max-sessions", "4"]
     words += ["--http", place, "--api-key-file", str(keys)]
-    conversations = folder / "conversations"
-    conversations.mkdir()
-    os.environ["SCRIPT_FOLDER"] = str(conversations)
     with running(words, log=folder / "verifier.log"):
         client = Client(socket)
         until(lambda: client.get("/health")["status"] == "ok", LOADING_S)

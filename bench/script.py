@@ -106,6 +106,7 @@ SNAKE = {"file_path": "{path}", "old_string": "{old}", "new_string": "{new}"}
 CAMEL = {"filePath": "{path}", "oldString": "{old}", "newString": "{new}"}
 TOOLS = (
     Tools(Call("Read", {"file_path": "{path}"}), Call("Edit", SNAKE)),  # Claude Code
+    Tools(Call("Read", {"filepath": "{path}"}), Call("Edit", SNAKE)),  # Continue
     Tools(Call("read", {"filePath": "{path}"}), Call("edit", CAMEL)),  # opencode
     Tools(Call("read_file", {"file_path": "{path}"}), Call("edit", SNAKE)),  # Qwen Code
     Tools(Call("read_text", {"path": "{path}"}), Call("replace_text", SNAKE)),  # of `llm`, by us

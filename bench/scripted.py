@@ -1,20 +1,22 @@
-"""A verifier whose engine plays the script of script.py: `scripted.py verifier [OPTIONS]`.
+"""Run a verifier whose engine plays the script of script.py, as bench/agents.py needs it.
+
+    python bench/scripted.py --conversations DIR [OPTIONS OF `specmesh verifier`]
 
 All but the engine is as usual: the bundled target's tokenizer, a chat template, its form of calls,
 their grammar, sampling, HTTP. The engine has the tokens of the script's answer only, and computes
 nothing.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
 import numpy as np
+from command_line import Options
 from numpy.typing import NDArray
 from script import ANSWER, TEMPLATE, TITLE, answer
 
+from specmesh.cli import main as command
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder
@@ -59,10 +61,10 @@ class Script:
 class ScriptedVerifier(Unthreaded):
     """A target model whose next token is the next one of the script's answer."""
 
-    def __init__(self, settings: ModelSettings, progress: Progress) -> None:
+    def __init__(self, settings: ModelSettings, progress: Progress, script: Script) -> None:
         """Load the model for its vocabulary."""
         self._model = LlamaModel(settings, progress)
-        self._script = Script(Path(os.environ["SCRIPT_FOLDER"]))
+        self._script = script
         self.tokenizer = self._model.tokenizer(TEMPLATE)
         self._pieces = self._model.vocabulary.pieces
         self._end = min(self._model.vocabulary.end_ids)
@@ -137,11 +139,19 @@ class ScriptedVerifier(Unthreaded):
 
 
 def main() -> None:
-    """Run the `specmesh` command with this engine."""
-    from specmesh.cli import main as command  # noqa: PLC0415 - after its engine is replaced
+    """Run `specmesh verifier` with this engine."""
+    parser = Options(__doc__)
+    parser.add_argument(
+        "--conversations", type=Path, required=True, help="a folder for each answered conversation"
+    )
+    options, others = parser.parse_known_args()
+    script = Script(options.conversations)
 
-    load.load_verifier = ScriptedVerifier
-    sys.exit(command())
+    def scripted(settings: ModelSettings, progress: Progress) -> ScriptedVerifier:
+        return ScriptedVerifier(settings, progress, script)
+
+    load.load_verifier = scripted
+    command(["verifier", *others])
 
 
 if __name__ == "__main__":
