@@ -2,11 +2,12 @@
 
     python bench/agents.py --folder DIR [--only claude,codex] [--keep DIR]
 
-Each agent is installed by pip or npm, as pinned here, in a folder of its own under DIR, which is
-outside the checkout. It then works by itself, in an empty home: the first answer fails, so that it
-asks again; it reads a file, edits it with a text that is not there, edits it again, and ends, as
-script.py has it. It passes if the file is mended and it ends well. Prints a table; exit code 1 if
-an agent fails. --keep has a folder for all that the agents print, and for the conversations.
+Each agent is installed by pip or npm, as pinned in agents.toml, in a folder of its own under DIR,
+which is outside the checkout. It then works by itself, in an empty home. The first answer fails, so
+that it asks again (but for Claude Code). It reads a file, edits it with a text that is not there,
+edits it again, and ends, as script.py has it. It passes if the file is mended and it ends well.
+Prints a table; exit code 1 if an agent fails. --keep has a folder for all that the agents print,
+and for the conversations.
 
 No agent needs the internet: its proxy is a port that nothing listens on. Once they are installed,
 this leaves them no network at all:
@@ -61,6 +62,7 @@ class Agent:
     packages: those of npm or PyPI that it consists of, with versions.
     words: its command.
     ends: the text that it prints at the end of its task.
+    fails: its task begins with an error in a stream, after which it asks again.
     variables: its environment.
     files: their contents, by their paths in its home.
     """
@@ -69,6 +71,7 @@ class Agent:
     words: list[str]
     ends: str
     npm: bool = False
+    fails: bool = True
     variables: Texts = field(default_factory=Texts)
     files: Texts = field(default_factory=Texts)
 
@@ -99,7 +102,7 @@ class Run:
 
 
 @contextmanager
-def scripted(folder: Path) -> Iterator[str]:
+def scripted(folder: Path, *, fails: bool) -> Iterator[str]:
     """Run a scripted verifier that wants a key, and yield the root of its API's addresses."""
     place = f"127.0.0.1:{free_port()}"
     socket = folder / "v.sock"
@@ -113,6 +116,8 @@ def scripted(folder: Path) -> Iterator[str]:
     words += ["--model", "bundled", "--log-level", "warning", "--socket", str(socket)]
     words += ["--bind", f"tcp://127.0.0.1:{free_port()}", "--max-sessions", "4"]
     words += ["--http", place, "--api-key-file", str(keys)]
+    if fails:
+        words.append("--fails")
     with running(words, log=folder / "verifier.log"):
         client = Client(socket)
         until(lambda: client.get("/health")["status"] == "ok", LOADING_S)
@@ -190,7 +195,7 @@ def row(name: str, agent: Agent, folder: Path, keep: Path | None) -> list[str]:
         daemon.mkdir()
         file.parent.mkdir(parents=True)
         file.write_text(CODE, encoding="utf-8")
-        with scripted(daemon) as root:
+        with scripted(daemon, fails=agent.fails) as root:
             run = work(agent, programs, root, home)
         content = file.read_text(encoding="utf-8")
         if keep is not None:

@@ -33,24 +33,24 @@ N_CTX = 200_000
 
 
 class Script:
-    """The answers to conversations; each new one is a file of `folder`."""
+    """The answers to conversations; each new one is a file of `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    fails: there is an error at the first answer that calls a tool or edits a file.
+    """
+
+    def __init__(self, folder: Path, *, fails: bool) -> None:
         self._folder = folder
         self._answers: dict[str, str] = {}
-        self._failed = False
+        self._fails = fails
 
     def answer(self, conversation: str) -> str:
-        """Return the answer to a conversation.
-
-        Raises EngineError once, at the first answer that calls a tool or edits a file.
-        """
+        """Return the answer to a conversation. Raises EngineError once if it is to fail."""
         known = self._answers.get(conversation)
         if known is not None:
             return known
         new = answer(conversation)
-        if new != TITLE and not self._failed:
-            self._failed = True
+        if new != TITLE and self._fails:
+            self._fails = False
             raise EngineError("the script begins with an error")
         self._answers[conversation] = new
         file = self._folder / f"{len(self._answers)}.txt"
@@ -144,8 +144,9 @@ def main() -> None:
     parser.add_argument(
         "--conversations", type=Path, required=True, help="a folder for each answered conversation"
     )
+    parser.switch("--fails", "begin the task with an error")
     options, others = parser.parse_known_args()
-    script = Script(options.conversations)
+    script = Script(options.conversations, fails=options.fails)
 
     def scripted(settings: ModelSettings, progress: Progress) -> ScriptedVerifier:
         return ScriptedVerifier(settings, progress, script)
