@@ -1,5 +1,6 @@
 """The client against daemons over real Unix sockets, the tree of errors, and paths into JSON."""
 
+import asyncio
 import json
 import re
 import socket
@@ -10,7 +11,7 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from specmesh import errors
+from specmesh import AsyncClient, ReadingProgress, errors
 from specmesh.api.error_body import error_body
 from specmesh.cli import main
 from specmesh.client import Client, answer, sync
@@ -63,16 +64,16 @@ def test_an_error_of_a_text_is_raised_as_its_class(client_of):
             list(asking.complete({}))
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        pytest.param(200, event(CHUNK), id="no [DONE]"),
-        pytest.param(200, b"", id="nothing"),
-        pytest.param(200, event(CHUNK) + b"data: {\n\n", id="half an event"),
-        pytest.param(500, b"<html>", id="not JSON"),
-        pytest.param(None, b"", id="hangs up"),
-    ],
-)
+BROKEN = [
+    pytest.param(200, event(CHUNK), id="no [DONE]"),
+    pytest.param(200, b"", id="nothing"),
+    pytest.param(200, event(CHUNK) + b"data: {\n\n", id="half an event"),
+    pytest.param(500, b"<html>", id="not JSON"),
+    pytest.param(None, b"", id="hangs up"),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), BROKEN)
 def test_broken_answers_are_unreachable(client_of, status, body):
     """The chunks that came before are given."""
     chunks = client_of(status, body).complete({})
@@ -80,6 +81,54 @@ def test_broken_answers_are_unreachable(client_of, status, body):
         assert next(chunks) == CHUNK
     with pytest.raises(errors.DaemonUnreachable):
         next(chunks)
+
+
+@pytest.mark.parametrize(("status", "body"), BROKEN)
+def test_broken_answers_of_the_asynchronous_client(fake_daemon, status, body):
+    """The pieces that came before are given."""
+    reply = None if status is None else (status, body)
+    asking = AsyncClient(fake_daemon({"/v1/completions": reply}), reconnect_timeout=0)
+    stream = asking.stream("x")
+    with pytest.raises(errors.DaemonUnreachable):
+        asyncio.run(stream.result())
+    assert stream.completion.text == ("A" if body.startswith(b"data") else "")
+
+
+@pytest.fixture(params=["sync", "async"])
+def result(request, fake_daemon):
+    """Return the text of a daemon's chunks, and the progress that was reported."""
+
+    def read(*chunks):
+        body = b"".join(map(event, chunks)) + DONE
+        path = fake_daemon({"/v1/completions": (200, body)})
+        reports = []
+        if request.param == "sync":
+            return Client(path).generate("x", on_progress=reports.append), reports
+        asked = AsyncClient(path).generate("x", on_progress=reports.append)
+        return asyncio.run(asked), reports
+
+    return read
+
+
+def chunk_from(*runs):
+    """Return a chunk whose tokens are from these sources."""
+    ids = [7] * sum(count for _, count in runs)
+    choice = {"index": 0, "text": "ab", "finish_reason": None}
+    return {"choices": [choice], "specmesh": {"token_ids": ids, "source": runs}}
+
+
+def test_sources_are_joined_runs(result):
+    first = chunk_from(["remote", 2], ["target", 1])
+    answer, _ = result(first, chunk_from(["target", 1], ["grammar", 3]))
+    assert answer.text == "abab"
+    assert answer.sources == (("remote", 2), ("target", 2), ("grammar", 3))
+
+
+def test_progress_is_reported(result):
+    reading = {"total": 9, "cache": 2, "processed": 5, "time_ms": 1200}
+    answer, reports = result({"choices": [], "prompt_progress": reading}, CHUNK)
+    assert answer.text == "A"
+    assert reports == [ReadingProgress(total=9, cached=2, processed=5, time_ms=1200)]
 
 
 def test_a_daemon_that_is_starting(fake_daemon, monkeypatch):
