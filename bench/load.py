@@ -18,7 +18,6 @@ them. bench/README.md has the commands that build llama-server; without it its r
 """
 
 import argparse
-import http.client
 import json
 import os
 import sys
@@ -43,7 +42,7 @@ from specmesh.bench.texts import requests_of
 from specmesh.cli.options import columns
 from specmesh.client import Client
 from specmesh.core.fields import Json, at, number_at, objects_at
-from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
 
 CTX = 1024
@@ -58,8 +57,7 @@ class Server(Client):
 
     def __init__(self, port: int) -> None:
         """Connect to nothing yet."""
-        super().__init__()
-        self._port = port
+        super().__init__(f"http://127.0.0.1:{port}")
 
     def model(self) -> str:
         """Return the name of its first model."""
@@ -88,14 +86,6 @@ class Server(Client):
                     "accepted": at(chunk, "timings.draft_n_accepted"),
                 }
             yield {"choices": [{"text": text}], "specmesh": extension}
-
-    def _connect(self, *, waits: bool) -> http.client.HTTPConnection:  # noqa: ARG002
-        connection = http.client.HTTPConnection("127.0.0.1", self._port)
-        try:
-            connection.connect()
-        except OSError as error:
-            raise DaemonUnreachable(f"no server answers at {self._port} ({error})") from None
-        return connection
 
 
 @dataclass(frozen=True, slots=True)
