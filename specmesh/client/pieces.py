@@ -123,9 +123,6 @@ class Collector:
 
     def take(self, chunk: Json) -> TextPiece | ReadingProgress | None:
         """Return what a chunk has for its reader, None if that is nothing."""
-        progress = object_at(chunk, "prompt_progress")
-        if progress:
-            return _progress(progress)
         self._id = _text(chunk, "id")
         extra = object_at(chunk, "specmesh")
         self._report = object_at(extra, "report") or self._report
@@ -133,6 +130,9 @@ class Collector:
         seed = at(extra, "request.seed")
         if isinstance(seed, int):
             self._seed = seed
+        progress = object_at(chunk, "prompt_progress")
+        if progress:
+            return _progress(progress)
         choice: Json = {}
         for choice in objects_at(chunk, "choices"):
             self._finish = _text(choice, "finish_reason") or self._finish

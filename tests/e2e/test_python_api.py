@@ -79,6 +79,15 @@ def test_pieces_make_the_text(client):
     assert sum((piece.token_ids for piece in pieces), ()) == IDS
 
 
+def test_the_source_of_each_token(client):
+    """The runs of a piece count its tokens."""
+    with client.stream("once", max_tokens=40, temperature=0, sources=True) as stream:
+        for piece in stream:
+            assert sum(count for _, count in piece.sources) == len(piece.token_ids)
+    assert {name for name, _ in stream.completion.sources} <= {"target", "remote"}
+    assert stream.completion.sources
+
+
 def test_a_prompt_of_ids(client):
     assert client.generate(tuple(b"once"), max_tokens=40, temperature=0).text == TEXT
 

@@ -19,6 +19,7 @@ from specmesh.core.fields import at, ids_at, list_at, number_at, object_at, obje
 from specmesh.errors import RemoteProtocolError, SpecmeshError
 from specmesh.paths import instance_lock
 
+STARTED = {"request": {"seed": 3}, "prompt_token_ids": [1]}
 CHUNK = {"choices": [{"index": 0, "text": "A", "finish_reason": None}], "specmesh": {}}
 
 
@@ -126,8 +127,9 @@ def test_sources_are_joined_runs(result):
 
 def test_progress_is_reported(result):
     reading = {"total": 9, "cache": 2, "processed": 5, "time_ms": 1200}
-    answer, reports = result({"choices": [], "prompt_progress": reading}, CHUNK)
-    assert answer.text == "A"
+    begun = CHUNK | {"prompt_progress": reading, "specmesh": STARTED}
+    answer, reports = result(begun, CHUNK)
+    assert (answer.text, answer.seed) == ("A", 3)
     assert reports == [ReadingProgress(total=9, cached=2, processed=5, time_ms=1200)]
 
 
