@@ -49,6 +49,7 @@ class Kind(IntEnum):
     LOGPROBS = 28
     PAUSE = 29
     BODY = 30
+    PROGRESS = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,11 +342,12 @@ class Bye(Frame):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logprobs(Frame):
-    """Log-probabilities of ids of the TRUTH or SYNC just sent, from position `base` on.
+    """What clients want to know of the ids of the TRUTH or SYNC just sent, from `base` on.
 
-    chosen: of the ids themselves.
+    chosen: log-probabilities of the ids themselves; empty if they are not wanted.
     top_ids, top: the likeliest ids of each position and their log-probabilities, as many for each
         position, the likeliest first.
+    sources: of each id, whose draft it was; empty if they are not wanted.
     """
 
     kind = Kind.LOGPROBS
@@ -355,6 +357,12 @@ class Logprobs(Frame):
     chosen: list[float]
     top_ids: list[int] = field(default_factory=list)
     top: list[float] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Return the number of ids."""
+        return max(len(self.chosen), len(self.sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +393,23 @@ class Body(Frame):
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Frame):
+    """How far the verifier has read the prompt of a session that the receiver opened.
+
+    total: ids to be read. cached: of these, those in memory before.
+    processed: ids read so far, cached ones included. time_ms: since the first step for it.
+    """
+
+    kind = Kind.PROGRESS
+
+    session: int
+    total: int
+    cached: int
+    processed: int
+    time_ms: float
+
+
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs | Ids
 ControlMessage = (
     Hello
@@ -401,5 +426,6 @@ ControlMessage = (
     | Logprobs
     | Pause
     | Body
+    | Progress
 )
 Message = TokenMessage | ControlMessage

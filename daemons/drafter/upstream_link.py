@@ -164,6 +164,8 @@ class UpstreamLink:
             case m.Logprobs():
                 if not upstream.logprobs(message, size):
                     self.dealer.traffic.rejected["backlog"] += 1
+            case m.Progress():
+                upstream.progress(message)
             case m.Done():
                 upstream.done(message)
             case m.Opened():

@@ -249,7 +249,7 @@ class Drafters:
                 pass  # `receive` takes them
             case (
                 m.Welcome() | m.Opened() | m.Done() | m.Error()
-                | m.Truth() | m.Sync() | m.Logprobs()
+                | m.Truth() | m.Sync() | m.Logprobs() | m.Progress()
             ):  # fmt: skip
                 # Only verifiers send these.
                 self._router.traffic.rejected["direction"] += 1
@@ -412,7 +412,16 @@ class RemoteClient:
             case Scored(logprobs):
                 for frame in logprobs_frames(self._session, 1, logprobs):
                     self._send(frame)
-            case Tokens() | Finished() | Progress():
+            case Progress(total, cached, processed, seconds):
+                progress = m.Progress(
+                    session=self._session,
+                    total=total,
+                    cached=cached,
+                    processed=processed,
+                    time_ms=round(seconds * 1e3),
+                )
+                self._send(progress)
+            case Tokens() | Finished():
                 pass  # TRUTH and DONE were sent
             case Failed(error):
                 code, message, param = refusal_of(error)

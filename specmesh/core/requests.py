@@ -282,7 +282,8 @@ class DrafterRequest:
         """Note that a verifier has a session for it, with these parameters.
 
         A request that names a text has no others. Any other takes only those from the verifier that
-        follow from its template: its thoughts and its calls of tools.
+        follow from its template: its thoughts and its calls of tools. One that knows no sources
+        of tokens has none in them.
         """
         self.move(RequestState.OPEN)
         if not self.request.named_only:
@@ -290,7 +291,13 @@ class DrafterRequest:
             grammar = own.grammar
             if grammar is not None and grammar.kind is GrammarKind.TOOLS:
                 grammar = params.grammar
-            params = replace(own, thinking=params.thinking, merged=params.merged, grammar=grammar)
+            params = replace(
+                own,
+                thinking=params.thinking,
+                merged=params.merged,
+                grammar=grammar,
+                sources=own.sources and params.sources,
+            )
         self.request = replace(self.request, params=params, named_only=False)
         self.home = address
         self.verifier = by

@@ -166,6 +166,11 @@ class SessionParams:
         return self.echo and self.logprobs is not None
 
     @property
+    def annotated(self) -> bool:
+        """Return True if log-probabilities or sources of the text's ids are wanted."""
+        return self.sources or self.logprobs is not None
+
+    @property
     def allowed_draft_n(self) -> int | None:
         """Return draft_n, or 0 for a strategy without drafts."""
         return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n

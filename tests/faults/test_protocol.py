@@ -53,7 +53,7 @@ def test_frames_before_hello_are_refused(wire, verifier, peer):
     assert len(verifier.events("session_opened")) == sessions
 
 
-FROM_VERIFIERS = ["Welcome", "Opened", "Truth", "Sync", "Done", "Logprobs", "Error"]
+FROM_VERIFIERS = ["Welcome", "Opened", "Truth", "Sync", "Done", "Logprobs", "Error", "Progress"]
 
 
 def test_messages_of_the_other_direction_are_counted(verifier, chosen):

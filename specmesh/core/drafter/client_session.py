@@ -1,24 +1,29 @@
 """A session at a verifier, and the request of this drafter's client that it answers, if any.
 
-The client gets committed ids with their log-probabilities. These come later than the ids, or never.
+The client gets committed ids with their log-probabilities and sources, if it wants them. These come
+later than the ids, or never.
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from specmesh.core.events import DraftingEnded, Learned, SessionKey
 from specmesh.core.fields import Json
 from specmesh.core.requests import (
     DrafterRequest,
     Finished,
+    Progress,
     Reply,
     RequestState,
     Scored,
+    SourceRun,
     Started,
     Tokens,
 )
 from specmesh.core.sampling.logprobs import Logprob, unflattened
+from specmesh.core.token_sources import TARGET, runs_of
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -27,16 +32,16 @@ MAX_HELD = 8 * 2**20  # most bytes of LOGPROBS that wait for their ids; the othe
 
 @dataclass(slots=True)
 class CommittedIds:
-    """Ids that wait for their log-probabilities.
+    """Ids that wait for their log-probabilities and sources.
 
     base: position of the first. accepted: how many of them were drafts.
-    logprobs: those that have come, by position.
+    notes: log-probabilities and sources that have come, by position.
     """
 
     base: int
     ids: tuple[int, ...]
     accepted: int
-    logprobs: dict[int, Logprob | None] = field(default_factory=dict)
+    notes: dict[int, tuple[Logprob | None, str]] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -101,10 +106,10 @@ class ClientSession:
         ids = learned.ids[base - begin :]
         if not ids:
             pass
-        elif pending.request.params.logprobs is None:
+        elif not pending.request.params.annotated:
             replies.append(self._tokens(pending, ids, learned.accepted))
         elif self._waiting is not None and learned.sync:
-            self._waiting.ids += ids  # log-probabilities of all come anew
+            self._waiting.ids += ids  # those of all come anew
         else:
             replies += self._take_waiting()
             self._waiting = CommittedIds(base, ids, learned.accepted)
@@ -130,11 +135,13 @@ class ClientSession:
         return []
 
     def _has_learned(self, logprobs: m.Logprobs) -> bool:
-        return logprobs.base + len(logprobs.chosen) <= self.n_truth
+        return logprobs.base + logprobs.count <= self.n_truth
 
     def _score(self, logprobs: m.Logprobs) -> list[Reply]:
-        """Add log-probabilities; return the ids, or the echoed prompt, whose last ones came."""
+        """Add those of a LOGPROBS; return the ids, or the echoed prompt, whose last ones came."""
         found = unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top))
+        if logprobs.chosen and not found:
+            return []  # its lists do not fit each other
         replies = list[Reply]()
         pending = self.pending
         if pending is not None and pending.request.params.scored:
@@ -142,10 +149,11 @@ class ClientSession:
         waiting = self._waiting
         if waiting is None:
             return replies
-        for position, logprob in enumerate(found, logprobs.base):
+        notes = zip_longest(found, logprobs.sources)
+        for position, (logprob, source) in enumerate(notes, logprobs.base):
             if waiting.base <= position < waiting.end:
-                waiting.logprobs[position] = logprob
-        if len(waiting.logprobs) == len(waiting.ids):
+                waiting.notes[position] = (logprob, source or TARGET)
+        if len(waiting.notes) == len(waiting.ids):
             replies += self._take_waiting()
         return replies
 
@@ -159,6 +167,19 @@ class ClientSession:
         if len(self._scores) < self.n_prompt - 1:
             return []
         return [Reply(pending.client, Scored(tuple(self._scores)))]
+
+    def progress(self, progress: m.Progress) -> list[Reply]:
+        """Return how far the prompt is read, for the client, if it wants to know."""
+        pending = self.pending
+        if pending is None or not pending.request.params.progress:
+            return []
+        event = Progress(
+            total=progress.total,
+            cached=progress.cached,
+            processed=progress.processed,
+            seconds=progress.time_ms / 1e3,
+        )
+        return [Reply(pending.client, event)]
 
     def done(self, reason: str, report: Json, closed: DraftingEnded) -> list[Reply]:
         """Return the end, with the verifier's report and this drafter's own time and bytes."""
@@ -213,25 +234,36 @@ class ClientSession:
         return [Reply(pending.client, finished)]
 
     def _take_waiting(self) -> list[Reply]:
-        """Return the ids that wait, with the log-probabilities that have come."""
+        """Return the ids that wait, with the log-probabilities and sources that have come."""
         waiting = self._waiting
         self._waiting = None
         if waiting is None or self.pending is None:
             return []
+        unknown = (None, TARGET)
         positions = range(waiting.base, waiting.end)
-        logprobs = tuple([waiting.logprobs.get(position) for position in positions])
-        return [self._tokens(self.pending, waiting.ids, waiting.accepted, logprobs)]
+        notes = [waiting.notes.get(position, unknown) for position in positions]
+        return [self._tokens(self.pending, waiting.ids, waiting.accepted, notes)]
 
     def _tokens(
         self,
         pending: DrafterRequest,
         ids: tuple[int, ...],
         accepted: int,
-        logprobs: tuple[Logprob | None, ...] = (),
+        notes: Sequence[tuple[Logprob | None, str]] = (),
     ) -> Reply:
-        """Return the ids for the client: without an end id, unless the prompt is echoed."""
+        """Return the ids for the client: without an end id, unless the prompt is echoed.
+
+        notes: the log-probability and the source of each, of which it gets those that it wants.
+        """
         count = len(ids)
         if ids[-1] in self.end_ids and not pending.request.params.scored:
             count -= 1
-        tokens = Tokens(ids[:count], min(accepted, count), logprobs[:count])
+        params = pending.request.params
+        logprobs: tuple[Logprob | None, ...] = ()
+        if params.logprobs is not None:
+            logprobs = tuple([logprob for logprob, _ in notes[:count]])
+        sources: tuple[SourceRun, ...] = ()
+        if params.sources:
+            sources = runs_of([source for _, source in notes[:count]])
+        tokens = Tokens(ids[:count], min(accepted, count), logprobs, sources)
         return Reply(pending.client, tokens)

@@ -365,6 +365,12 @@ class Upstream:
         self._effects += replies or ()
         return replies is not None
 
+    def progress(self, progress: m.Progress) -> None:
+        """Take a PROGRESS."""
+        session = self.running.get(progress.session)
+        if session is not None:
+            self._effects += session.progress(progress)
+
     def done(self, done: m.Done) -> None:
         """Take a DONE."""
         session = self.running.get(done.session)

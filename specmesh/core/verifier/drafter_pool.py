@@ -190,12 +190,12 @@ class DrafterPool:
     def send(self, context: SessionContext, frame: m.Truth | m.Sync | m.Nack) -> None:
         """Send a frame to a session's drafter, if it has one.
 
-        The log-probabilities of its ids follow, if the drafter's client asked for them.
+        Log-probabilities and sources of its ids follow, if the drafter's client asked for them.
         """
         if context.drafter is None:
             return
         self._outbox.append(vev.ToDrafter(context.drafter, frame))
-        if context.session.logprobs is not None and not isinstance(frame, m.Nack):
+        if context.session.annotated and not isinstance(frame, m.Nack):
             for logprobs in context.logprobs(frame):
                 self._outbox.append(vev.ToDrafter(context.drafter, logprobs))
 

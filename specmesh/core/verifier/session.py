@@ -96,6 +96,7 @@ class VerifierSession:
     slot: its sequence in the target's memory, until it has ended.
     followed: a client at the drafter reads along, so every round is sent at once.
     logprobs, token_sources, progress: None unless the client wants them.
+    annotated: it wants one of the first two.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class VerifierSession:
         self.token_sources: SourceRecorder | None = None
         if params.sources:
             self.token_sources = SourceRecorder(len(ids))
+        self.annotated = params.annotated
         self.progress: PromptProgress | None = None
         if params.progress:
             self.progress = PromptProgress(len(ids), slot.length)

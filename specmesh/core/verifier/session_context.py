@@ -161,13 +161,23 @@ class SessionContext:
         return vev.Noted("session_opened", fields)
 
     def logprobs(self, frame: m.Truth | m.Sync) -> list[m.Logprobs]:
-        """Return the log-probabilities of the frame's ids, if the drafter's client wants them."""
-        recorder = self.session.logprobs
-        end = frame.base + len(frame.ids)
-        if self.owner is None or recorder is None or end <= recorder.begin:
+        """Return what the drafter's client wants to know of the frame's ids, if anything."""
+        if self.owner is None:
             return []
-        begin = max(frame.base, recorder.begin)
-        return logprobs_frames(self.id, begin, recorder.between(begin, end))
+        recorder = self.session.logprobs
+        sources = self.session.token_sources
+        first = recorder or sources  # the prompt has no sources, perhaps log-probabilities
+        end = frame.base + len(frame.ids)
+        if first is None or end <= first.begin:
+            return []
+        begin = max(frame.base, first.begin)
+        logprobs: tuple[Logprob | None, ...] = ()
+        names: list[str] = []
+        if recorder is not None:
+            logprobs = recorder.between(begin, end)
+        if sources is not None:
+            names = sources.between(begin, end)
+        return logprobs_frames(self.id, begin, logprobs, names)
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """Return the event for a client that is new to the session.
@@ -229,17 +239,22 @@ class SessionContext:
 
 
 def logprobs_frames(
-    session: int, begin: int, logprobs: Sequence[Logprob | None]
+    session: int, begin: int, logprobs: Sequence[Logprob | None], sources: Sequence[str] = ()
 ) -> list[m.Logprobs]:
-    """Return the frames with the log-probabilities of ids from position `begin` on."""
+    """Return the frames with the log-probabilities of ids from position `begin` on.
+
+    logprobs, sources: of each id; empty if they are not wanted.
+    """
     frames: list[m.Logprobs] = []
-    for offset, (chosen, top_ids, top) in flattened(logprobs, m.MAX_LOGPROBS):
+    flat = flattened(logprobs or [None] * len(sources), m.MAX_LOGPROBS)
+    for offset, (chosen, top_ids, top) in flat:
         frame = m.Logprobs(
             session=session,
             base=begin + offset,
             chosen=chosen,
             top_ids=top_ids,
             top=top,
+            sources=list(sources[offset : offset + m.MAX_LOGPROBS]),
         )
         frames.append(frame)
     return frames
