@@ -274,9 +274,7 @@ def test_a_long_prompt_has_a_bar(page):
     page.evaluate(OPEN_STREAM)
     page.fill("#prompt", "long")
     page.press("#prompt", "Enter")
-    expect(page.locator("#reading-text")).to_have_text(
-        "Reading the prompt: 1,500 of 6,000 tokens"
-    )
+    expect(page.locator("#reading-text")).to_have_text("Reading the prompt: 1,500 of 6,000 tokens")
     assert page.locator("#progress").get_attribute("value") is not None
 
 
