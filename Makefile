@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak docs clean
+.PHONY: demo setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak screenshot docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
@@ -96,6 +96,9 @@ fuzz: $(STAMP)  ## six times the examples of each property; codec and session ma
 
 soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
 	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)
+
+screenshot: $(STAMP)  ## docs/page.png, by the test of the page in Chromium
+	SCREENSHOT=docs/page.png REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 0 tests/e2e/test_page.py -k picture
 
 docs: $(STAMP)  ## docs/cli.md, the tests that docs/faults.md names, README's table of pairs, ARCHITECTURE's of states
 	$(BIN)/python tools/cli_reference.py

@@ -30,7 +30,7 @@ from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
-from specmesh.core.requests import Progress, Reply, Scored
+from specmesh.core.requests import PromptRead, Reply, Scored
 from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.statistics.daemon import VerifierStats
@@ -284,7 +284,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self.stats.began(news)
             case vev.SessionEnded():
                 self.stats.ended(news)
-            case Scored() | Progress():
+            case Scored() | PromptRead():
                 pass
             case _:
                 assert_never(news)

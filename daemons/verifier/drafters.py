@@ -20,7 +20,7 @@ from specmesh.core.requests import (
     ClientEvent,
     Failed,
     Finished,
-    Progress,
+    PromptRead,
     Scored,
     Started,
     Tokens,
@@ -412,7 +412,7 @@ class RemoteClient:
             case Scored(logprobs):
                 for frame in logprobs_frames(self._session, 1, logprobs):
                     self._send(frame)
-            case Progress(total, cached, processed, seconds):
+            case PromptRead(total, cached, processed, seconds):
                 progress = m.Progress(
                     session=self._session,
                     total=total,

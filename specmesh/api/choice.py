@@ -19,7 +19,7 @@ from specmesh.api.turn_parts import turn_parts_of
 from specmesh.core.requests import (
     ClientEvent,
     Finished,
-    Progress,
+    PromptRead,
     Request,
     Scored,
     Started,
@@ -70,7 +70,7 @@ class Choice:
         self._generation = generation
         self._vocabulary = vocabulary
         self._started: Started | None = None
-        self._progress: Progress | None = None
+        self._progress: PromptRead | None = None
         self._prompt: tuple[int, ...] = ()  # to be echoed
         self._prompt_length = 0  # characters of the echoed prompt
         self._text = ""
@@ -86,7 +86,7 @@ class Choice:
         self.arrived.append(event)
         self.on_arrival()
 
-    def add(self, event: Started | Progress | Scored | Tokens | Finished) -> None:
+    def add(self, event: Started | PromptRead | Scored | Tokens | Finished) -> None:
         """Read an event."""
         match event:
             case Scored():
@@ -96,7 +96,7 @@ class Choice:
                 self._add_tokens(event)
             case Started():
                 self._start(event)
-            case Progress():
+            case PromptRead():
                 self._progress = event
             case Finished():
                 self._echo()

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 FILES = Path(__file__).parent / "page"
 
-PREFIX = "/page/"
+FILES_PATH = "/page/"
 """Where the files of the page are, but for the page itself, which is at /."""
 
 _KINDS = {
@@ -41,7 +41,7 @@ def page_routes() -> list[Route]:
         kind = _KINDS.get(path.suffix)
         if kind is None:
             continue
-        address = PREFIX + path.name
+        address = FILES_PATH + path.name
         if path.name == "index.html":
             address = "/"
         routes.append(Route(address, _File(path.read_bytes(), kind).answer))
@@ -50,7 +50,7 @@ def page_routes() -> list[Route]:
 
 def is_page(method: str, path: str) -> bool:
     """Return True for a request that can only read the page or one of its files."""
-    return method in {"GET", "HEAD"} and (path == "/" or path.startswith(PREFIX))
+    return method in {"GET", "HEAD"} and (path == "/" or path.startswith(FILES_PATH))
 
 
 class _File:

@@ -1,15 +1,15 @@
 """The typed stream of an answer, which every dialect renders.
 
-An answer is `Started`, perhaps `Progress` while a long prompt is read, then texts, thoughts and
+An answer is `Started`, perhaps `PromptRead` while a long prompt is read, then texts, thoughts and
 calls of tools as the model writes them, then `Finished`. A completion has texts only. `Started`,
-`Progress` and `Finished` are the daemon's own events. The others are not frozen: that would take a
+`PromptRead` and `Finished` are the daemon's own events. The others are not frozen: that would take a
 fifth of a token's time.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specmesh.core.requests import Finished, Progress, SourceRun, Started
+from specmesh.core.requests import Finished, PromptRead, SourceRun, Started
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
@@ -93,7 +93,7 @@ class Call:
 
 
 Content = Text | Thought | Call
-Event = Started | Progress | Content | Finished
+Event = Started | PromptRead | Content | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def whole_turn(events: Sequence[Event]) -> Turn:
                     calls.append(event)
                     arguments.append([])
                 arguments[-1].append(event.arguments)
-            case Started() | Progress() | Finished():
+            case Started() | PromptRead() | Finished():
                 continue
         tokens = event.tokens or tokens
     whole_calls: list[Call] = []

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.kv_slots import KVCut, KVOffload, KVOrder
-from specmesh.core.requests import Progress, Scored
+from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -113,7 +113,7 @@ class Step(NamedTuple):
 
 Rows = NDArray[np.float32] | None
 """Logits of a span, (rows, n_vocab); None if it has none."""
-VerifierEffect = m.Truth | m.Sync | m.Nack | Progress | Scored | Round | Rollback | Finish
+VerifierEffect = m.Truth | m.Sync | m.Nack | PromptRead | Scored | Round | Rollback | Finish
 Plan = Prefill | Verify | Wait
 
 # --- the drafter's session

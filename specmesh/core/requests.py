@@ -107,7 +107,7 @@ class Scored(NamedTuple):
     logprobs: tuple[Logprob | None, ...]
 
 
-class Progress(NamedTuple):
+class PromptRead(NamedTuple):
     """How far a prompt is read, before any Tokens.
 
     total: ids to be read. cached: of these, those that were in memory before.
@@ -159,7 +159,7 @@ class Failed:
     error: SpecmeshError
 
 
-ClientEvent = Started | Progress | Scored | Tokens | Finished | Failed
+ClientEvent = Started | PromptRead | Scored | Tokens | Finished | Failed
 
 
 class EventSink(Protocol):

@@ -163,7 +163,7 @@ def legend(page):
 def test_a_chat_streams(page):
     chunks = answer(page, "class Stack:")
     texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
-    assert page.locator(".answer .tokens").inner_text() == "".join(texts).strip("\n")
+    assert page.locator(".answer .tokens").text_content() == "".join(texts)
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
@@ -259,7 +259,7 @@ window.fetch = (path, options) => {
   if (!String(path).endsWith("chat/completions")) {
     return real(path, options);
   }
-  const chunk = {choices: [], prompt_progress: {total: 6000, cache: 0, processed: 1500, time_ms: 1}};
+  const chunk = {choices: [], prompt_progress: {total: 6000, cache: 0, processed: 1500}};
   const body = new ReadableStream({
     start(sent) {
       sent.enqueue(new TextEncoder().encode("data: " + JSON.stringify(chunk) + "\\n\\n"));

@@ -17,7 +17,7 @@ from specmesh.api.messages import chat_request
 from specmesh.api.stream import TOOL_CALLS, Call, Event, Text, Thought, Usage
 from specmesh.api.tools import Tools, answer_grammar, chosen_tools
 from specmesh.core.fields import Fields, Json, at, is_list, is_object
-from specmesh.core.requests import Finished, Progress, Started
+from specmesh.core.requests import Finished, PromptRead, Started
 from specmesh.core.session_params import (
     LARGEST_MAX_TOKENS,
     ChatMessage,
@@ -412,7 +412,7 @@ class MessageRenderer(Renderer):
         match event:
             case Started():
                 self._start(event.prompt_tokens)
-            case Progress():
+            case PromptRead():
                 # clients ignore the fields that a ping has beside its type
                 self._send("ping", prompt_progress=progress_json(event))
             case Text(text) if text:

@@ -17,7 +17,7 @@ from specmesh.api.messages import chat_request, parse_messages
 from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
-from specmesh.core.requests import Finished, Progress, Started
+from specmesh.core.requests import Finished, PromptRead, Started
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import RequestError
@@ -90,7 +90,7 @@ class ChatRenderer(OpenAiRenderer):
             choice = self._choice(index, {"delta": self._delta(event)}, None)
             chunks.append(self._chunk(choice, {}))
         scored: Sequence[ScoredToken] | None = None
-        if not isinstance(last, Started | Progress) and last.tokens is not None:
+        if not isinstance(last, Started | PromptRead) and last.tokens is not None:
             scored = last.tokens.scored or None
         content: Json = {"delta": self._delta(last)}
         choice = self._choice(index, content, reason_of(events), scored)
@@ -98,14 +98,14 @@ class ChatRenderer(OpenAiRenderer):
         chunks.append(self._chunk(choice, extra, progress_of(events)))
         return "".join(chunks)
 
-    def _delta(self, event: Started | Progress | Content) -> Json:
+    def _delta(self, event: Started | PromptRead | Content) -> Json:
         """Return what an event adds to the message."""
         match event:
             case Started():
                 if self._known:
                     return {}
                 return {"role": "assistant", "content": ""}
-            case Progress() | Text(""):
+            case PromptRead() | Text(""):
                 return {}
             case Text(text):
                 return {"content": text}

@@ -20,7 +20,7 @@ from specmesh.api.stream import (
     whole_turn,
 )
 from specmesh.core.fields import Json
-from specmesh.core.requests import Finished, Progress, Started
+from specmesh.core.requests import Finished, PromptRead, Started
 from specmesh.errors import SpecmeshError
 
 SCHEMA_VERSION = 1
@@ -119,7 +119,7 @@ class OpenAiRenderer(Renderer):
         written = to_json(text)
         return f"data: {before}{written}{after}{{{extra}}}}}\n\n"
 
-    def _chunk(self, choice: Json, extra: Json, progress: Progress | None = None) -> str:
+    def _chunk(self, choice: Json, extra: Json, progress: PromptRead | None = None) -> str:
         chunk = self._answer(self.chunk_kind, [choice], extra)
         if progress is not None:
             chunk["prompt_progress"] = progress_json(progress)
@@ -165,7 +165,7 @@ class OpenAiRenderer(Renderer):
                 case Text() | Thought() | Call():
                     if event.tokens is not None:
                         extra |= _tokens_json(event.tokens)
-                case Progress():
+                case PromptRead():
                     pass  # it is beside our fields, as llama-server has it
         return extra
 
@@ -198,10 +198,10 @@ def reason_of(events: Sequence[Event]) -> str | None:
     return None
 
 
-def progress_of(events: Sequence[Event]) -> Progress | None:
+def progress_of(events: Sequence[Event]) -> PromptRead | None:
     """Return the progress that came last, if nothing came behind it."""
     last = events[-1]
-    if isinstance(last, Progress):
+    if isinstance(last, PromptRead):
         return last
     return None
 
@@ -220,7 +220,7 @@ def _tokens_json(tokens: NewTokens) -> Json:
     return extra if tokens.ids else {}
 
 
-def progress_json(progress: Progress) -> Json:
+def progress_json(progress: PromptRead) -> Json:
     """Return llama-server's fields about a prompt that is being read."""
     return {
         "total": progress.total,

@@ -24,7 +24,7 @@ from specmesh.api.stream import (
 )
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json, is_list, is_object
-from specmesh.core.requests import Finished, Progress, Started
+from specmesh.core.requests import Finished, PromptRead, Started
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.session_params import ChatMessage, text_of_arguments
 from specmesh.core.text.tool_formats import ToolCall
@@ -334,7 +334,7 @@ class ResponseRenderer(Renderer):
                 self._grow(_MESSAGE, event, text)
             case Thought(text) if text:
                 self._grow(_REASONING, event, text)
-            case Progress():
+            case PromptRead():
                 progress: Json = {"prompt_progress": progress_json(event)}
                 self._send_response("in_progress", progress)
             case Started() | Text() | Thought():

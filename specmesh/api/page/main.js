@@ -127,6 +127,7 @@ async function send() {
     measurements.start();
     showControls();
     const answer = await asked;
+    measurements.start();
     if (answer !== null) {
       say(`Answer complete: ${answer.line}`);
       byId("spoken").textContent = answer.text;

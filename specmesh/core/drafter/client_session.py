@@ -14,7 +14,7 @@ from specmesh.core.fields import Json
 from specmesh.core.requests import (
     DrafterRequest,
     Finished,
-    Progress,
+    PromptRead,
     Reply,
     RequestState,
     Scored,
@@ -173,7 +173,7 @@ class ClientSession:
         pending = self.pending
         if pending is None or not pending.request.params.progress:
             return []
-        event = Progress(
+        event = PromptRead(
             total=progress.total,
             cached=progress.cached,
             processed=progress.processed,

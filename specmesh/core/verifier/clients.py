@@ -14,7 +14,7 @@ from specmesh.core.requests import (
     EventSink,
     Failed,
     Finished,
-    Progress,
+    PromptRead,
     Reply,
     Request,
     Scored,
@@ -294,7 +294,7 @@ class Clients:
         match news:
             case Round():
                 event = news.text
-            case Scored() | Progress():
+            case Scored() | PromptRead():
                 event = news
             case vev.Began():
                 return self._began(number, news)

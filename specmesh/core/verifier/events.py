@@ -11,7 +11,7 @@ from typing import NamedTuple
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import Progress, Request, Scored, SourceRun
+from specmesh.core.requests import PromptRead, Request, Scored, SourceRun
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
@@ -194,7 +194,7 @@ class SessionEnded:
     again: bool = False
 
 
-ClientNews = Began | Progress | Round | Scored | SessionEnded
+ClientNews = Began | PromptRead | Round | Scored | SessionEnded
 DrafterFrame = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 
 

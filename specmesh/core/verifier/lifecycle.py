@@ -10,7 +10,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy
 from specmesh.core.kv_slots import NO_CONTENTS
-from specmesh.core.requests import Progress, Scored
+from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round
 from specmesh.core.statistics.counters import SERVED, RoundCounts
 from specmesh.core.statistics.session_report import session_report
@@ -314,7 +314,7 @@ class SessionLifecycle:
         """Address the effects of a session, which knows neither client, drafter nor sequence."""
         for effect in effects:
             match effect:
-                case Round() | Scored() | Progress():
+                case Round() | Scored() | PromptRead():
                     self._outbox.append(vev.ToClient(context.client, effect))
                 case m.Truth() | m.Sync() | m.Nack():
                     self.drafters.send(context, effect)

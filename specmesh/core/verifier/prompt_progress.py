@@ -1,6 +1,6 @@
 """How far a prompt is read, for a client that wants to know."""
 
-from specmesh.core.requests import Progress
+from specmesh.core.requests import PromptRead
 
 INTERVAL = 0.25  # seconds between two reports, at least
 STEP_S = 0.5  # seconds of a step that reads, about: a report comes with its end
@@ -28,7 +28,7 @@ class PromptProgress:
         self._began: float | None = None
         self._reported = 0.0
 
-    def read(self, processed: int, rows: int, started: float, ended: float) -> list[Progress]:
+    def read(self, processed: int, rows: int, started: float, ended: float) -> list[PromptRead]:
         """Take a step that read ids of the prompt; return a report if one is due.
 
         processed: ids read so far, cached ones included. rows: of the whole step.
@@ -42,7 +42,7 @@ class PromptProgress:
         if ended < self._reported + INTERVAL:
             return []
         self._reported = ended
-        report = Progress(
+        report = PromptRead(
             total=self._total,
             cached=self._cached,
             processed=processed,
