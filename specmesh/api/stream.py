@@ -2,8 +2,8 @@
 
 An answer is `Started`, perhaps `PromptRead` while a long prompt is read, then texts, thoughts and
 calls of tools as the model writes them, then `Finished`. A completion has texts only. `Started`,
-`PromptRead` and `Finished` are the daemon's own events. The others are not frozen: that would take a
-fifth of a token's time.
+`PromptRead` and `Finished` are the daemon's own events. The others are not frozen: that would take
+a fifth of a token's time.
 """
 
 from collections.abc import Sequence
