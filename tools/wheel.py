@@ -94,6 +94,8 @@ def main() -> None:
         ]
         if len(set(texts)) != 1:
             raise SystemExit(f"three texts differ: {texts}")
+        if not list((site / "specmesh/api/page").glob("index.html")):
+            raise SystemExit("the page is not in the wheel")
         for role in ("verifier", "drafter"):
             run(site, "service", "install", role, "--dry-run")
     print(f"{run(site, '--version').strip()}: text, services and bundled files as installed")

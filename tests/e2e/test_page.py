@@ -189,7 +189,7 @@ def test_a_model_without_a_template_continues_a_text(opened, origins):
 
 
 def test_curves_move(page):
-    rate = page.locator("#curve-rate path.line")
+    rate = page.locator("#curve-rate path.line-0")
     expect(rate).to_have_count(1)
     before = rate.get_attribute("d")
     drafting(page, tokens=200)

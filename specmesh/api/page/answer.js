@@ -52,7 +52,11 @@ export class Answer {
   /** Show what is left, and a line about the whole answer. */
   end(outcome) {
     this._show();
+    const follows = isAtEnd(this._list);
     this._note.textContent = [outcome, ...this._facts()].filter(Boolean).join(", ");
+    if (follows) {
+      this._list.scrollTop = this._list.scrollHeight;
+    }
     return this._note.textContent;
   }
 

@@ -126,7 +126,9 @@ export class Conversation {
 
   _newAnswer() {
     const item = this._item("assistant", this.isChat ? "Model" : "Continuation");
-    return new Answer(item, this._show.counts);
+    const answer = new Answer(item, this._show.counts);
+    this._list.scrollTop = this._list.scrollHeight;
+    return answer;
   }
 
   _message(kind, title, text) {
@@ -137,7 +139,6 @@ export class Conversation {
     const item = made("li", `message ${kind}`);
     item.append(made("h3", "", title));
     this._list.append(item);
-    item.scrollIntoView({ block: "end" });
     return item;
   }
 }
