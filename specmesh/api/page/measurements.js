@@ -54,6 +54,7 @@ export class Measurements {
       byId("measured").textContent = `Loading the model: ${percent(stats.loading)}${missing}`;
       return BUSY_MS;
     }
+    const isFirst = this._history.newest === undefined;
     this._history.add(stats);
     const since = counted(Math.round(stats.uptime_s / 60), "minute");
     byId("measured").textContent = `${stats.role} ${stats.version}, up for ${since}`;
@@ -62,7 +63,7 @@ export class Measurements {
       draw(stats, this._history);
     }
     showPeers(stats);
-    return stats.sessions.live > 0 ? BUSY_MS : IDLE_MS;
+    return isFirst || stats.sessions.live > 0 ? BUSY_MS : IDLE_MS;
   }
 }
 
