@@ -257,7 +257,9 @@ class Choice:
             accepted = self._accepted
             self._accepted = 0
         scored = self._scored if self._has_logprobs else None
-        tokens = NewTokens(self._ids, accepted, self._accepted_text, scored)
+        tokens = NewTokens(
+            self._ids, accepted=accepted, accepted_text=self._accepted_text, scored=scored
+        )
         if self._has_sources:
             tokens.sources = runs_of(self._sources)
             tokens.accepted = len(self._sources) - self._sources.count(TARGET)

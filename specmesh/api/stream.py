@@ -7,7 +7,7 @@ a fifth of a token's time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from specmesh.core.requests import Finished, PromptRead, SourceRun, Started
 from specmesh.core.sampling.logprobs import Logprob
@@ -42,7 +42,7 @@ class ScoredToken:
         return list(zip(self.logprob.ids, self.logprob.top, strict=True))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class NewTokens:
     """The tokens that came since the last event with tokens.
 
@@ -53,7 +53,7 @@ class NewTokens:
     sources: of `ids`; None if they are not wanted.
     """
 
-    ids: list[int]
+    ids: list[int] = field(kw_only=False)
     accepted: int = 0
     accepted_text: str | None = None
     scored: list[ScoredToken] | None = None
