@@ -42,7 +42,8 @@ class PromptProgress:
             self._reported = started
         seconds = ended - started
         if seconds > 0:
-            fitting = int(rows * STEP_S / seconds)
+            # A step is dearer per row than the one before, as its context is longer.
+            fitting = min(int(rows * STEP_S / seconds), 2 * rows)
             self.most_rows = max(fitting - fitting % ROWS, ROWS)
         if ended < self._reported + INTERVAL:
             return []

@@ -1,0 +1,71 @@
+"""How far a prompt is read: when a client gets a report, and how long the steps are."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specmesh.core.requests import PromptRead
+from specmesh.core.verifier.prompt_progress import FIRST_ROWS, INTERVAL, ROWS, PromptProgress
+
+TOTAL = 6000
+SECONDS = st.lists(st.floats(1e-4, 5.0), min_size=1, max_size=40)
+
+
+def reports_of(seconds, rows=128):
+    """Return the reports of steps of so many seconds, one after the other, and their times."""
+    progress = PromptProgress(TOTAL, 10)
+    found = []
+    now = 100.0
+    read = 10
+    for step in seconds:
+        read += rows
+        reports = progress.read(read, rows, now, now + step)
+        now += step
+        found += [(now, report) for report in reports]
+    return found
+
+
+def test_a_short_prompt_has_none():
+    assert reports_of([0.1, 0.1]) == []
+
+
+def test_a_report_has_the_ids_and_the_time_since_the_first_step_began():
+    [(_, report)] = reports_of([0.2, 0.2])
+    assert report._replace(seconds=round(report.seconds, 6)) == PromptRead(TOTAL, 10, 266, 0.4)
+
+
+@given(SECONDS)
+def test_reports_keep_apart(seconds):
+    times = [100.0] + [time for time, _ in reports_of(seconds)]
+    assert all(after - before >= INTERVAL for before, after in pairwise(times))
+
+
+@given(SECONDS)
+def test_a_second_of_short_steps_has_a_report(seconds):
+    short = [min(step, 0.7) for step in seconds]
+    times = [100.0] + [time for time, _ in reports_of(short)] + [100.0 + sum(short)]
+    assert all(after - before <= 1 for before, after in pairwise(times))
+
+
+def test_the_first_step_is_short():
+    assert PromptProgress(TOTAL, 0).most_rows == FIRST_ROWS
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "most_rows"),
+    [
+        (128, 0.001, 256),  # at most twice as many
+        (256, 0.4, 512),
+        (256, 0.8, 256),
+        (256, 1.0, 192),
+        (128, 2.0, ROWS),
+        (64, 60.0, ROWS),
+        (128, 0.0, FIRST_ROWS),  # a clock that stands still tells nothing
+    ],
+)
+def test_a_step_has_rows_for_less_than_a_second(rows, seconds, most_rows):
+    progress = PromptProgress(TOTAL, 0)
+    progress.read(rows, rows, 1.0, 1.0 + seconds)
+    assert progress.most_rows == most_rows
