@@ -209,6 +209,8 @@ class VerifierLoop(DaemonLoop[Order]):
     def _tick(self, now: float) -> None:
         self.progress += self._router.guarded and not self._core.stuck
         self._drafters.look(now)
+        if self._clients.reading:
+            self._act(self._clients.repeat(now))
         if not self._clients.running:
             self.stats.throughput.idle()
         while self._stats_orders and now >= self._stats_orders[0][0]:

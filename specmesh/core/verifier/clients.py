@@ -27,6 +27,10 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import WaitingRoom, most_sessions
 from specmesh.errors import Busy, SpecmeshError
 
+REPEAT_S = 0.75
+"""Seconds after which a client gets the last report about its prompt again. A step that reads may
+take longer.
+"""
 _LARGER_QUEUE = "try again, or start the verifier with a larger --max-queue"
 
 
@@ -73,6 +77,18 @@ class SessionTraffic:
     over: bool = False
 
 
+@dataclass(slots=True)
+class ReportedPrompt:
+    """A prompt that is being read.
+
+    report: the last one. came_at, sent_at: when `repeat` saw it first, and when it was sent last.
+    """
+
+    report: PromptRead
+    came_at: float | None = None
+    sent_at: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Encode:
     """Make ids of a prompt, and a constraint of its grammar, if its request still waits then.
@@ -96,11 +112,13 @@ class Clients:
     - A request waits for its own prompt only: those that are encoded sooner begin sooner.
 
     sessions: by number. requests: by number.
+    reading: prompts with reports, by the number of their request.
     """
 
     def __init__(self, limits: TargetLimits, max_sessions: int, most: int) -> None:
         self.sessions: dict[int, SessionTraffic] = {}
         self.requests: dict[int | None, ClientRequest] = {}  # None is no client's number
+        self.reading: dict[int | None, ReportedPrompt] = {}
         self._limits = limits
         self._max_sessions = max_sessions
         self._most = most
@@ -216,6 +234,7 @@ class Clients:
         return all(entry.request.id != name for entry in self.waiting)
 
     def _remove(self, number: int | None) -> ClientRequest | None:
+        self.reading.pop(number, None)
         entry = self.requests.pop(number, None)
         if entry is not None and entry.waits:
             self._room.leave(entry.tenant, entry.size)
@@ -291,10 +310,16 @@ class Clients:
     def give(self, number: int | None, news: vev.ClientNews) -> Sequence[Reply]:
         """Give a client the news of its session."""
         event: ClientEvent
+        if self.reading:
+            self.reading.pop(number, None)
         match news:
             case Round():
                 event = news.text
-            case Scored() | PromptRead():
+            case PromptRead():
+                event = news
+                if number in self.requests:
+                    self.reading[number] = ReportedPrompt(news)
+            case Scored():
                 event = news
             case vev.Began():
                 return self._began(number, news)
@@ -304,6 +329,20 @@ class Clients:
                 assert_never(news)
         entry = self.requests.get(number)
         return [] if entry is None else [Reply(entry.client, event)]
+
+    def repeat(self, now: float) -> Sequence[Reply]:
+        """Return the reports about prompts that are due again, with the time that has passed."""
+        replies: list[Reply] = []
+        for number, reading in self.reading.items():
+            if reading.came_at is None:
+                reading.came_at = now
+                reading.sent_at = now
+            elif now >= reading.sent_at + REPEAT_S:
+                reading.sent_at = now
+                seconds = reading.report.seconds + now - reading.came_at
+                report = reading.report._replace(seconds=seconds)
+                replies.append(Reply(self.requests[number].client, report))
+        return replies
 
     def _began(self, number: int | None, began: vev.Began) -> Sequence[Reply]:
         if began.adopted:  # the client before gets no more of it

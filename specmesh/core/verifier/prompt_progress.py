@@ -3,13 +3,14 @@
 from specmesh.core.requests import PromptRead
 
 INTERVAL = 0.25  # seconds between two reports, at least
-STEP_S = 0.8  # seconds of a step that reads, about: a report comes with its end
-FIRST_ROWS = 128  # rows of the first step, whose time is unknown
+STEP_S = 1.5  # seconds of a step that reads, about: a report comes with its end
+FIRST_ROWS = 64  # rows of the first step, whose time is unknown
 ROWS = 64
 """The rows of a step are a multiple of so many.
 
-On a CPU a prompt is read as fast by steps of 128, 192 or 256 rows as by those of 512, and by steps
-of 64 rows in 1.03 times the time; but by steps of 96, 117, 149 or 200 rows in 1.06 to 1.12 times.
+A CPU reads a prompt as fast by steps of 64, 128, 192 or 256 rows as by those of 512 while it has
+nothing else to do; but by steps of 96, 117, 149 or 200 rows in 1.06 to 1.12 times the time. Where
+its threads do not run at once, each step costs up to 0.2 s more. So steps are not shorter.
 """
 
 

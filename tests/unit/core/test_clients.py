@@ -4,15 +4,17 @@ Whole requests are in tests/properties/test_verifier_clients.py and tests/contra
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from specmesh.core.requests import Failed, Reply, Request
+from specmesh.core.requests import Failed, PromptRead, Reply, Request, Scored
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.clients import Clients
+from specmesh.core.verifier.clients import REPEAT_S, Clients
 from specmesh.errors import Busy
+from specmesh.wire.messages import FinishReason
 
 PARAMS = SessionParams(SamplingParams(), 20)
 REQUEST = Request(None, (1, 2, 3), PARAMS)
@@ -148,3 +150,61 @@ def test_beside_a_request_that_takes_all_memory_none_may_wait():
     made = clients(256)
     ask(made, BIG * 9)
     assert ask(made, "")
+
+
+# --- prompts that are being read
+
+
+READ = PromptRead(6000, 0, 512, 1.0)
+
+
+@pytest.fixture
+def reading():
+    """Clients of which one, number 1, has just got a report about its prompt."""
+    made = clients(9)
+    made.open(REQUEST, "client")
+    began(made, 1)
+    assert made.give(1, READ) == [Reply("client", READ)]
+    made.repeat(10.0)
+    return made
+
+
+def test_a_report_is_repeated_while_a_step_goes_on(reading):
+    found = []
+    for tenths in range(1, 31):
+        now = 10 + tenths / 10
+        found += [(now, reply.event) for reply in reading.repeat(now)]
+    times = [10.0] + [now for now, _ in found]
+    assert all(REPEAT_S <= after - before <= 1 for before, after in pairwise(times))
+    assert len(found) == 3
+    for now, report in found:
+        assert report == READ._replace(seconds=1.0 + now - 10.0)
+
+
+def test_a_new_report_takes_the_place_of_the_last(reading):
+    later = READ._replace(processed=1024, seconds=2.0)
+    reading.give(1, later)
+    reading.repeat(11.0)
+    [reply] = reading.repeat(12.0)
+    assert reply.event == later._replace(seconds=3.0)
+
+
+ENDED = vev.SessionEnded(
+    session=7, reason=FinishReason.CANCELLED, error=None, prompt_ids=(1, 2), report={}, seconds=1.0
+)
+
+
+@pytest.mark.parametrize("news", [Scored(()), ENDED])
+def test_nothing_is_repeated_once_the_prompt_is_read_or_given_up(reading, news):
+    reading.give(1, news)
+    assert reading.repeat(20.0) == []
+
+
+def test_a_client_that_has_gone_gets_no_report():
+    made = clients(9)
+    made.open(REQUEST, "client", owner=DRAFTER)
+    began(made, 1)
+    made.give(1, READ)
+    made.abandon(DRAFTER)
+    assert made.give(1, READ) == []
+    assert made.repeat(20.0) == []
