@@ -57,11 +57,11 @@ def test_the_first_step_is_short():
     ("rows", "seconds", "most_rows"),
     [
         (128, 0.001, 256),  # at most twice as many
-        (256, 0.75, 512),
-        (256, 1.5, 256),
-        (256, 2.0, 192),
-        (128, 3.0, ROWS),
-        (64, 60.0, ROWS),
+        (256, 1.0, 512),
+        (512, 2.5, 256),  # not 409
+        (256, 2.1, 192),
+        (128, 4.0, ROWS[-1]),
+        (64, 60.0, ROWS[-1]),
         (128, 0.0, FIRST_ROWS),  # a clock that stands still tells nothing
     ],
 )
