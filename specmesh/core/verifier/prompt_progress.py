@@ -5,7 +5,7 @@ from specmesh.core.requests import PromptRead
 INTERVAL = 0.25  # seconds between two reports, at least
 STEP_S = 2.0  # seconds of a step that reads, about: a report comes with its end
 FIRST_ROWS = 64  # rows of the first step, whose time is unknown
-ROWS = (256, 64)
+ROW_UNITS = (256, 64)
 """The rows of a step are a multiple of the first of these that fits, or the last.
 
 On one thread of a CPU steps of 64, 128, 192 or 256 rows read a prompt as fast as those of 512, and
@@ -60,7 +60,7 @@ class PromptProgress:
 
 def _rounded(rows: int) -> int:
     """Return the rows of a step that has at most so many, but not fewer than the least multiple."""
-    for unit in ROWS:
+    for unit in ROW_UNITS:
         if rows >= unit:
             return rows - rows % unit
-    return ROWS[-1]
+    return ROW_UNITS[-1]

@@ -182,3 +182,12 @@ def test_reports_of_another_session_are_dropped(bench):
     session.done("stop")
     session.router.say(report)
     assert reports_of(client) == [PromptRead(9, 1, 5, 0.5)]
+
+
+def test_a_report_that_nobody_asked_for_is_dropped(bench):
+    router, drafter = welcomed(bench)
+    client = drafter.ask(reading(PROMPT, progress=False))
+    session = Told(router)
+    router.say(m.Progress(session=session.session, total=9, cached=1, processed=5, time_ms=500))
+    session.done("stop")
+    assert reports_of(client) == []

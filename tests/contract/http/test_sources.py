@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.requests import Finished, PromptRead, Started, Tokens
-from specmesh.core.token_sources import TARGET
+from specmesh.core.token_sources import TARGET, names_of
 
 USER = {"role": "user", "content": "hi"}
 CHAT = ("/v1/chat/completions", {"messages": [USER]})
@@ -38,16 +38,20 @@ def extras_of(answer):
 
 @both
 def test_a_stream_has_the_runs_of_each_chunk(path, body):
-    daemon = FakeDaemon(STARTS, drafted(65, 66, 67, accepted=2), drafted(68, accepted=0), DONE)
-    answer = ask(daemon, path, body | {"stream": True, "sources": True, "rounds": True})
+    first = drafted(65, 66, 67, accepted=2)
+    daemon = FakeDaemon(STARTS, first, drafted(68, accepted=0), DONE)
+    asked = body | {"stream": True, "sources": True, "rounds": True}
+    answer = ask(daemon, path, asked)
     sources = [extra["source"] for extra in extras_of(answer)]
     assert sources == [[["remote", 2], [TARGET, 1]], [[TARGET, 1]]]
 
 
 @both
 def test_a_whole_answer_has_the_runs_of_all_of_it(path, body):
-    daemon = FakeDaemon(STARTS, drafted(65, 66, accepted=1), drafted(67, accepted=0), DONE)
-    [extra] = extras_of(ask(daemon, path, body | {"sources": True}))
+    first = drafted(65, 66, accepted=1)
+    daemon = FakeDaemon(STARTS, first, drafted(67, accepted=0), DONE)
+    answer = ask(daemon, path, body | {"sources": True})
+    [extra] = extras_of(answer)
     assert extra["source"] == [["remote", 1], [TARGET, 2]]
 
 
@@ -83,37 +87,45 @@ def test_another_value_is_refused_by_name(value):
 
 def test_tokens_whose_text_is_held_back_come_with_their_sources():
     """A letter that may begin a stop string comes with the next chunk, and so does its source."""
-    daemon = FakeDaemon(STARTS, drafted(65, 66, accepted=2), drafted(68, accepted=0), DONE)
+    first = drafted(65, 66, accepted=2)
+    daemon = FakeDaemon(STARTS, first, drafted(68, accepted=0), DONE)
     answer = post(daemon, stream=True, sources=True, rounds=True, stop="BC")
-    first, second = extras_of(answer)
-    assert (first["token_ids"], first["source"], first["accepted"]) == ([65], [["remote", 1]], 1)
-    assert second["token_ids"] == [66, 68]
-    assert (second["source"], second["accepted"]) == ([["remote", 1], [TARGET, 1]], 1)
+    shown, held = extras_of(answer)
+    assert shown["token_ids"] == [65]
+    assert shown["source"] == [["remote", 1]]
+    assert shown["accepted"] == 1
+    assert held["token_ids"] == [66, 68]
+    assert held["source"] == [["remote", 1], [TARGET, 1]]
+    assert held["accepted"] == 1
 
 
 @streamed_or_whole
 def test_tokens_of_a_stop_string_have_none(stream):
     daemon = FakeDaemon(STARTS, drafted(65, 66, 67, accepted=3), STOPS)
-    [extra] = extras_of(post(daemon, stream=stream, sources=True, stop="BC"))
+    answer = post(daemon, stream=stream, sources=True, stop="BC")
+    [extra] = extras_of(answer)
     assert extra["token_ids"] == [65]
     assert extra["source"] == [["remote", 1]]
 
 
-ROUNDS = st.lists(
-    st.tuples(st.lists(st.integers(65, 90), min_size=1, max_size=5), st.integers(0, 5)), max_size=6
-)
+IDS = st.lists(st.integers(65, 90), min_size=1, max_size=5)
+ROUND = st.tuples(IDS, st.integers(0, 5))
+ROUNDS = st.lists(ROUND, max_size=6)
 
 
 @given(ROUNDS, st.sampled_from([None, "A", "BC", "ABAB"]), st.booleans())
 def test_runs_count_the_tokens_and_the_accepted_drafts_of_their_chunk(rounds, stop, joined):
-    told = [drafted(*ids, accepted=min(count, len(ids))) for ids, count in rounds]
-    body = {"stream": True, "sources": True, "rounds": not joined, "stop": stop}
-    for extra in extras_of(post(FakeDaemon(STARTS, *told, STOPS), **body)):
-        counts = dict.fromkeys(("remote", TARGET), 0)
-        for name, count in extra["source"]:
-            counts[name] += count
-        assert sum(counts.values()) == len(extra["token_ids"])
-        assert counts["remote"] == extra["accepted"]
+    told = []
+    for ids, count in rounds:
+        accepted = min(count, len(ids))
+        told.append(drafted(*ids, accepted=accepted))
+    daemon = FakeDaemon(STARTS, *told, STOPS)
+    answer = post(daemon, stream=True, sources=True, rounds=not joined, stop=stop)
+    for extra in extras_of(answer):
+        runs = extra["source"]
+        length = len(extra["token_ids"])
+        assert sum(count for _, count in runs) == length
+        assert names_of(runs, length).count("remote") == extra["accepted"]
 
 
 def test_a_daemon_that_knows_none_names_the_target():
@@ -133,12 +145,14 @@ def progress_of(answer):
 @both
 def test_a_stream_has_a_chunk_without_text(path, body):
     daemon = FakeDaemon(STARTS, READ, *EVENTS[1:])
-    answer = ask(daemon, path, body | {"stream": True, "return_progress": True})
+    asked = body | {"stream": True, "return_progress": True}
+    answer = ask(daemon, path, asked)
     [chunk] = [body for body in answer.bodies() if "prompt_progress" in body]
     assert chunk["prompt_progress"] == SHOWN
     [choice] = chunk["choices"]
     assert choice["finish_reason"] is None
-    assert choice.get("text", "") == choice.get("delta", {}).get("content", "") == ""
+    assert choice.get("text", "") == ""
+    assert choice.get("delta", {}) == {}
 
 
 def test_each_report_is_a_chunk():
@@ -164,8 +178,10 @@ def named_events(answer):
     """Return the type and the data of each server-sent event."""
     found = []
     for block in answer.body.decode().strip().split("\n\n"):
-        lines = dict(line.split(": ", 1) for line in block.splitlines())
-        found.append((lines["event"], json.loads(lines["data"])))
+        event, data = block.splitlines()
+        name = event.removeprefix("event: ")
+        content = json.loads(data.removeprefix("data: "))
+        found.append((name, content))
     return found
 
 
@@ -179,7 +195,8 @@ def named_events(answer):
 def test_other_dialects_have_it_in_an_event_that_clients_know(path, body, name):
     asked = body | {"stream": True, "return_progress": True}
     shown = []
-    for kind, data in named_events(ask(FakeDaemon(STARTS, READ, *EVENTS[1:]), path, asked)):
+    answer = ask(FakeDaemon(STARTS, READ, *EVENTS[1:]), path, asked)
+    for kind, data in named_events(answer):
         if "prompt_progress" in data:
             shown.append((kind, data["type"], data["prompt_progress"]))
     assert shown == [(name, name, SHOWN)]

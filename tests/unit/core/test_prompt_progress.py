@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.requests import PromptRead
-from specmesh.core.verifier.prompt_progress import FIRST_ROWS, INTERVAL, ROWS, PromptProgress
+from specmesh.core.verifier.prompt_progress import FIRST_ROWS, INTERVAL, ROW_UNITS, PromptProgress
 
 TOTAL = 6000
 SECONDS = st.lists(st.floats(1e-4, 5.0), min_size=1, max_size=40)
@@ -60,8 +60,8 @@ def test_the_first_step_is_short():
         (256, 1.0, 512),
         (512, 2.5, 256),  # not 409
         (256, 2.1, 192),
-        (128, 4.0, ROWS[-1]),
-        (64, 60.0, ROWS[-1]),
+        (128, 4.0, ROW_UNITS[-1]),
+        (64, 60.0, ROW_UNITS[-1]),
         (128, 0.0, FIRST_ROWS),  # a clock that stands still tells nothing
     ],
 )
