@@ -112,7 +112,7 @@ class PromptRead(NamedTuple):
 
     total: ids to be read. cached: of these, those that were in memory before.
     processed: ids read so far, cached ones included.
-    seconds: since the first step that read the prompt began.
+    seconds: since the session began.
     """
 
     total: int

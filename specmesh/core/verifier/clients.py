@@ -81,7 +81,8 @@ class SessionTraffic:
 class ReportedPrompt:
     """A prompt that is being read.
 
-    report: the last one. came_at, sent_at: when `repeat` saw it first, and when it was sent last.
+    report: the last one. The first is of the beginning, and is not sent at once.
+    came_at, sent_at: when `repeat` saw it first, and when it was sent last.
     """
 
     report: PromptRead
@@ -357,6 +358,8 @@ class Clients:
         if new.waits:
             self._room.leave(new.tenant, new.size)
         new.session = began.session
+        if began.reading is not None:
+            self.reading[number] = ReportedPrompt(began.reading)
         prompt = began.prompt_ids
         started = Started(began.session, len(prompt), prompt, began.params)
         replies = [Reply(new.client, started)]

@@ -163,6 +163,7 @@ class Began:
     opened: when the session was. adopted: it was there already.
     resumed: ids of the text that the first client brought.
     ids, logprobs, sources: of the text, as far as the client lacks them.
+    reading: the first report about the prompt, for a client that wants reports.
     """
 
     session: int
@@ -175,6 +176,7 @@ class Began:
     ids: tuple[int, ...] = ()
     logprobs: tuple[Logprob | None, ...] = ()
     sources: tuple[SourceRun, ...] = ()
+    reading: PromptRead | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

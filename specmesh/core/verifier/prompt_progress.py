@@ -19,28 +19,25 @@ class PromptProgress:
 
     A prompt that is read within INTERVAL gets no report.
 
+    first: the report of its beginning, which is sent only if the first step takes long.
     most_rows: rows of the next step, at most, for all prompts together.
     """
 
-    def __init__(self, total: int, cached: int) -> None:
+    def __init__(self, total: int, cached: int, now: float) -> None:
         """Begin before the first step.
 
         total: ids to be read. cached: those that the KV slot held already.
         """
+        self.first = PromptRead(total, cached, cached, 0.0)
         self.most_rows = FIRST_ROWS
-        self._total = total
-        self._cached = cached
-        self._began: float | None = None
-        self._reported = 0.0
+        self._began = now
+        self._reported = now
 
     def read(self, processed: int, rows: int, started: float, ended: float) -> list[PromptRead]:
         """Take a step that read ids of the prompt; return a report if one is due.
 
         processed: ids read so far, cached ones included. rows: of the whole step.
         """
-        if self._began is None:
-            self._began = started
-            self._reported = started
         seconds = ended - started
         if seconds > 0:
             # A step is dearer per row than the one before, as its context is longer.
@@ -49,13 +46,7 @@ class PromptProgress:
         if ended < self._reported + INTERVAL:
             return []
         self._reported = ended
-        report = PromptRead(
-            total=self._total,
-            cached=self._cached,
-            processed=processed,
-            seconds=ended - self._began,
-        )
-        return [report]
+        return [self.first._replace(processed=processed, seconds=ended - self._began)]
 
 
 def _rounded(rows: int) -> int:

@@ -158,7 +158,7 @@ class VerifierSession:
         self.annotated = params.annotated
         self.progress: PromptProgress | None = None
         if params.progress:
-            self.progress = PromptProgress(len(ids), slot.length)
+            self.progress = PromptProgress(len(ids), slot.length, now)
         self.draft_length = DraftLengthController(
             fixed=params.allowed_draft_n,
             most=limits.max_drafts,

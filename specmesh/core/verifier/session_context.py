@@ -197,6 +197,9 @@ class SessionContext:
         if ids and session.token_sources is not None:
             begin = session.n_prompt + known
             sources = runs_of(session.token_sources.between(begin, begin + len(ids)))
+        reading = None
+        if session.progress is not None and not adopted:
+            reading = session.progress.first
         return vev.Began(
             session=self.id,
             prompt_ids=self.prompt_ids,
@@ -208,6 +211,7 @@ class SessionContext:
             ids=ids,
             logprobs=logprobs,
             sources=sources,
+            reading=reading,
         )
 
     def finished(self, reason: m.FinishReason, no_drafts: NoDrafts | None) -> vev.Noted:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from specmesh.core.requests import Failed, PromptRead, Reply, Request, Scored
+from specmesh.core.requests import Failed, PromptRead, Reply, Request, Scored, Started
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
@@ -36,7 +36,7 @@ def ask(made, text="text", client="client", owner=None, **fields):
     return ""
 
 
-def began(made, client):
+def began(made, client, reading=None):
     event = vev.Began(
         session=7,
         prompt_ids=(1, 2),
@@ -45,6 +45,7 @@ def began(made, client):
         opened=0.0,
         resumed=0,
         adopted=False,
+        reading=reading,
     )
     return made.give(client, event)
 
@@ -179,6 +180,16 @@ def test_a_report_is_repeated_while_a_step_goes_on(reading):
     assert len(found) == 3
     for now, report in found:
         assert report == READ._replace(seconds=1.0 + now - 10.0)
+
+
+def test_a_first_step_that_takes_long_has_reports_of_the_beginning():
+    made = clients(9)
+    made.open(REQUEST, "client")
+    [reply] = began(made, 1, PromptRead(6000, 100, 100, 0.0))
+    assert isinstance(reply.event, Started)
+    assert made.repeat(10.0) == []
+    [reply] = made.repeat(10.0 + REPEAT_S)
+    assert reply.event == PromptRead(6000, 100, 100, REPEAT_S)
 
 
 def test_a_new_report_takes_the_place_of_the_last(reading):

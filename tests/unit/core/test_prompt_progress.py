@@ -15,9 +15,9 @@ SECONDS = st.lists(st.floats(1e-4, 5.0), min_size=1, max_size=40)
 
 def reports_of(seconds, rows=128):
     """Return the reports of steps of so many seconds, one after the other, and their times."""
-    progress = PromptProgress(TOTAL, 10)
-    found = []
     now = 100.0
+    progress = PromptProgress(TOTAL, 10, now)
+    found = []
     read = 10
     for step in seconds:
         read += rows
@@ -31,7 +31,7 @@ def test_a_short_prompt_has_none():
     assert reports_of([0.1, 0.1]) == []
 
 
-def test_a_report_has_the_ids_and_the_time_since_the_first_step_began():
+def test_a_report_has_the_ids_and_the_time_since_the_session_began():
     [(_, report)] = reports_of([0.2, 0.2])
     assert report._replace(seconds=round(report.seconds, 6)) == PromptRead(TOTAL, 10, 266, 0.4)
 
@@ -50,7 +50,7 @@ def test_a_second_of_short_steps_has_a_report(seconds):
 
 
 def test_the_first_step_is_short():
-    assert PromptProgress(TOTAL, 0).most_rows == FIRST_ROWS
+    assert PromptProgress(TOTAL, 0, 1.0).most_rows == FIRST_ROWS
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_the_first_step_is_short():
     ],
 )
 def test_a_step_has_rows_for_a_moment(rows, seconds, most_rows):
-    progress = PromptProgress(TOTAL, 0)
+    progress = PromptProgress(TOTAL, 0, 1.0)
     progress.read(rows, rows, 1.0, 1.0 + seconds)
     assert progress.most_rows == most_rows
