@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, Reader, ask, get
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, JumpingLoop, Reader, ask, call, get
 from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
@@ -467,53 +467,91 @@ def test_other_dialects_do_not_name_them():
     assert "x-specmesh-ignored" not in answer.headers
 
 
-def test_a_stream_that_waits_has_pings(monkeypatch):
+QUIET = api_answer.QUIET_INTERVAL
+
+
+def say_by_timers(daemon, answer, path="/v1/messages"):
+    """Ask for a stream on a loop that may jump: once it has begun, only timers are left."""
+    body = {"messages": [USER], "max_tokens": 9, "stream": True}
+    raw = json.dumps(body).encode()
+
+    async def asked():
+        try:
+            await call(daemon, "POST", path, [raw], answer)
+        finally:
+            asyncio.get_running_loop().jump(jumps=False)
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(asked())
+
+
+def test_a_stream_that_waits_has_pings():
     """A long prompt is read, and the client sees that it is."""
-    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.001)
     daemon = FakeDaemon(EVENTS[0])
     answer = Answer()
 
     def go_on():
+        asyncio.get_running_loop().jump()
         if answer.body.count(b"event: ping") == 4:
             answer.on_part = lambda: None
             for event in STOPPED[1:]:
                 daemon.orders[0].client.on_event(event)
 
     answer.on_part = go_on
-    events = sent(say(daemon, answer, stream=True).body.decode())
+    say_by_timers(daemon, answer)
+    events = sent(answer.body.decode())
     assert [event["type"] for event in events[:5]] == ["message_start", *["ping"] * 4]
     assert events[-1]["type"] == "message_stop"
 
 
-def test_a_reader_that_is_behind_gets_no_pings(monkeypatch):
-    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.001)
-    reader = Reader()
+def test_a_stream_with_text_has_no_more_pings():
     daemon = FakeDaemon(EVENTS[0])
-    answer = Answer(reader)
+    answer = Answer()
 
-    def pause():
-        """Take no more after the first part, and leave once the answer has looked five times."""
-        reader.behind = True
+    def go_on():
         answer.on_part = lambda: None
         loop = asyncio.get_running_loop()
+        for number, event in enumerate(STOPPED[1:], 1):
+            loop.call_later(0.75 * number * QUIET, daemon.orders[0].client.on_event, event)
+        loop.jump()
 
-        def look():
-            if reader.looks >= 5:
-                answer.gone.set()
-            else:
-                loop.call_soon(look)
-
-        loop.call_soon(look)
-
-    answer.on_part = pause
-    say(daemon, answer, stream=True)
+    answer.on_part = go_on
+    say_by_timers(daemon, answer)
     assert answer.body.count(b"event: ping") == 1
 
 
-def test_other_dialects_have_no_pings(monkeypatch):
-    monkeypatch.setattr(api_answer, "QUIET_INTERVAL", 0.0)
-    answer = ask(FakeDaemon(*EVENTS), "/v1/completions", {"prompt": "x", "stream": True})
-    assert b"ping" not in answer.body
+def test_a_reader_that_is_behind_gets_no_pings():
+    """It takes no more after the first part, and has one ping once it has caught up."""
+    reader = Reader()
+    answer = Answer(reader)
+
+    def catch_up():
+        reader.behind = False
+
+    def pause():
+        reader.behind = True
+        answer.on_part = lambda: None
+        loop = asyncio.get_running_loop()
+        loop.call_later(5.5 * QUIET, catch_up)
+        loop.call_later(6.5 * QUIET, answer.gone.set)
+        loop.jump()
+
+    answer.on_part = pause
+    say_by_timers(FakeDaemon(EVENTS[0]), answer)
+    assert answer.body.count(b"event: ping") == 2
+
+
+def test_other_dialects_have_no_pings():
+    answer = Answer()
+
+    def stay():
+        loop = asyncio.get_running_loop()
+        loop.call_later(5.5 * QUIET, answer.gone.set)
+        loop.jump()
+
+    answer.on_part = stay
+    say_by_timers(FakeDaemon(EVENTS[0]), answer, "/v1/chat/completions")
+    assert len(answer.parts) == 1
 
 
 # --- errors
