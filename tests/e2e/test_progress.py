@@ -8,7 +8,8 @@ from served import CONTEXT, serve
 
 WORDS = "All of it. " * 150
 CHAT = [{"role": "user", "content": WORDS}]
-ASKED = {"return_progress": True, "sources": True, "cache_prompt": False}
+READING = {"return_progress": True, "cache_prompt": False}
+ASKED = READING | {"sources": True}
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,9 @@ def test_chats_of_the_openai_client(client):
 
 def test_responses_of_the_openai_client(client):
     asked = {"model": "any", "input": WORDS, "temperature": 0}
-    whole = client.responses.create(**asked, max_output_tokens=20, extra_body=ASKED)
+    whole = client.responses.create(**asked, max_output_tokens=20, extra_body=READING)
     text = whole.output_text
-    stops = ASKED | {"stop": text[-3:]}
+    stops = READING | {"stop": text[-3:]}
     with client.responses.stream(**asked, max_output_tokens=60, extra_body=stops) as stream:
         events = list(stream)
         built = stream.get_final_response()
@@ -93,7 +94,7 @@ def test_messages_of_the_anthropic_client(server):
     base = f"http://127.0.0.1:{server.port}"
     key = server.key or "none"
     asked = {"model": "any", "messages": CHAT, "max_tokens": 20}
-    extra = ASKED | {"temperature": 0}
+    extra = READING | {"temperature": 0}
     with anthropic.Anthropic(base_url=base, api_key=key, max_retries=0) as client:
         whole = client.messages.create(**asked, extra_body=extra)
         with client.messages.stream(**asked, extra_body=extra) as stream:

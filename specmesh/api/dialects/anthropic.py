@@ -37,7 +37,7 @@ VERSION_HEADER = "anthropic-version"
 ID_HEADER = "request-id"
 BETA_HEADER = "anthropic-beta"
 
-_REFUSED = ("n", "prompt", "resumable", "resume", "response_format", "rounds")
+_REFUSED = ("n", "prompt", "resumable", "resume", "response_format", "rounds", "sources")
 """Fields of other dialects that would change the answer."""
 
 _PARSED = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")

@@ -41,6 +41,7 @@ _REFUSED = (
     "resumable",
     "resume",
     "rounds",
+    "sources",
 )
 """Fields of OpenAI's, and of a chat, that would change the answer."""
 

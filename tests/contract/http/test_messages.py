@@ -259,6 +259,7 @@ def test_other_tools_are_skipped_by_name():
     ["output_config", {"format": {"type": "json_schema"}}, "output_config.format.schema is missing"]
     ["n", 2, "n is not supported"]
     ["rounds", true, "rounds is not supported"]
+    ["sources", true, "sources is not supported"]
     """,
 )
 def test_a_wrong_field_is_named(field, value, why):

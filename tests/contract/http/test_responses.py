@@ -269,7 +269,7 @@ REFUSED = table("""
  [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]]
 ["input[0].output", [{"type": "function_call_output", "call_id": "c1", "output": 5}]]
 ["background", true] ["prompt", true] ["resumable", true] ["rounds", true] ["text", true, "x"]
-["reasoning", true] ["include", true] ["n", true]
+["reasoning", true] ["include", true] ["n", true] ["sources", true]
 ["tools", 5, [5], [{"type": "function"}]]
 ["tool_choice", {"type": "web_search"}, []]
 ["text.format", "x", {"type": "grammar"}]
