@@ -3,6 +3,7 @@
 They are the same at either end, agree with the report, and come after either died.
 """
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,32 @@ def test_a_long_prompt_is_reported_at_either_end(bench):
         assert read == sorted(read)
         assert read[-1] < len(LONG)
         assert {(report.total, report.cached) for report in reports} == {(len(LONG), 0)}
+
+
+class Held(Flaky):
+    """A target each of whose steps goes on until steps may end."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def decode(self, spans):
+        assert self.may_end.wait(PATIENCE)
+        return super().decode(spans)
+
+
+def test_reports_come_while_the_first_step_goes_on(bench):
+    engine = Held()
+    for side in bench.pair(engine):
+        client = side.ask(reading())
+        assert isinstance(client.next(), Started)
+        first = client.next()
+        again = client.next()
+        assert again._replace(seconds=0) == PromptRead(len(LONG), 0, 0, 0)
+        assert again.seconds > first.seconds
+        engine.may_end.set()
+        reports_of(client)
+        engine.may_end.clear()
 
 
 def test_no_report_comes_unasked(bench):
