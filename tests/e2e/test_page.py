@@ -271,7 +271,7 @@ window.fetch = (path, options) => {
   if (!String(path).endsWith("chat/completions")) {
     return real(path, options);
   }
-  const progress = {total: 6000, cache: 0, processed: 1500, time_ms: 1};
+  const progress = {total: 6000, cache: 0, processed: 1500, time_ms: 12345};
   const chunk = {choices: [], prompt_progress: progress};
   const body = new ReadableStream({
     start(sent) {
@@ -287,7 +287,8 @@ def test_a_long_prompt_has_a_bar(page):
     page.evaluate(OPEN_STREAM)
     page.fill("#prompt", "long")
     page.press("#prompt", "Enter")
-    expect(page.locator("#reading-text")).to_have_text("Reading the prompt: 1,500 of 6,000 tokens")
+    shown = "Reading the prompt: 1,500 of 6,000 tokens, 12 s"
+    expect(page.locator("#reading-text")).to_have_text(shown)
     assert page.locator("#progress").get_attribute("value") is not None
 
 

@@ -68,12 +68,13 @@ function showProgress(progress) {
   if (progress === null) {
     return;
   }
-  const { processed, total } = progress;
+  const { processed, total, time_ms: milliseconds } = progress;
   byId("progress").max = total;
   byId("progress").value = processed;
   const read = processed.toLocaleString("en");
   const all = total.toLocaleString("en");
-  byId("reading-text").textContent = `Reading the prompt: ${read} of ${all} tokens`;
+  const seconds = Math.round(milliseconds / 1000);
+  byId("reading-text").textContent = `Reading the prompt: ${read} of ${all} tokens, ${seconds} s`;
 }
 
 /** Return the settings. Throw an error that names a field that cannot be read. */
