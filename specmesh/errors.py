@@ -224,12 +224,12 @@ class LocalProtocolError(SpecmeshError):
 
 
 class InvalidTransition(LocalProtocolError):
-    """`what` is in `state` and should become `to`, but its table of states has no such move."""
+    """An event came that a machine's table of states does not have in this `state`."""
 
-    def __init__(self, what: str, state: Enum, to: Enum) -> None:
-        super().__init__(f"a {what} that is {state.value} cannot become {to.value}")
+    def __init__(self, machine: str, state: Enum, event: Enum) -> None:
+        super().__init__(f"a {machine} that is {state.value} has no event {event.value!r}")
         self.state = state
-        self.to = to
+        self.event = event
 
 
 class UnfitMessage(LocalProtocolError, ValueError):

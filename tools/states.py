@@ -1,13 +1,12 @@
 """Draw the tables of states in ARCHITECTURE.md. `make docs` runs it."""
 
 import re
-from collections.abc import Collection, Mapping
-from enum import Enum
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
+from specmesh.core.drafter.pending_request import REQUEST_STATES
 from specmesh.core.drafter.session import DRAFTING_STATES
-from specmesh.core.requests import REQUEST_STATES
+from specmesh.core.states import Event, State
 from specmesh.core.verifier.session import SESSION_STATES
 from specmesh.core.verifier.session_context import CONTEXT_STATES
 from specmesh.core.vocabulary.exchange import VOCABULARY_STATES
@@ -16,32 +15,22 @@ from specmesh.daemons.link.dealer import CONNECTION_STATES
 PATH = Path(__file__).parents[1] / "ARCHITECTURE.md"
 DRAWN = re.compile(r"(?<=^```\n)(?:[a-z ]+ -> .*\n)+(?=```$)", re.MULTILINE)
 
-State = TypeVar("State", bound=Enum)
-Event = TypeVar("Event", bound=Enum)
 
+def drawing(table: Mapping[State, Mapping[Event, State]]) -> str:
+    """Return a line for each move: a state, the state that follows, and the events that cause it.
 
-def drawing(table: Mapping[State, Collection[State]]) -> str:
-    """Return a line for each state that may become another."""
-    moves: dict[str, str] = {}
-    for state, following in table.items():
-        names = [to.value for to in table if to in following]
-        if names:
-            moves[state.value] = ", ".join(names)
-    width = max(map(len, moves))
-    lines = ""
-    for name, targets in moves.items():
-        lines += f"{name:{width}} -> {targets}\n"
-    return lines
-
-
-def drawing_of_moves(table: Mapping[State, Mapping[Event, State]]) -> str:
-    """Return a line for each state that may become another, with the events that cause it."""
+    A state that nothing follows has no line.
+    """
     width = max(len(state.value) for state, moves in table.items() if moves)
     lines = ""
     for state, moves in table.items():
-        causes = [f"{to.value} ({event.value})" for event, to in moves.items()]
-        if causes:
-            lines += f"{state.value:{width}} -> {', '.join(causes)}\n"
+        causes: dict[str, list[str]] = {}
+        for event, to in moves.items():
+            causes.setdefault(to.value, []).append(event.value)
+        name = state.value
+        for to_name, events in causes.items():
+            lines += f"{name:{width}} -> {to_name} ({', '.join(events)})\n"
+            name = ""
     return lines
 
 
@@ -51,9 +40,9 @@ def filled(document: str) -> str:
     Raise ValueError if it has another number of tables.
     """
     drawings = [
-        drawing_of_moves(SESSION_STATES),
+        drawing(SESSION_STATES),
         drawing(CONTEXT_STATES),
-        drawing_of_moves(DRAFTING_STATES),
+        drawing(DRAFTING_STATES),
         drawing(REQUEST_STATES),
         drawing(VOCABULARY_STATES),
         drawing(CONNECTION_STATES),

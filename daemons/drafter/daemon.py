@@ -18,11 +18,12 @@ from specmesh.api.backend import (
 from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
+from specmesh.core.drafter.pending_request import RequestState
 from specmesh.core.drafter.request_router import RequestRouter
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import WINDOW_IDS, Windows
 from specmesh.core.kv_slots import ANY_LENGTH, KVReuse, KVSlots
-from specmesh.core.requests import Failed, RequestState, target_of
+from specmesh.core.requests import Failed, target_of
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection
 from specmesh.core.text.chat import Tokenizer

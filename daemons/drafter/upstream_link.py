@@ -19,7 +19,8 @@ from specmesh.core.fields import Json
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.liveness import Greeting, Link
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.requests import Reply, error_of
+from specmesh.core.request_frames import error_of
+from specmesh.core.requests import Reply
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import wire_params
 from specmesh.core.statistics.daemon import DrafterStats

@@ -7,6 +7,7 @@ from enum import Enum
 import zmq
 
 from specmesh.core.names import HostNumbers
+from specmesh.core.states import state_after
 from specmesh.core.statistics.snapshot import WireSection
 from specmesh.daemons.link.sockets import (
     MAX_FRAMES_PER_TURN,
@@ -16,7 +17,7 @@ from specmesh.daemons.link.sockets import (
     open_socket,
     zmq_errors,
 )
-from specmesh.errors import ConfigError, FrameError, InvalidTransition
+from specmesh.errors import ConfigError, FrameError
 from specmesh.security.addresses import bracketed, check_connect, endpoint
 from specmesh.security.curve import (
     Context,
@@ -149,15 +150,46 @@ class ConnectionState(Enum):
     LEFT = "left"
 
 
-CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
-    ConnectionState.HELD: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
-    ConnectionState.CUT: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
-    ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
-}
-"""The states that may follow each.
+class ConnectionEvent(Enum):
+    """An event that changes the state.
 
-After a connection that was left only a fresh one follows, or an attempt at it that keys or the
-system forbid.
+    - SHAKEN: a handshake has ended, well or not. libzmq makes it for each of its connections.
+    - BROKEN: the connection has ended.
+    - CLOSE_LOST: there was no room for a CLOSE.
+    - ENDED_HERE: the verifier, or the keys here, keep this drafter out.
+    - RENEWED: a fresh one was begun.
+    """
+
+    SHAKEN = "handshake ended"
+    BROKEN = "broken"
+    CLOSE_LOST = "close lost"
+    ENDED_HERE = "ended here"
+    RENEWED = "renewed"
+
+
+CONNECTION_STATES: Mapping[ConnectionState, Mapping[ConnectionEvent, ConnectionState]] = {
+    ConnectionState.HELD: {
+        ConnectionEvent.SHAKEN: ConnectionState.HELD,
+        ConnectionEvent.BROKEN: ConnectionState.CUT,
+        ConnectionEvent.CLOSE_LOST: ConnectionState.CUT,
+        ConnectionEvent.ENDED_HERE: ConnectionState.LEFT,
+        ConnectionEvent.RENEWED: ConnectionState.HELD,
+    },
+    ConnectionState.CUT: {
+        ConnectionEvent.SHAKEN: ConnectionState.HELD,
+        ConnectionEvent.BROKEN: ConnectionState.CUT,
+        ConnectionEvent.ENDED_HERE: ConnectionState.LEFT,
+        ConnectionEvent.RENEWED: ConnectionState.HELD,
+    },
+    ConnectionState.LEFT: {
+        ConnectionEvent.ENDED_HERE: ConnectionState.LEFT,
+        ConnectionEvent.RENEWED: ConnectionState.HELD,
+    },
+}
+"""The state that follows each event, in each state.
+
+A connection that was left is no longer looked at: a fresh one follows, or an attempt at it that
+keys or the system forbid.
 """
 
 
@@ -166,7 +198,7 @@ class Dealer:
 
     A fresh one replaces a connection that went silent or was refused.
 
-    traffic: counts of frames. state: changed by `move` only.
+    traffic: counts of frames. state: changed by `advance` only.
     refusal: why the verifier, or the keys here, keep this drafter out; None if they do not.
     next_look: when `look` does something again.
     """
@@ -182,14 +214,9 @@ class Dealer:
         self.refusal: str | None = None
         self.next_look = 0.0
 
-    def move(self, to: ConnectionState) -> None:
-        """Change its state.
-
-        Raise InvalidTransition, and change nothing, if CONNECTION_STATES lacks the change.
-        """
-        if to not in CONNECTION_STATES[self.state]:
-            raise InvalidTransition("connection", self.state, to)
-        self.state = to
+    def advance(self, event: ConnectionEvent) -> None:
+        """Change its state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(CONNECTION_STATES, "connection", self.state, event)
 
     @property
     def cut(self) -> bool:
@@ -246,7 +273,7 @@ class Dealer:
         self.inlet.check()
         if unsent is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
-                self.move(ConnectionState.CUT)
+                self.advance(ConnectionEvent.CLOSE_LOST)
             return 0
         return len(frame)
 
@@ -285,7 +312,7 @@ class Dealer:
         self.inlet = Inlet(fresh)
         if self._on_readable is not None:
             self.inlet.listen(self._on_readable)
-        self.move(ConnectionState.HELD)
+        self.advance(ConnectionEvent.RENEWED)
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; frames in its queue have `linger` milliseconds to leave."""
@@ -294,7 +321,7 @@ class Dealer:
 
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""
-        self.move(ConnectionState.LEFT)
+        self.advance(ConnectionEvent.ENDED_HERE)
         with contextlib.suppress(OSError), zmq_errors():
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.inlet.check()
@@ -308,9 +335,9 @@ class Dealer:
         monitor = self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
             if ended is Handshake.DISCONNECTED:
-                self.move(ConnectionState.CUT)
+                self.advance(ConnectionEvent.BROKEN)
             else:
-                self.move(ConnectionState.HELD)
+                self.advance(ConnectionEvent.SHAKEN)
                 newest = ended
         return newest
 

@@ -153,7 +153,7 @@ class VocabularyHandshake:
         engine: DraftEngine | None,
         comparison: VocabularyMatch | None,
     ) -> None:
-        self._exchange.move(VocabularyState.KNOWN)
+        self._exchange.compared()
         self.vocabulary = vocabulary
         self.engine = engine
         self.comparison = comparison

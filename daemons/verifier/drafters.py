@@ -16,6 +16,7 @@ from specmesh.core.fields import Json
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
+from specmesh.core.request_frames import refusal_of, requested
 from specmesh.core.requests import (
     ClientEvent,
     Failed,
@@ -24,8 +25,6 @@ from specmesh.core.requests import (
     Scored,
     Started,
     Tokens,
-    refusal_of,
-    requested,
 )
 from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.daemon import VerifierStats

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from specmesh.core import requests
+from specmesh.core import request_frames
 from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode_body, write_body
 
-frames_of = partial(requests.frames_of, write=write_body)
+frames_of = partial(request_frames.frames_of, write=write_body)
 incoming_open = partial(IncomingOpen, read=partial(decode_body, m.Open))

@@ -6,22 +6,13 @@ later than the ids, or never.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from specmesh.core.drafter.pending_request import DrafterRequest, RequestEvent
 from specmesh.core.events import DraftingEnded, Learned, SessionKey
 from specmesh.core.fields import Json
-from specmesh.core.requests import (
-    DrafterRequest,
-    Finished,
-    PromptRead,
-    Reply,
-    RequestState,
-    Scored,
-    SourceRun,
-    Started,
-    Tokens,
-)
+from specmesh.core.requests import Finished, PromptRead, Reply, Scored, SourceRun, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.core.token_sources import TARGET, runs_of
 from specmesh.errors import SpecmeshError
@@ -99,7 +90,7 @@ class ClientSession:
         self._truth += learned.ids
         replies = list[Reply]()
         if begin < self.n_prompt <= self.n_truth and not pending.started:
-            pending.started = True
+            pending.begin()
             started = Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params)
             replies.append(Reply(pending.client, started))
         base = max(begin, self.n_prompt + pending.request.known)
@@ -215,14 +206,7 @@ class ClientSession:
         # Ids without their log-probabilities come again.
         end = self.n_truth if self._waiting is None else self._waiting.base
         sent = tuple(self._truth[self.n_prompt : end])
-        request = pending.request
-        pending.request = replace(
-            request,
-            prompt_ids=self._prompt_ids,
-            messages=(),
-            generated=max(sent, request.generated, key=len),
-            known=max(request.known, len(sent)),
-        )
+        pending.resume_after(self._prompt_ids, sent)
         return pending
 
     def _finished(self, finished: Finished) -> list[Reply]:
@@ -230,7 +214,7 @@ class ClientSession:
         self.pending = None
         if pending is None:
             return []
-        pending.move(RequestState.OVER)
+        pending.advance(RequestEvent.CLOSED)
         return [Reply(pending.client, finished)]
 
     def _take_waiting(self) -> list[Reply]:

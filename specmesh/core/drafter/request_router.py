@@ -5,19 +5,16 @@ If one refuses a request or goes away, the next one gets it.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from specmesh.core.drafter.upstream import Upstream
-from specmesh.core.fair_queue import Tenant, parts_of
-from specmesh.core.requests import (
+from specmesh.core.drafter.pending_request import (
     DrafterRequest,
-    EventSink,
-    Reply,
-    Request,
+    RequestEvent,
     RequestState,
     is_wrong,
-    target_of,
 )
+from specmesh.core.drafter.upstream import Upstream
+from specmesh.core.fair_queue import Tenant, parts_of
+from specmesh.core.requests import EventSink, Reply, Request, target_of
 from specmesh.core.verifier.admission import MAX_QUEUE, WaitingRoom
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import (
@@ -193,13 +190,13 @@ class RequestRouter:
                 for upstream in self.upstreams:
                     upstream.cancel(pending)
             elif pending.state is not RequestState.OVER:
-                pending.move(RequestState.OVER)
+                pending.advance(RequestEvent.CLOSED)
 
     def pause(self, client: EventSink, *, paused: bool) -> None:
         """Let a client's text wait for its reader, or go on; also after it is opened anew."""
         for pending in self.requests:
             if pending.client is client:
-                pending.paused = paused
+                pending.pause(paused=paused)
                 for upstream in self.upstreams:
                     upstream.pause(pending)
 
@@ -219,7 +216,7 @@ class RequestRouter:
             self._retry(pending, now)
         given_up = self.in_state(RequestState.GIVEN_UP)
         for pending in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
-            pending.move(RequestState.OVER)
+            pending.advance(RequestEvent.CLOSED)
         self.requests = [
             pending for pending in self.requests if pending.state is not RequestState.OVER
         ]
@@ -240,21 +237,13 @@ class RequestRouter:
 
     def _resume(self, new: DrafterRequest, before: DrafterRequest) -> None:
         """Continue the text of another request, at its verifier if that has it."""
-        new.home = before.home
+        new.prefer(before.home)
         if before.state is RequestState.OPEN:
             for upstream in self.upstreams:
                 upstream.take_over(before)
             return
-        request = new.request
-        if request.named_only:
-            new.request = replace(
-                before.request,
-                known=request.known,
-                rounds=request.rounds,
-                reconnect_timeout=request.reconnect_timeout,
-            )
-            new.verifier = before.verifier
-        before.move(RequestState.OVER)
+        new.take_text_of(before)
+        before.advance(RequestEvent.CLOSED)
 
     def _place(self, pending: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; if all have, let it wait or fail."""
@@ -273,10 +262,7 @@ class RequestRouter:
         gone = isinstance(error, DaemonUnreachable | RemoteProtocolError)
         passes = may_return or gone or isinstance(error, Busy)
         if pending.until is not None and passes:
-            pending.due = now + RETRY_S if pending.tried else now
-            pending.tried = ()
-            pending.error = None
-            pending.move(RequestState.WAITING)
+            pending.wait(now, RETRY_S)
         elif gone:
             self._give_up(pending, error)
         else:
@@ -337,8 +323,8 @@ class RequestRouter:
     def _give_up(self, pending: DrafterRequest, error: SpecmeshError) -> None:
         """Fail a request; its client may resume it if it has a name and ids."""
         resumable = bool(pending.request.id and pending.request.prompt_ids)
-        state = RequestState.GIVEN_UP if resumable else RequestState.OVER
-        self._replies.append(pending.fail(error, state))
+        event = RequestEvent.TIME_UP if resumable else RequestEvent.CLOSED
+        self._replies.append(pending.fail(error, event))
 
 
 def _troubles(upstreams: Sequence[Upstream]) -> str:

@@ -18,8 +18,9 @@ from specmesh.core.prefix import common_length
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.states import state_after
 from specmesh.core.verifier.accept import uses_proposals
-from specmesh.errors import InvalidTransition, SpecmeshError
+from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 CHUNK = 128  # most ids of a prompt in a step, so that sessions take turns
@@ -113,11 +114,8 @@ class DrafterSession:
         self._plain = not self._sampler.looks_back and not self._samples
 
     def advance(self, event: DraftingEvent) -> None:
-        """Change the state; raise InvalidTransition if it knows no such event."""
-        following = DRAFTING_STATES[self.state].get(event)
-        if following is None:
-            raise InvalidTransition("drafter's session", self.state, event)
-        self.state = following
+        """Change the state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(DRAFTING_STATES, "drafter's session", self.state, event)
 
     # --- the next row
 

@@ -8,19 +8,18 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.client_session import ClientSession
+from specmesh.core.drafter.pending_request import DrafterRequest, RequestEvent
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.requests import (
+from specmesh.core.request_frames import (
     BODY_BYTES_PER_S,
     TEXT_IDS_PER_S,
     Before,
-    DrafterRequest,
-    Reply,
-    RequestState,
     WriteOpen,
     frames_of,
     open_of,
 )
+from specmesh.core.requests import Reply
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -223,12 +222,12 @@ class Upstream:
             label = pending.request.label
             self._note("session_goes_elsewhere", request=label, verifier=self.address)
         ref = next(self._refs) & MAX_REF
-        pending.move(RequestState.OPENING)
+        pending.advance(RequestEvent.ASKED)
         self.opening[ref] = pending
         takes_ids = self.info is not None and self.info.takes_ids
         takes_body = self.info is not None and self.info.takes_body
         try:
-            order = open_of(pending, ref)
+            order = open_of(pending.request, ref)
             frames = frames_of(order, self._write, takes_ids=takes_ids, takes_body=takes_body)
         except UnfitMessage as wrong:
             what = f"the request is longer than what a drafter can pass on ({wrong})"
@@ -250,7 +249,7 @@ class Upstream:
             if opening is pending:
                 del self.opening[ref]
                 self._effects.append(m.Close(0, ref))
-                pending.move(RequestState.OVER)
+                pending.advance(RequestEvent.CLOSED)
         for session in list(self.sessions.values()):
             if session.pending is pending:
                 self._effects.append(m.Close(session.id))
@@ -271,7 +270,6 @@ class Upstream:
         pending = self.opening.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
-            pending.move(RequestState.UNPLACED)
             return True
         found = False
         for session in self.running.values():
@@ -448,9 +446,7 @@ class Upstream:
             return
         generated = len(pending.request.generated)
         self._note("session_interrupted", session=session.id, generated=generated)
-        pending.lost(error, now)
-        pending.tried = tried
-        pending.move(RequestState.UNPLACED)
+        pending.lost(self.address, error, now, tried=tried)
 
     def _taken_over(self, session: ClientSession) -> None:
         error = RequestError("somebody else has asked for this text by its name")
@@ -468,10 +464,7 @@ class Upstream:
         for session in list(self.running.values()):
             self._end(session, error)
         for pending in self.opening.values():
-            if pending.began is None:
-                pending.home = self.address
-            pending.lost(error, now)
-            pending.move(RequestState.UNPLACED)
+            pending.lost(self.address, error, now)
         self.opening.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:

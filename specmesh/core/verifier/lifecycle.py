@@ -18,7 +18,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
 from specmesh.core.verifier.session import VerifierSession
-from specmesh.core.verifier.session_context import ContextState, SessionContext
+from specmesh.core.verifier.session_context import ContextEvent, ContextState, SessionContext
 from specmesh.core.verifier.target import Target
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 from specmesh.wire import messages as m
@@ -161,7 +161,7 @@ class SessionLifecycle:
         if context.end is None:
             self._take_over(context, opening.owner)
             self.kept.pop(context.id, None)
-            context.move(ContextState.CONNECTED)
+            context.advance(ContextEvent.RESUMED)
         self._log("session_resumed", context, tokens=context.session.generated)
         self._hand_over(context, opening, now, adopted=True)
         if context.end is not None:
@@ -223,7 +223,7 @@ class SessionLifecycle:
             return
         done = m.Done(context.id, end.reason, len(context.session.prefix), end.report)
         self._outbox.append(vev.ToDrafter(context.owner, done))
-        self._keep(context, ContextState.ENDED, now)
+        self._keep(context, ContextEvent.END_REPEATED, now)
 
     # --- clients and drafters come and go
 
@@ -241,7 +241,7 @@ class SessionLifecycle:
             if context.owner != drafter:
                 continue
             if may_return and context.name and self.kept.grace > 0:
-                self._keep(context, ContextState.KEPT, now)
+                self._keep(context, ContextEvent.CLIENT_LOST, now)
                 self._pause(context, now, paused=False)
                 context.disconnect()
                 self._log("session_kept", context, seconds=self.kept.grace)
@@ -391,11 +391,11 @@ class SessionLifecycle:
             case ContextState.CONNECTED:
                 if context.owner is not None and context.name and reason in SERVED:
                     # DONE may be lost.
-                    self._keep(context, ContextState.ENDED, now)
+                    self._keep(context, ContextEvent.OVER, now)
                 else:
                     self._forget(context)
             case ContextState.KEPT:
-                context.move(ContextState.ENDED)
+                context.advance(ContextEvent.OVER)
             case ContextState.ENDED | ContextState.FORGOTTEN:
                 pass  # it was given up
             case _:
@@ -408,12 +408,12 @@ class SessionLifecycle:
             self._log("session_dropped", context, tokens=context.session.generated)
             self._cancel(context, now)
 
-    def _keep(self, context: SessionContext, state: ContextState, now: float) -> None:
-        context.move(state)
+    def _keep(self, context: SessionContext, event: ContextEvent, now: float) -> None:
+        context.advance(event)
         self.kept.add(context, now)
 
     def _forget(self, context: SessionContext) -> None:
-        context.move(ContextState.FORGOTTEN)
+        context.advance(ContextEvent.DROPPED)
         self.kept.pop(context.id, None)
         self._outbox.append(vev.Forgotten(context.id))
 

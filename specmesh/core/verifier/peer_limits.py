@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
 
-from specmesh.core.requests import TEXT_IDS_PER_S
+from specmesh.core.request_frames import TEXT_IDS_PER_S
 from specmesh.errors import Busy
 
 CONTROL_WEIGHT = 8

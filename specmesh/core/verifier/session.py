@@ -29,6 +29,7 @@ from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.states import state_after
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
 from specmesh.core.text.stop import StopScan
 from specmesh.core.token_sources import SourceRecorder, runs_of
@@ -46,7 +47,7 @@ from specmesh.core.verifier.sources.base import DraftSource, SourceContext
 from specmesh.core.verifier.sources.remote import RemoteSource
 from specmesh.core.verifier.sources.session_sources import sources_of
 from specmesh.core.verifier.truth_sender import TruthSender
-from specmesh.errors import InvalidTransition, LocalProtocolError, RequestError
+from specmesh.errors import LocalProtocolError, RequestError
 from specmesh.wire import messages as m
 
 
@@ -208,11 +209,8 @@ class VerifierSession:
     # --- events
 
     def advance(self, event: SessionEvent) -> None:
-        """Change the state; raise InvalidTransition if it knows no such event."""
-        following = SESSION_STATES[self.state].get(event)
-        if following is None:
-            raise InvalidTransition("session", self.state, event)
-        self.state = following
+        """Change the state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(SESSION_STATES, "session", self.state, event)
 
     def _finish(self, reason: m.FinishReason, error: RequestError | None = None) -> ev.Finish:
         self.advance(SessionEvent.OVER)

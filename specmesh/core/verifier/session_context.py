@@ -9,15 +9,21 @@ from specmesh.core.fair_queue import Tenant
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import SourceRun
 from specmesh.core.sampling.logprobs import Logprob, flattened
+from specmesh.core.states import state_after
 from specmesh.core.token_sources import runs_of
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.session import VerifierSession
-from specmesh.errors import InvalidTransition
 from specmesh.wire import messages as m
 
 
 class ContextState(Enum):
-    """The state of a session by its client."""
+    """The state of a session by its client.
+
+    - CONNECTED: it has a client. Another one gets it by its name.
+    - KEPT: it waits for its client, which went with a drafter that may return.
+    - ENDED: it is over. Its end is kept for a client that may have missed it.
+    - FORGOTTEN: nobody can ask for it any more.
+    """
 
     CONNECTED = "connected"
     KEPT = "kept"
@@ -25,25 +31,43 @@ class ContextState(Enum):
     FORGOTTEN = "forgotten"
 
 
-CONTEXT_STATES: Mapping[ContextState, set[ContextState]] = {
-    ContextState.CONNECTED: {
-        ContextState.CONNECTED,
-        ContextState.KEPT,
-        ContextState.ENDED,
-        ContextState.FORGOTTEN,
-    },
-    ContextState.KEPT: {ContextState.CONNECTED, ContextState.ENDED, ContextState.FORGOTTEN},
-    ContextState.ENDED: {ContextState.ENDED, ContextState.FORGOTTEN},
-    ContextState.FORGOTTEN: set(),
-}
-"""The states that may follow each state.
+class ContextEvent(Enum):
+    """An event that changes the state.
 
-- A connected session has a client; another one gets it by its name.
-- A kept session waits for its client, which went with a drafter that may return.
-- The end of an ended session is kept for a client that may have missed it.
-- A forgotten session cannot be asked for: its time is over, its client was here or has closed it,
-  or its sequence was needed.
-"""
+    - RESUMED: a client has asked for the session by its name.
+    - CLIENT_LOST: its client went with a drafter that may return.
+    - OVER: its text has ended, and its client may have missed the end.
+    - END_REPEATED: a client has got the end once more, and may lose it again.
+    - DROPPED: its time is over, its client has had the end or has closed it, or its sequence is
+      needed.
+    """
+
+    RESUMED = "resumed"
+    CLIENT_LOST = "client lost"
+    OVER = "over"
+    END_REPEATED = "end repeated"
+    DROPPED = "dropped"
+
+
+CONTEXT_STATES: Mapping[ContextState, Mapping[ContextEvent, ContextState]] = {
+    ContextState.CONNECTED: {
+        ContextEvent.RESUMED: ContextState.CONNECTED,
+        ContextEvent.CLIENT_LOST: ContextState.KEPT,
+        ContextEvent.OVER: ContextState.ENDED,
+        ContextEvent.DROPPED: ContextState.FORGOTTEN,
+    },
+    ContextState.KEPT: {
+        ContextEvent.RESUMED: ContextState.CONNECTED,
+        ContextEvent.OVER: ContextState.ENDED,
+        ContextEvent.DROPPED: ContextState.FORGOTTEN,
+    },
+    ContextState.ENDED: {
+        ContextEvent.END_REPEATED: ContextState.ENDED,
+        ContextEvent.DROPPED: ContextState.FORGOTTEN,
+    },
+    ContextState.FORGOTTEN: {},
+}
+"""The state that follows each event, in each state."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -59,7 +83,7 @@ class SessionContext:
     guest: it is short, and runs beside as many others as there may be.
     end: the effect that its client got at its end.
     kept_until: when it is forgotten.
-    state: changed by `move` only.
+    state: changed by `advance` only.
     announced: its drafter knows of it.
 
     The drafter pool changes these; all other fields are changed by methods only.
@@ -87,14 +111,9 @@ class SessionContext:
     noted_at: float = float("-inf")
     state: ContextState = ContextState.CONNECTED
 
-    def move(self, to: ContextState) -> None:
-        """Change the state.
-
-        Raise InvalidTransition, and change nothing, if CONTEXT_STATES lacks it.
-        """
-        if to not in CONTEXT_STATES[self.state]:
-            raise InvalidTransition("context", self.state, to)
-        self.state = to
+    def advance(self, event: ContextEvent) -> None:
+        """Change the state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(CONTEXT_STATES, "context", self.state, event)
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Note the end that its client gets."""

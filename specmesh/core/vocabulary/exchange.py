@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from specmesh.core.states import state_after
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import InvalidTransition
 from specmesh.wire.messages import Vocab, Welcome
 
 MAX_VOCAB = 2**20  # tokens of a vocabulary that is believed
@@ -22,25 +22,44 @@ class VocabularyState(Enum):
     """How well a drafter knows the vocabulary of its verifier."""
 
     NEW = "new"  # no WELCOME has come
-    FETCHING = "fetching"  # its parts are asked for, one after the other
+    FETCHING = "fetching"  # its parts are gathered: asked for one after the other, or kept
     COMPARING = "comparing"  # it is whole, and compared with that of the draft model
     KNOWN = "known"  # it is compared: it may suit or not
     UNUSABLE = "unusable"  # what came is no vocabulary, or not the one that was announced
 
 
-_BEGUN = {VocabularyState.FETCHING, VocabularyState.COMPARING, VocabularyState.UNUSABLE}
-VOCABULARY_STATES: Mapping[VocabularyState, set[VocabularyState]] = {
-    VocabularyState.NEW: _BEGUN,
-    VocabularyState.FETCHING: _BEGUN,
-    VocabularyState.COMPARING: _BEGUN | {VocabularyState.KNOWN},
-    VocabularyState.KNOWN: _BEGUN,
-    VocabularyState.UNUSABLE: _BEGUN,
-}
-"""The states that may follow each state.
+class VocabularyEvent(Enum):
+    """An event that changes the state.
 
-Every WELCOME begins anew, unless the vocabulary is known or unusable, and still the same. A
-vocabulary that is the draft model's own, or was fetched before and kept, need not be fetched.
-"""
+    - ANNOUNCED: a WELCOME names a vocabulary. One that is known or unusable, and still the same, is
+      no event.
+    - COMPLETE: all its parts are there. Those of the draft model's own vocabulary, and of one that
+      was fetched before and kept, are there at once.
+    - REFUSED: the verifier claims too much, or its parts do not fit its claim.
+    - COMPARED: it was compared.
+    """
+
+    ANNOUNCED = "announced"
+    COMPLETE = "complete"
+    REFUSED = "refused"
+    COMPARED = "compared"
+
+
+VOCABULARY_STATES: Mapping[VocabularyState, Mapping[VocabularyEvent, VocabularyState]] = {
+    VocabularyState.NEW: {VocabularyEvent.ANNOUNCED: VocabularyState.FETCHING},
+    VocabularyState.FETCHING: {
+        VocabularyEvent.ANNOUNCED: VocabularyState.FETCHING,
+        VocabularyEvent.COMPLETE: VocabularyState.COMPARING,
+        VocabularyEvent.REFUSED: VocabularyState.UNUSABLE,
+    },
+    VocabularyState.COMPARING: {
+        VocabularyEvent.ANNOUNCED: VocabularyState.FETCHING,
+        VocabularyEvent.COMPARED: VocabularyState.KNOWN,
+    },
+    VocabularyState.KNOWN: {VocabularyEvent.ANNOUNCED: VocabularyState.FETCHING},
+    VocabularyState.UNUSABLE: {VocabularyEvent.ANNOUNCED: VocabularyState.FETCHING},
+}
+"""The state that follows each event, in each state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,7 @@ class VocabularyExchange:
     A call returns the next action: a VOCAB to send, or a vocabulary to compare until it is known.
 
     fingerprint: of the draft model's vocabulary; empty if that knows ids only.
-    state: changed by `move` only.
+    state: changed by `advance` only.
     trouble: why the verifier's vocabulary is unusable; empty if it is not.
     """
 
@@ -78,14 +97,9 @@ class VocabularyExchange:
         self._size = 0  # of these pieces, in base64
         self._sent_at = 0.0
 
-    def move(self, to: VocabularyState) -> None:
-        """Change the state.
-
-        Raise InvalidTransition, and change nothing, if VOCABULARY_STATES lacks the change.
-        """
-        if to not in VOCABULARY_STATES[self.state]:
-            raise InvalidTransition("vocabulary", self.state, to)
-        self.state = to
+    def advance(self, event: VocabularyEvent) -> None:
+        """Change the state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(VOCABULARY_STATES, "vocabulary", self.state, event)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | Vocabulary | None:
         """Begin with a verifier."""
@@ -102,14 +116,14 @@ class VocabularyExchange:
         self.trouble = ""
         self._pieces = []
         self._size = 0
+        self.advance(VocabularyEvent.ANNOUNCED)
         pieces = self._known_pieces(claim)
         if pieces is not None:
-            self.move(VocabularyState.COMPARING)
+            self.advance(VocabularyEvent.COMPLETE)
             return Vocabulary(pieces, end_ids)
         if claim.n_vocab > MAX_VOCAB:
             self._refuse(f"the verifier claims a vocabulary of {claim.n_vocab} tokens")
             return None
-        self.move(VocabularyState.FETCHING)
         return self._ask(now)
 
     def _known_pieces(self, claim: _Claim) -> Pieces | None:
@@ -141,8 +155,12 @@ class VocabularyExchange:
             self._refuse("the verifier's vocabulary does not match its own fingerprint")
             return None
         self._keep(vocabulary.pieces)
-        self.move(VocabularyState.COMPARING)
+        self.advance(VocabularyEvent.COMPLETE)
         return vocabulary
+
+    def compared(self) -> None:
+        """Note that the vocabulary was compared."""
+        self.advance(VocabularyEvent.COMPARED)
 
     def _keep(self, pieces: Pieces) -> None:
         """Keep a vocabulary that was fetched, and drop the oldest of too many."""
@@ -153,7 +171,7 @@ class VocabularyExchange:
     def _refuse(self, trouble: str) -> None:
         self.trouble = trouble
         self._pieces = []
-        self.move(VocabularyState.UNUSABLE)
+        self.advance(VocabularyEvent.REFUSED)
 
     def late(self, now: float) -> Vocab | None:
         """Return the VOCAB to send again if its answer does not come."""

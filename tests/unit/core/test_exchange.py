@@ -41,7 +41,7 @@ def exchange(state):
         for part in PARTS:
             made.answered(part, 0.0)
     if state is VocabularyState.KNOWN:
-        made.move(VocabularyState.KNOWN)
+        made.compared()
     if state is VocabularyState.UNUSABLE:
         made.answered(m.Vocab(0, ["!"]), 0.0)
     return made

@@ -9,20 +9,11 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.client_session import MAX_HELD
+from specmesh.core.drafter.pending_request import DrafterRequest, RequestState
 from specmesh.core.drafter.request_router import MAX_OPENING, MAX_OWN_OPENING, RequestRouter
 from specmesh.core.drafter.upstream import Upstream
-from specmesh.core.requests import (
-    BODY_BYTES_PER_S,
-    NOBODY,
-    TEXT_IDS_PER_S,
-    DrafterRequest,
-    Failed,
-    Finished,
-    Reply,
-    Request,
-    RequestState,
-    Tokens,
-)
+from specmesh.core.request_frames import BODY_BYTES_PER_S, TEXT_IDS_PER_S
+from specmesh.core.requests import NOBODY, Failed, Finished, Reply, Request, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams

@@ -13,7 +13,8 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import DrafterRequest, Request, open_of, requested
+from specmesh.core.request_frames import open_of, requested
+from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
@@ -48,8 +49,7 @@ CHAT = (ChatMessage("user", "hi", name="ann"), ChatMessage("assistant", "The "))
     ids=["text", "ids", "chat"],
 )
 def test_requests_cross_the_wire(original):
-    asked = DrafterRequest(request=original, client=None)
-    assert requested(crossed(open_of(asked, 9))) == original
+    assert requested(crossed(open_of(original, 9))) == original
 
 
 def test_ids_before_an_open_cross_the_wire():

@@ -14,7 +14,7 @@ from harness import PATIENCE
 from harness.long_opens import frames_of
 from harness.ports import free_address
 
-from specmesh.core.requests import BODY_BYTES_PER_S, TEXT_IDS_PER_S
+from specmesh.core.request_frames import BODY_BYTES_PER_S, TEXT_IDS_PER_S
 from specmesh.core.verifier.peer_limits import (
     BODY_WEIGHT,
     CONTROL_WEIGHT,

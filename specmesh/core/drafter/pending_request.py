@@ -1,0 +1,249 @@
+"""A request of a drafter's client, from its arrival to its end: its state, and its verifier."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from specmesh.core.fair_queue import Tenant
+from specmesh.core.requests import ID_BYTES, NOBODY, EventSink, Failed, Reply, Request
+from specmesh.core.sampling.constraint import GrammarKind
+from specmesh.core.session_params import SessionParams
+from specmesh.core.states import state_after
+from specmesh.errors import (
+    Busy,
+    NoSuchText,
+    NotPassedOn,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+)
+from specmesh.wire import messages as m
+
+
+class RequestState(Enum):
+    """The state of a request of a drafter's client.
+
+    - UNPLACED: it needs a verifier: it is new, or its verifier has refused or lost it.
+    - OPENING: a verifier was sent an OPEN for it.
+    - OPEN: it has a session of that verifier.
+    - WAITING: no verifier is there, or takes it now.
+    - GIVEN_UP: it has failed for want of a verifier. Its client may resume it by its id.
+    - OVER: it has ended.
+    """
+
+    UNPLACED = "unplaced"
+    OPENING = "opening"
+    OPEN = "open"
+    WAITING = "waiting"
+    GIVEN_UP = "given up"
+    OVER = "over"
+
+
+class RequestEvent(Enum):
+    """An event that changes the state.
+
+    - ASKED: a verifier is sent an OPEN.
+    - OPENED: the verifier has opened a session.
+    - REFUSED: the verifier does not take it.
+    - VERIFIER_LOST: the verifier went away, or stops, or the end of its text was lost.
+    - NONE_TAKES_IT: none that is there may have it, or all are busy. One may come back.
+    - TIME_UP: nobody came back in time. The text may be asked for again.
+    - CLOSED: its client gets the end or an error, or needs nothing more.
+    """
+
+    ASKED = "asked"
+    OPENED = "opened"
+    REFUSED = "refused"
+    VERIFIER_LOST = "verifier lost"
+    NONE_TAKES_IT = "none takes it"
+    TIME_UP = "time up"
+    CLOSED = "closed"
+
+
+REQUEST_STATES: Mapping[RequestState, Mapping[RequestEvent, RequestState]] = {
+    RequestState.UNPLACED: {
+        RequestEvent.ASKED: RequestState.OPENING,
+        RequestEvent.NONE_TAKES_IT: RequestState.WAITING,
+        RequestEvent.TIME_UP: RequestState.GIVEN_UP,
+        RequestEvent.CLOSED: RequestState.OVER,
+    },
+    RequestState.OPENING: {
+        RequestEvent.OPENED: RequestState.OPEN,
+        RequestEvent.REFUSED: RequestState.UNPLACED,
+        RequestEvent.VERIFIER_LOST: RequestState.UNPLACED,
+        RequestEvent.CLOSED: RequestState.OVER,
+    },
+    RequestState.OPEN: {
+        RequestEvent.VERIFIER_LOST: RequestState.UNPLACED,
+        RequestEvent.CLOSED: RequestState.OVER,
+    },
+    RequestState.WAITING: {
+        RequestEvent.ASKED: RequestState.OPENING,
+        RequestEvent.TIME_UP: RequestState.GIVEN_UP,
+        RequestEvent.CLOSED: RequestState.OVER,
+    },
+    RequestState.GIVEN_UP: {RequestEvent.CLOSED: RequestState.OVER},
+    RequestState.OVER: {},
+}
+"""The state that follows each event, in each state."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DrafterRequest:
+    """A request of a drafter's client, from its arrival to its end.
+
+    All fields are changed by methods only.
+
+    tenant: the one that it counts for. size: bytes that it took when it came.
+    state: changed by `advance` only.
+    home: address of the verifier that had it last. verifier: the WELCOME of that one.
+    started: the client has been sent Started. paused: the client reads nothing now.
+    until: when to give up without a verifier. due: when it is placed again at the earliest.
+    tried: addresses that have refused it since it had a verifier. error: of their refusals.
+    """
+
+    request: Request
+    client: EventSink
+    tenant: Tenant = ()
+    size: int = 0
+    state: RequestState = field(default=RequestState.UNPLACED, init=False)
+    home: str = ""
+    verifier: m.Welcome | None = None
+    started: bool = False
+    until: float | None = None
+    due: float = 0.0
+    paused: bool = False
+    tried: tuple[str, ...] = ()
+    error: SpecmeshError | None = None
+
+    @property
+    def began(self) -> m.Welcome | None:
+        """Return the verifier that the text began at; None if it has not begun."""
+        if self.started or self.request.generated:
+            return self.verifier
+        return None
+
+    @property
+    def is_long(self) -> bool:
+        """Return True if it may need frames before its OPEN."""
+        count = len(self.request.prompt_ids or ()) + len(self.request.generated)
+        size = self.request.size - ID_BYTES * count
+        return count > m.MAX_TOKENS or size > m.MAX_PIECE
+
+    def advance(self, event: RequestEvent) -> None:
+        """Change the state. Raise InvalidTransition if it has no such event."""
+        self.state = state_after(REQUEST_STATES, "request", self.state, event)
+
+    # --- its verifier
+
+    def prefer(self, home: str) -> None:
+        """Have the verifier at this address asked first."""
+        self.home = home
+
+    def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
+        """Note that a verifier has a session for it, with these parameters.
+
+        A request that names a text has no others. Any other takes only those from the verifier that
+        follow from its template: its thoughts and its calls of tools. One that knows no sources
+        of tokens has none in them.
+        """
+        self.advance(RequestEvent.OPENED)
+        if not self.request.named_only:
+            own = self.request.params
+            grammar = own.grammar
+            if grammar is not None and grammar.kind is GrammarKind.TOOLS:
+                grammar = params.grammar
+            params = replace(
+                own,
+                thinking=params.thinking,
+                merged=params.merged,
+                grammar=grammar,
+                sources=own.sources and params.sources,
+            )
+        self.request = replace(self.request, params=params, named_only=False)
+        self.home = address
+        self.verifier = by
+        self.until = None
+        self.tried = ()
+        self.error = None
+
+    def refused(self, by: str, error: SpecmeshError) -> None:
+        """Note a refusal. That one verifier is busy outweighs why another cannot have it."""
+        self.advance(RequestEvent.REFUSED)
+        self.tried += (by,)
+        if is_wrong(error) or not isinstance(self.error, Busy):
+            self.error = error
+
+    def lost(
+        self, by: str, error: SpecmeshError, now: float, *, tried: tuple[str, ...] = ()
+    ) -> None:
+        """Note that its verifier is gone. The client's timeout counts from the first loss on.
+
+        by: the verifier's address. tried: verifiers that are not asked next.
+        """
+        self.advance(RequestEvent.VERIFIER_LOST)
+        if self.began is None:
+            self.home = by
+        if self.until is None and self.request.id and self.request.reconnect_timeout > 0:
+            self.until = now + self.request.reconnect_timeout
+        self.tried = tried
+        self.error = error
+
+    def wait(self, now: float, retry: float) -> None:
+        """Let it wait for a verifier, as none takes it now.
+
+        retry: seconds until it is placed again, if a verifier has refused it.
+        """
+        self.advance(RequestEvent.NONE_TAKES_IT)
+        self.due = now + retry if self.tried else now
+        self.tried = ()
+        self.error = None
+
+    # --- its text
+
+    def begin(self) -> None:
+        """Note that the client gets Started, after which no other model may go on with the text."""
+        self.started = True
+
+    def resume_after(self, prompt_ids: tuple[int, ...], sent: tuple[int, ...]) -> None:
+        """Let the next session go on after the ids of the text that the client was sent."""
+        request = self.request
+        self.request = replace(
+            request,
+            prompt_ids=prompt_ids,
+            messages=(),
+            generated=max(sent, request.generated, key=len),
+            known=max(request.known, len(sent)),
+        )
+
+    def take_text_of(self, before: "DrafterRequest") -> None:
+        """Go on with the text of a request that is over, as far as it was named only."""
+        request = self.request
+        if request.named_only:
+            self.request = replace(
+                before.request,
+                known=request.known,
+                rounds=request.rounds,
+                reconnect_timeout=request.reconnect_timeout,
+            )
+            self.verifier = before.verifier
+
+    # --- its client
+
+    def pause(self, *, paused: bool) -> None:
+        """Note whether the client reads nothing now."""
+        self.paused = paused
+
+    def fail(self, error: SpecmeshError, event: RequestEvent = RequestEvent.CLOSED) -> Reply:
+        """End it, or give it up; return the failure that its client gets."""
+        self.advance(event)
+        reply = Reply(self.client, Failed(error))
+        self.client = NOBODY
+        self.error = None
+        return reply
+
+
+def is_wrong(error: SpecmeshError | None) -> bool:
+    """Return True for a refusal that no other verifier can change."""
+    by_verifier = NoSuchText | PromptTooLong | NotPassedOn
+    return isinstance(error, RequestError) and not isinstance(error, by_verifier)

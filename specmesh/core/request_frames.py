@@ -1,0 +1,137 @@
+"""A request as frames: its OPEN, the frames of parts that are too long for it, and its refusal."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from specmesh.core.prefix import crc_of
+from specmesh.core.requests import Request
+from specmesh.core.session_params import message_of, wire_params
+from specmesh.errors import (
+    Busy,
+    EngineError,
+    NoSuchText,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+    UnfitMessage,
+)
+from specmesh.wire import messages as m
+
+TEXT_IDS_PER_S = 2**18
+"""Ids of requests, in IDS frames, that a drafter sends a verifier in a second."""
+BODY_BYTES_PER_S = 2**19
+"""Bytes of requests, in BODY frames, that a drafter sends a verifier in a second.
+
+A verifier takes twice as many: JSON in JSON is at most twice as long.
+"""
+
+_REFUSALS: dict[str, type[SpecmeshError]] = {
+    "busy": Busy,
+    "context": PromptTooLong,
+    "session": NoSuchText,
+    "engine": EngineError,
+}
+"""The codes of a request's errors on the wire; any other error is "request"."""
+
+
+def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
+    """Return an error's code, its message and the request's field that it is about, or ""."""
+    param = getattr(error, "param", None) or ""
+    for code, kind in _REFUSALS.items():
+        if isinstance(error, kind):
+            return code, str(error), param
+    return "request", str(error), param
+
+
+def error_of(code: str, message: str, param: str) -> SpecmeshError:
+    """Return the error that a verifier has sent."""
+    if code == "engine":
+        message = f"the verifier's engine failed: {message}"
+    error = _REFUSALS.get(code, RequestError)(message)
+    if isinstance(error, RequestError) and param:
+        error.param = param
+    return error
+
+
+def open_of(request: Request, ref: int) -> m.Open:
+    """Return the OPEN that asks a verifier for a session."""
+    prompt = request.prompt_ids or ()
+    return m.Open(
+        ref=ref,
+        prompt=request.prompt or "",
+        options=request.params.named(),
+        ids=[*prompt, *request.generated],
+        messages=[message.fields() for message in request.messages],
+        name=request.id,
+        n_prompt=len(prompt),
+        adopt=request.named_only,
+        continued=request.continued,
+        template=dict(request.template),
+    )
+
+
+Before = m.Ids | m.Body
+"""A frame that has a part of the OPEN behind it."""
+
+
+WriteOpen = Callable[[m.Open], bytes]
+"""Returns the JSON body of an OPEN, of any length."""
+
+
+def frames_of(
+    order: m.Open, write: WriteOpen, *, takes_ids: bool = True, takes_body: bool = True
+) -> list[Before | m.Open]:
+    """Return an OPEN behind the frames of its parts that are too long for it.
+
+    Raise UnfitMessage if its body is too long for a verifier that takes such frames, or does not.
+    """
+    frames: list[Before | m.Open] = []
+    if takes_ids and len(order.ids) > m.MAX_TOKENS:
+        frames += _frames_of_ids(order)
+        order = replace(order, ids=[], n_ids=len(order.ids))
+    body = write(order)
+    most = m.MAX_OPEN_BODY if takes_body else m.MAX_BODY
+    if len(body) > most:
+        raise UnfitMessage(f"{len(body)} bytes exceed {most}")
+    if takes_body and len(body) > m.MAX_PIECE:
+        frames += _frames_of_body(order.ref, body.decode())
+        order = m.Open(ref=order.ref, prompt="", options={}, n_body=len(body))
+    frames.append(order)
+    return frames
+
+
+def _frames_of_ids(order: m.Open) -> Iterator[m.Ids]:
+    crc = 0
+    for base in range(0, len(order.ids), m.MAX_TOKENS):
+        ids = tuple(order.ids[base : base + m.MAX_TOKENS])
+        yield m.Ids(order.ref, base, crc, ids)
+        crc = crc_of(ids, crc)
+
+
+def _frames_of_body(ref: int, body: str) -> Iterator[m.Body]:
+    base = 0
+    for begin in range(0, len(body), m.MAX_PIECE):
+        piece = body[begin : begin + m.MAX_PIECE]
+        yield m.Body(ref, base, piece)
+        base += len(piece.encode())
+
+
+def requested(order: m.Open) -> Request:
+    """Return the request of an OPEN; raise RequestError if it contradicts itself."""
+    if order.n_prompt > len(order.ids):
+        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
+    params = wire_params(order.options)
+    if params.grammar is None and order.options.get("grammar_kind"):
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    n_prompt = order.n_prompt or len(order.ids)
+    return Request(
+        order.prompt,
+        tuple(order.ids[:n_prompt]) or None,
+        params,
+        messages=tuple(map(message_of, order.messages)),
+        continued=order.continued,
+        template=order.template,
+        id=order.name,
+        generated=tuple(order.ids[n_prompt:]),
+        named_only=order.adopt,
+    )
