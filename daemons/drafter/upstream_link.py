@@ -181,17 +181,17 @@ class UpstreamLink:
                 self._lost("stopped", now)
             case m.Ping(number, busy):
                 self.link.note_busy(busy)
-                upstream.load = message
+                upstream.loaded(message)
                 if not self._core.stuck:
                     self.dealer.send(
                         m.Pong(number, self._stats.busy.share(now), no_drafts=self._no_drafts)
                     )
             case m.Pong(number, busy):
-                upstream.load = message
+                upstream.loaded(message)
                 round_trip = self.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
-                    upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
+                    upstream.measured(self.link.round_trips.percentile(50) or 0.0)
             case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Body():
                 self.dealer.traffic.rejected["direction"] += 1
             case m.Draft() | m.DraftProbs() | m.Ids():
@@ -205,8 +205,8 @@ class UpstreamLink:
         if self.upstream.welcomed(welcome, now):
             self.carry_out(now)
             # The last look may have been before this connection, and have found none.
-            self.dealer.next_look = now
-            self.link.next_ping = now
+            self.dealer.look_at(now)
+            self.link.ping_at(now)
             self.vocabularies.welcomed(welcome, now)
             self._share_vocabulary(now)
 
@@ -322,12 +322,8 @@ class UpstreamLink:
     def _share_vocabulary(self, now: float) -> None:
         """Pass on to the core and the verifier how far the vocabulary is known."""
         upstream = self.upstream
-        foreign = self.vocabularies.foreign
-        unusable = self.vocabularies.unusable
-        if foreign != upstream.foreign or unusable != upstream.unusable:
-            self.link.next_ping = now  # it has the reason
-        upstream.foreign = foreign
-        upstream.unusable = unusable
+        if upstream.compared(self.vocabularies.foreign, self.vocabularies.unusable):
+            self.link.ping_at(now)  # it has the reason
         engine = self.vocabularies.engine
         if engine is not None:
             self._speaking[self._number] = engine
@@ -360,8 +356,7 @@ class UpstreamLink:
     def carry_out(self, now: float) -> bool:
         """Carry out the effects of the upstream; return whether a request is to be placed anew."""
         unsent = False
-        self.upstream.kept_out = self.dealer.refusal or self._outdated
-        self.upstream.unknown = self.numbers.trouble
+        self.upstream.barred(self.dealer.refusal or self._outdated, self.numbers.trouble)
         for effect in self.upstream.take_effects():
             match effect:
                 case m.Open():

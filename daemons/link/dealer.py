@@ -233,6 +233,10 @@ class Dealer:
         self._on_readable = on_readable
         self.inlet.listen(on_readable)
 
+    def look_at(self, time: float) -> None:
+        """Have `look` do something from then on."""
+        self.next_look = time
+
     def look(self, now: float) -> str | None:
         """Reconnect after a refusal or a change of keys, and return the reason once.
 

@@ -273,8 +273,7 @@ class Drafters:
     def _note_mute(self, peer: DrafterPeer, beat: m.Ping | m.Pong, now: float) -> None:
         """Note whether a drafter drafts at all, by a field of each PING and PONG."""
         muted = beat.no_drafts == NoDrafts.VOCABULARY
-        if muted != peer.link.mute:
-            peer.link.mute = muted
+        if peer.link.note_mute(mute=muted):
             self._core.put(vev.DrafterMuted(peer.identity, muted), now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:

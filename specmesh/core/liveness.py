@@ -74,6 +74,16 @@ class Link:
         """Note the share of time that the peer claims to work."""
         self.busy = min(max(0.0, busy), 1.0)
 
+    def note_mute(self, *, mute: bool) -> bool:
+        """Note whether the peer drafts nothing here; return True if that has changed."""
+        changed = mute != self.mute
+        self.mute = mute
+        return changed
+
+    def ping_at(self, time: float) -> None:
+        """Have the next PING sent then."""
+        self.next_ping = time
+
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
         """Return the number of a PING to be sent now.
 

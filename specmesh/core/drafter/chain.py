@@ -88,6 +88,14 @@ class DraftChain:
         lead = min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach)
         self.limit = min(self.n_truth + max(lead, self.draft_n), most)
 
+    def end_at(self, position: int) -> None:
+        """Set the limit where the model has no more drafts, until the text has grown."""
+        self.limit = position
+
+    def measured(self, round_trip: float) -> None:
+        """Note the seconds of a round trip, for the next limit."""
+        self.round_trip = round_trip
+
     def judge(self, accepted: int, *, rejected: int) -> None:
         """Note a round's drafts, and how long a chain may be before its last one has no chance."""
         self._accepted = self._accepted * KEEP + accepted
@@ -145,10 +153,13 @@ class DraftChain:
     def commit(self, truth: m.Truth | m.Sync, own: int) -> list[ev.Learned]:
         """Note that the ids are committed up to the end of a frame; report those that are new.
 
+        The frame has the drafts wanted for the next step, too.
+
         own: how many of the chain's drafts the frame has accepted.
         """
         end = truth.base + len(truth.ids)
         self.n_truth = end
+        self.draft_n = min(truth.draft_n, MAX_LEAD)
         if self._proposals:
             self._forget_proposals(end, len(self.ids))
         self._sent = max(self._sent, end)

@@ -47,7 +47,8 @@ class ClientSession:
     id: the verifier's number of it. key: its address in the drafter's core.
     pending: the request that it answers; None if no client here asked for it.
     ref: of the OPEN that asked for it, or 0.
-    draft_n: drafts wanted, by the last frame.
+    draft_n: drafts wanted, by the last frame. The link and the upstream write this, and count the
+        bytes, with each frame.
     n_truth: committed ids that the core has learned. They are kept only for a client.
     failure: the verifier's ERROR about it.
     end: the reason of its end, from DONE or the loss of the verifier until the core has closed it.
@@ -76,6 +77,18 @@ class ClientSession:
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
         return tuple(self._truth[: self.n_prompt])
+
+    # --- its end
+
+    def note_failure(self, error: SpecmeshError) -> None:
+        """Note the error of the verifier that its client gets at the end."""
+        self.failure = error
+
+    def end_with(self, end: m.Done | SpecmeshError) -> None:
+        """Note the reason of the end, which is due once the core has closed the session."""
+        self.end = end
+
+    # --- what its client gets
 
     def learned(self, learned: Learned) -> list[Reply]:
         """Take committed ids, the prompt first.

@@ -19,7 +19,6 @@ from specmesh.core.drafter.session import (
     DraftLimits,
 )
 from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
-from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -69,7 +68,7 @@ class DrafterCore:
             case ev.CompiledGrammar(key, constraint):
                 session = self.sessions.get(key)
                 if session is not None:
-                    session.constraint = DraftConstraint(constraint, session.opened.end_ids)
+                    session.constrain(constraint)
             case ev.UpstreamChanged():
                 return self._change(event, now)
             case ev.UseThreads(threads):
@@ -84,11 +83,10 @@ class DrafterCore:
         Compiling takes long, and a text that nobody drafts for needs no grammar.
         """
         key = session.opened.key
-        grammar = session.grammar
-        if grammar is None or key.upstream not in self._speaks:
+        if key.upstream not in self._speaks:
             return []
-        session.grammar = None
-        return [(key, grammar)]
+        grammar = session.take_grammar()
+        return [] if grammar is None else [(key, grammar)]
 
     def _take_frame(
         self, session: DrafterSession, frame: m.Truth | m.Sync | m.Nack, now: float
@@ -126,7 +124,7 @@ class DrafterCore:
         self._round_trips[upstream] = event.round_trip
         for key, session in self.sessions.items():
             if key.upstream == upstream:
-                session.chain.round_trip = event.round_trip
+                session.chain.measured(event.round_trip)
         if event.speaks:
             self._speaks.add(upstream)
         elif upstream in self._speaks:

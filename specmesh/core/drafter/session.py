@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.chain import DraftChain
 from specmesh.core.drafter.reading import TextReading
 from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.kv_slots import KVSlot, KVSlots
 from specmesh.core.prefix import common_length
-from specmesh.core.sampling.constraint import DraftConstraint
+from specmesh.core.sampling.constraint import Constraint, DraftConstraint, Grammar
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.states import state_after
@@ -116,6 +115,18 @@ class DrafterSession:
     def advance(self, event: DraftingEvent) -> None:
         """Change the state. Raise InvalidTransition if it has no such event."""
         self.state = state_after(DRAFTING_STATES, "drafter's session", self.state, event)
+
+    # --- its grammar
+
+    def take_grammar(self) -> Grammar | None:
+        """Return the grammar, which the caller has compiled; None if it was taken before."""
+        grammar = self.grammar
+        self.grammar = None
+        return grammar
+
+    def constrain(self, constraint: Constraint) -> None:
+        """Keep drafts to the compiled grammar from now on."""
+        self.constraint = DraftConstraint(constraint, self.opened.end_ids)
 
     # --- the next row
 
@@ -233,9 +244,9 @@ class DrafterSession:
             # Without those that were committed meanwhile.
             chain.append(ids[agreed:], len(tokens), ended - started, proposal)
             if len(tokens) < row.draft_n:
-                chain.limit = len(chain.ids)  # the model has no more
+                chain.end_at(len(chain.ids))  # the model has no more
         elif sampler is not None and slot.end == len(chain.ids):
-            chain.limit = slot.end  # the model has no draft
+            chain.end_at(slot.end)  # the model has no draft
         return chain.send(ended)
 
     # --- frames of the verifier
@@ -269,7 +280,6 @@ class DrafterSession:
             self.reading.end_round(accepted, rejected=rejected)
             if accepted + rejected:
                 chain.judge(accepted, rejected=rejected)
-        chain.draft_n = min(truth.draft_n, MAX_LEAD)
         effects: list[ev.DrafterEffect] = []
         if agreed < end:
             self.reading.cut(agreed)

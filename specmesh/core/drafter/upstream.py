@@ -161,6 +161,31 @@ class Upstream:
         others = max(load.sessions + load.queued, self.own)
         return step * (1 + others / (load.max_sessions or 1))
 
+    # --- what its link finds
+
+    def loaded(self, load: m.Ping | m.Pong) -> None:
+        """Note the load that a PING or a PONG has."""
+        self.load = load
+
+    def measured(self, round_trip: float) -> None:
+        """Note the seconds of a round trip."""
+        self.round_trip = round_trip
+
+    def barred(self, kept_out: str | None, unknown: str) -> None:
+        """Note why no connection can be made: see `kept_out` and `unknown`."""
+        self.kept_out = kept_out
+        self.unknown = unknown
+
+    def compared(self, foreign: str, unusable: str) -> bool:
+        """Note why its vocabulary does not suit: see `foreign` and `unusable`.
+
+        Return True if one of them has changed.
+        """
+        changed = (foreign, unusable) != (self.foreign, self.unusable)
+        self.foreign = foreign
+        self.unusable = unusable
+        return changed
+
     # --- its connection
 
     def welcomed(self, info: m.Welcome, now: float) -> bool:
@@ -274,7 +299,7 @@ class Upstream:
         found = False
         for session in self.running.values():
             if ref and session.ref == ref:
-                session.failure = error
+                session.note_failure(error)
                 found = True
         return found
 
@@ -401,7 +426,7 @@ class Upstream:
     def _end(self, session: ClientSession, end: m.Done | SpecmeshError) -> None:
         """End a session once the core has learned all frames before its end."""
         del self.running[session.id]
-        session.end = end
+        session.end_with(end)
         self._effects.append(ev.CloseSession(session.key))
 
     def _closed(self, session: ClientSession, closed: ev.DraftingEnded, now: float) -> None:

@@ -187,6 +187,10 @@ class KeptSessions(dict[int, SessionContext]):
         super().__init__()
         self.grace = grace
 
+    def keep_none(self) -> None:
+        """Keep no session from now on: no client can come back."""
+        self.grace = 0.0
+
     @property
     def next_end(self) -> float:
         """Return when the first is to be forgotten; infinity without any."""

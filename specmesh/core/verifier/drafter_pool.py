@@ -18,6 +18,7 @@ from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import LASTING, NoDrafts
+from specmesh.core.outbox import Outbox
 from specmesh.core.session_params import opened_options
 from specmesh.core.statistics.counters import milliseconds
 from specmesh.core.verifier import events as vev
@@ -79,7 +80,7 @@ class DrafterPool:
     A session of a drafter's own client always has that drafter.
     """
 
-    def __init__(self, sessions: Mapping[int, SessionContext], outbox: list[vev.Effect]) -> None:
+    def __init__(self, sessions: Mapping[int, SessionContext], outbox: Outbox[vev.Effect]) -> None:
         """Assign drafters to these sessions, which others add and remove.
 
         outbox: gets the effects.
@@ -274,8 +275,7 @@ class DrafterPool:
         is_early = now < context.noted_at + NOTE_INTERVAL
         if why == context.no_drafts or (is_early and not lasts):
             return
-        context.no_drafts = why
-        context.noted_at = now
+        context.note_no_drafts(why, now)
         self._outbox.append(vev.Noted("no_drafts", {"session": context.id, "why": why}))
 
     # --- another drafter for a session
@@ -285,7 +285,8 @@ class DrafterPool:
         drafting = context.session.drafting
         if drafting != context.in_load:
             self.weigh()
-        drafter = self._drafter_of(context)
+        identity = context.drafter
+        drafter = None if identity is None else self._drafters.get(identity)
         if drafter is None or context.session.finished is not None:
             return
         if context.announced:
@@ -294,7 +295,7 @@ class DrafterPool:
             self._announce(context, drafter, now)
         if drafting:
             drafter.measured_at = now
-        context.rounds += 1
+        context.count_round()
         if context.owner is None and len(self._drafters) > 1:
             self._look(context, drafter, now)
 
@@ -405,8 +406,7 @@ class DrafterPool:
         """Set each drafter's load, on which its timing depends."""
         loads: Counter[vev.DrafterId | None] = Counter()
         for context in self._sessions.values():
-            context.in_load = context.session.drafting
-            if context.in_load:
+            if context.weigh():
                 loads[context.drafter] += 1
         for drafter in self._drafters.values():
             drafter.estimates.arrivals.load = max(loads[drafter.id], 1)

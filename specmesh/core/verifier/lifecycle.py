@@ -10,6 +10,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy
 from specmesh.core.kv_slots import NO_CONTENTS
+from specmesh.core.outbox import Outbox
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round
 from specmesh.core.statistics.counters import SERVED, RoundCounts
@@ -40,7 +41,9 @@ class SessionLifecycle:
     ended_counts: rounds of the sessions that have ended.
     """
 
-    def __init__(self, target: Target, outbox: list[vev.Effect], first: int, grace: float) -> None:
+    def __init__(
+        self, target: Target, outbox: Outbox[vev.Effect], first: int, grace: float
+    ) -> None:
         """Begin without sessions.
 
         outbox: gets the effects. first, grace: see `VerifierCore`.
@@ -260,8 +263,8 @@ class SessionLifecycle:
             self._cancel(context, now)
 
     def stop(self, now: float) -> None:
-        """Keep no session any more: no client can come back."""
-        self.kept.grace = 0.0
+        """Keep no session any more."""
+        self.kept.keep_none()
         while (context := self.kept.running()) is not None:
             self._drop(context, now)
 

@@ -228,6 +228,10 @@ class VerifierSession:
             return []
         return self.remote.take(frame, now)
 
+    def follow(self, *, by_drafter: bool) -> None:
+        """Note whether a client at the drafter reads along."""
+        self.followed = by_drafter
+
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         """End the text here."""
         if self.finished is not None:

@@ -72,7 +72,7 @@ CONTEXT_STATES: Mapping[ContextState, Mapping[ContextEvent, ContextState]] = {
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SessionContext:
-    """A session of the verifier's core.
+    """A session of the verifier's core. Its fields are changed by its methods only.
 
     client: number of its client; None while it is kept.
     owner: the drafter whose client asked for it; None for a client of the verifier's own.
@@ -85,9 +85,6 @@ class SessionContext:
     kept_until: when it is forgotten.
     state: changed by `advance` only.
     announced: its drafter knows of it.
-
-    The drafter pool changes these; all other fields are changed by methods only.
-
     rounds: that its drafter has had it for.
     in_load: drafts were asked for when the drafters' loads were last counted.
     no_drafts: why nothing was drafted when that was last logged, at `noted_at`.
@@ -130,13 +127,13 @@ class SessionContext:
         self.client = opening.client
         self.owner = opening.owner
         self.tenant = opening.tenant
-        self.session.followed = opening.owner is not None
+        self.session.follow(by_drafter=opening.owner is not None)
 
     def disconnect(self) -> None:
         """Let it go on without a client."""
         self.client = None
         self.owner = None
-        self.session.followed = False
+        self.session.follow(by_drafter=False)
 
     # --- its drafter
 
@@ -156,6 +153,20 @@ class SessionContext:
         self.announced = True
         self.session.draft_length.mute(muted=muted)
         return self.session.attach(estimates)
+
+    def count_round(self) -> None:
+        """Count a round with its drafter."""
+        self.rounds += 1
+
+    def weigh(self) -> bool:
+        """Note and return whether drafts are asked for, and so count in its drafter's load."""
+        self.in_load = self.session.drafting
+        return self.in_load
+
+    def note_no_drafts(self, why: NoDrafts | None, now: float) -> None:
+        """Note the reason that the log gets now."""
+        self.no_drafts = why
+        self.noted_at = now
 
     # --- frames and events about it
 

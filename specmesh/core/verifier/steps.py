@@ -6,6 +6,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.kv_slots import KVOffload
+from specmesh.core.outbox import Outbox
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.lifecycle import SessionLifecycle
@@ -30,7 +31,7 @@ class TargetSteps:
     """
 
     def __init__(
-        self, target: Target, lifecycle: SessionLifecycle, outbox: list[vev.Effect]
+        self, target: Target, lifecycle: SessionLifecycle, outbox: Outbox[vev.Effect]
     ) -> None:
         """Begin with no step; `outbox` gets the effects."""
         width = target.limits.width

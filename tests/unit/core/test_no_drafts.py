@@ -241,13 +241,13 @@ def noted(made):
 def test_a_drafter_reports_the_reason_of_its_verifier():
     made = upstream()
     assert "does not answer" in str(made.no_drafts)
-    made.unknown = "no such name"
+    made.barred(kept_out=None, unknown="no such name")
     assert "no such name" in str(made.no_drafts)
     made.welcomed(WELCOME, 0.0)
     assert made.no_drafts is None
-    made.foreign = "of another family"
+    made.compared(foreign="of another family", unusable="")
     assert made.no_drafts == "of another family"
-    made.unusable = "no vocabulary"
+    made.compared(foreign="", unusable="no vocabulary")
     assert made.no_drafts == made.refusal == "no vocabulary"
 
 

@@ -375,7 +375,7 @@ FOREIGN = "of another family"
 )
 def test_a_verifier_that_is_drafted_for_comes_first(two, foreign, first):
     for upstream, reason in zip(two.upstreams, foreign, strict=True):
-        upstream.foreign = reason
+        upstream.compared(foreign=reason, unusable="")
     assert two.serving("", 9.0)[0].verifier == first
 
 
@@ -387,7 +387,7 @@ def test_a_vocabulary_that_is_being_fetched_is_waited_for():
 
 def test_an_unusable_vocabulary_is_not_waited_for():
     router, [upstream] = routed()
-    upstream.unusable = "no vocabulary"
+    upstream.compared(foreign="", unusable="no vocabulary")
     with pytest.raises(DaemonUnreachable, match="no vocabulary"):
         router.serving("", 9.0)
 
