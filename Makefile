@@ -21,10 +21,13 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak screenshot docs clean
+.PHONY: demo page setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak screenshot docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
+
+page: $(STAMP)  ## the same, and a page of the pair until Ctrl-C, which the demo has on a terminal only
+	@$(BIN)/specmesh demo --page --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
 
 setup: $(STAMP)  ## the environment, with everything development needs
 

@@ -1,4 +1,7 @@
-"""`specmesh demo`: the bundled pair next to its target alone, at a larger machine's pace."""
+"""`specmesh demo`: the bundled pair next to its target alone, at a larger machine's pace.
+
+Then a page on which to chat with the pair.
+"""
 
 import os
 import signal
@@ -7,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +31,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DEMO_START_S = 120.0
+POLL_S = 0.1
 MOST_LINES = 24
 BORDERS = 4  # lines of the screen that a panel cannot have
 DAEMON = "--model bundled --engine llama --gpu-layers 0 --threads 1 --drain 0 --log-level warning"
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+"""The chat template of the pair, which was made to continue code and has none of its own."""
+
 COUNTS = (
     "rounds",
     "drafted",
@@ -53,13 +61,21 @@ Texts = tuple[GeneratedText, GeneratedText]
     "h100-70b",
 )
 @option("--max-tokens", click.IntRange(1, 900), "N", "Maximum number of tokens to generate.", 200)
+@click.option(
+    "--page/--no-page",
+    default=None,
+    help="Keep the pair running, with a page to chat on, until Ctrl-C"
+    " (default: on a terminal, without --json).",
+)
 @json_option
-def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
+def demo(prompt: str, hardware: str, max_tokens: int, page: bool | None, json: bool) -> None:
     """Continue PROMPT with a verifier alone and, at the same time, with a verifier and a drafter.
 
     Both use the tiny models that come with specmesh, on llama.cpp (extra `verifier`). They are
     real, and so are the three daemons and the wire; only the steps are stretched to the times of
     large models.
+
+    On a terminal the pair then runs on, with a page on which to chat with it.
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)  # no daemon is left behind
@@ -74,18 +90,26 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
     }
     alone = GeneratedText()
     drafted = GeneratedText()
-    with ThreadPoolExecutor() as threads, daemons(hardware) as clients:
-        streams = [
-            threads.submit(generate, clients[0], body, alone),
-            threads.submit(generate, clients[1], body, drafted),
-        ]
-        if not json and sys.stdout.isatty():
-            show((alone, drafted), streams)
-        for stream in streams:
-            stream.result()
-    found = result(hardware, alone, drafted)
-    counts = {name: value for name, value in found.items() if name != "text"}
-    print_result(found, columns([counts]), as_json=json)
+    on_terminal = sys.stdout.isatty() and not json
+    has_page = on_terminal if page is None else page
+    with daemons(hardware, has_page=has_page) as pair:
+        if has_page:
+            click.echo(f"Chat with the pair, in a browser: {pair.page}", err=json)
+        with ThreadPoolExecutor() as threads:
+            streams = [
+                threads.submit(generate, pair.alone, body, alone),
+                threads.submit(generate, pair.drafted, body, drafted),
+            ]
+            if on_terminal:
+                show((alone, drafted), streams)
+            for stream in streams:
+                stream.result()
+        found = result(hardware, alone, drafted)
+        counts = {name: value for name, value in found.items() if name != "text"}
+        print_result(found, columns([counts]), as_json=json)
+        if has_page:
+            click.echo(f"The pair runs on: {pair.page} (Ctrl-C ends it)", err=json)
+            pair.wait()
 
 
 def explanation(hardware: str) -> str:
@@ -96,8 +120,29 @@ def explanation(hardware: str) -> str:
     return f"Stretched to {hardware}: {steps}, a draft to {DRAFT_MS} ms; {real}."
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The daemons of a demo, ready: a verifier alone, and one with a drafter and with a page."""
+
+    alone: Client
+    drafted: Client
+    page: str
+    """Its address, if it is served."""
+
+    started: "Sequence[_Started]"
+
+    def wait(self) -> None:
+        """Return once the user ends it with a signal. Raise the error of a daemon that ends."""
+        with suppress(KeyboardInterrupt):
+            while True:
+                for daemon in self.started:
+                    if daemon.ended():
+                        raise daemon.failure()
+                time.sleep(POLL_S)
+
+
 @contextmanager
-def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
+def daemons(hardware: str, *, has_page: bool) -> Generator[Pair]:
     """Run a verifier alone and one with a drafter, ready, with new keys, until the context ends."""
     with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
         folder = Path(name)
@@ -105,30 +150,41 @@ def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
         if hardware != "this":
             options += ["--stretch", hardware]
         KeyFolder(folder / "keys").new()
-        alone, drafted = _free_addresses()
+        alone, drafted, served = _free_addresses(3)
+        page_options: list[str] = []
+        if has_page:
+            template = folder / "chat.jinja"
+            template.write_text(TEMPLATE)
+            page_options = ["--http", served, "--chat-template", str(template)]
+        verifier = ["verifier", "--bind", f"tcp://{drafted}", *options, *page_options]
         started = [
-            _Started(folder / "alone", ["verifier", "--bind", alone, *options], ends),
-            _Started(folder / "drafted", ["verifier", "--bind", drafted, *options], ends),
-            _Started(folder / "drafter", ["drafter", "--connect", drafted, *options], ends),
+            _Started(folder / "alone", ["verifier", "--bind", f"tcp://{alone}", *options], ends),
+            _Started(folder / "drafted", verifier, ends),
+            _Started(
+                folder / "drafter", ["drafter", "--connect", f"tcp://{drafted}", *options], ends
+            ),
         ]
-        clients = Client(started[0].socket), Client(started[1].socket)
+        pair = Pair(
+            Client(started[0].socket), Client(started[1].socket), f"http://{served}/", started
+        )
         deadline = time.monotonic() + DEMO_START_S
-        while not _ready(*clients):
+        while not _ready(pair.alone, pair.drafted):
             for daemon in started:
                 if daemon.ended() or time.monotonic() > deadline:
                     raise daemon.failure()
-            time.sleep(0.1)
-        yield clients
+            time.sleep(POLL_S)
+        yield pair
 
 
-def _free_addresses() -> tuple[str, str]:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
-    ):
-        _, first_port = first.getsockname()
-        _, second_port = second.getsockname()
-    return f"tcp://127.0.0.1:{first_port}", f"tcp://127.0.0.1:{second_port}"
+def _free_addresses(count: int) -> list[str]:
+    """Return addresses of this machine, each with a port that nobody listens on."""
+    addresses: list[str] = []
+    with ExitStack() as listening:
+        for _ in range(count):
+            listener = listening.enter_context(socket.create_server(("127.0.0.1", 0)))
+            host, port = listener.getsockname()
+            addresses.append(f"{host}:{port}")
+    return addresses
 
 
 class _Started:
@@ -154,9 +210,11 @@ class _Started:
 
     def failure(self) -> SpecmeshError:
         """Return the error of a daemon that does not run, with the last line of its log."""
+        reason = "a daemon of the demo does not run"
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
-        last = lines[-1].removeprefix("specmesh: ") if lines else ""
-        reason = f"a daemon of the demo does not run: {last}"
+        if lines:
+            last = lines[-1].removeprefix("specmesh: ")
+            reason = f"{reason}: {last}"
         if self._process.poll() == ConfigError.exit_code:
             return ConfigError(reason)
         return EngineError(reason)

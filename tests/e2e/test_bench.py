@@ -4,10 +4,12 @@ import json
 import os
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from meshes import running
-from processes import Running, body, cache, command, complete, edited, until
+from processes import PATIENCE, Running, body, cache, command, complete, edited, until
+from terminals import OnTerminal
 
 from specmesh.bench.steps import read_costs
 from specmesh.client import Client
@@ -213,6 +215,42 @@ def test_the_demo_leaves_no_daemon_behind(mesh, home, ending):
         with pytest.raises(ProcessLookupError):
             os.kill(stats["pid"], 0)
     assert list(mesh.folder.glob("specmesh-*")) == []
+
+
+def test_the_demo_keeps_its_pair_with_a_page(mesh, home):
+    """It can be chatted with until the demo is interrupted, which is its usual end."""
+    words = ("--page", "--hardware", "this", "--max-tokens", 4)
+    running = Running("demo", *words, env=home)
+    running.line("Chat with the pair, in a browser")
+    origin = running.line("The pair runs on").split()[4].removesuffix("/")
+    with Client(f"{origin}/v1") as pair:
+        answer = pair.chat([{"role": "user", "content": "class A:"}], max_tokens=4)
+        pid = pair.stats()["pid"]
+    with urlopen(f"{origin}/", timeout=PATIENCE) as page:  # noqa: S310  (our own)
+        assert b"<title>specmesh</title>" in page.read()
+    running.process.send_signal(signal.SIGINT)
+    assert running.end().code == 0
+    assert len(answer.token_ids) == 4
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert list(mesh.folder.glob("specmesh-*")) == []
+
+
+def test_the_demo_ends_with_its_pair(mesh, home):
+    """Its daemon that ends is named, also once the texts have been compared."""
+    running = Running("demo", "--page", "--hardware", "this", "--max-tokens", 4, env=home)
+    running.line("The pair runs on")
+    [drafter] = mesh.folder.glob("specmesh-*/drafter.sock")
+    with Client(drafter) as client:
+        os.kill(client.stats()["pid"], signal.SIGKILL)
+    running.end().refused(1, "a daemon of the demo does not run")
+
+
+def test_the_demo_on_a_terminal_keeps_its_pair(home):
+    with OnTerminal("demo", "--hardware", "this", "--max-tokens", 4, env=home) as running:
+        running.until("The pair runs on")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.end() == 0
 
 
 def test_only_the_demo_is_stretched(mesh):
