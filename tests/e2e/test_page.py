@@ -257,6 +257,159 @@ def test_a_hostile_error_stays_text(page):
     assert page.locator("#problem *").count() == 0
 
 
+def refuses(page, **error):
+    """Let the page have an error as its next answer."""
+    body = json.dumps({"error": {"message": "No.", **error}})
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=400, body=body))
+
+
+def test_a_refused_question_can_be_sent_again(page):
+    """It is in its field as before, and the next question does not have it."""
+    refuses(page)
+    page.fill("#prompt", "Hi")
+    page.press("#prompt", "Enter")
+    expect(page.locator("#prompt")).to_have_value("Hi")
+    expect(page.locator(".message")).to_have_count(0)
+    page.unroute_all()
+    with page.expect_request(re.compile("completions")) as asked:
+        page.press("#prompt", "Enter")
+    assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_a_full_context_has_a_way_out(page):
+    page.fill("#prompt", "x " * 2000)
+    page.press("#prompt", "Enter")
+    expect(page.locator("#problem")).to_contain_text("New begins a conversation")
+
+
+def test_several_answers_fit_into_the_context(page):
+    assert page.locator("#max-tokens").input_value() == "256"
+
+
+BROKEN_STREAM = """
+window.fetch = () => {
+  const chunk = {choices: [{index: 0, delta: {content: "So far"}}], specmesh: {}};
+  const text = "data: " + JSON.stringify(chunk) + "\\n\\n";
+  let sent = false;
+  const body = new ReadableStream({
+    pull(stream) {
+      if (sent) {
+        stream.error(new TypeError("network error"));
+      } else {
+        stream.enqueue(new TextEncoder().encode(text));
+      }
+      sent = true;
+    },
+  }, {highWaterMark: 0});
+  return Promise.resolve(new Response(body));
+};
+"""
+
+
+def test_a_broken_answer_stays_as_far_as_it_came(page):
+    page.evaluate(BROKEN_STREAM)
+    page.fill("#prompt", "Hi")
+    page.press("#prompt", "Enter")
+    expect(page.locator("#problem")).to_have_text("The answer broke off: the daemon has gone.")
+    assert page.locator(".answer").inner_text() == "So far"
+    assert page.locator(".note").inner_text() == "broken off"
+
+
+def test_another_daemon_at_the_same_address(page):
+    """The page sees by its process that it was started anew, and asks what it serves now."""
+
+    def restarted(route):
+        body = route.fetch().json()
+        route.fulfill(json=body | {"pid": 1})
+
+    def without_template(route):
+        body = route.fetch().json()
+        route.fulfill(json=body | {"chat_template": ""})
+
+    expect(page.locator("#measured")).to_contain_text("verifier")
+    page.route("**/props", without_template)
+    page.route("**/stats", restarted)
+    expect(page.locator("#send")).to_have_text("Continue")
+
+
+HISTORY = """async (drafted) => {
+  const {History} = await import("/page/history.js");
+  const history = new History();
+  [0, 1, 2].forEach((second) => history.add({
+    pid: 1, uptime_s: 100 + second, sessions: {live: 1}, steps_ms: {0: {1: 20 + second}},
+    totals: {generated_tokens: 9 * second, accepted: 0, drafted: drafted * second},
+  }));
+  return {plain: history.rates("plain").at(-1)[1], range: history.range};
+}"""
+
+
+def test_the_rate_without_drafts_is_beside_one_with_drafts_only(page):
+    assert page.evaluate(HISTORY, 1)["plain"] == pytest.approx(1000 / 22)
+    assert page.evaluate(HISTORY, 0)["plain"] is None
+
+
+def test_curves_begin_half_a_minute_ago(page):
+    assert page.evaluate(HISTORY, 0)["range"] == [72, 102]
+
+
+SLOW_STREAM = """
+const real = window.fetch;
+window.fetch = (path, options) => {
+  if (!String(path).endsWith("chat/completions")) {
+    return real(path, options);
+  }
+  const body = new ReadableStream({
+    start(sent) {
+      window.answerMore = (content) => {
+        const specmesh = {token_ids: [1], source: [["target", 1]]};
+        const chunk = {choices: [{index: 0, delta: {content}}], specmesh};
+        sent.enqueue(new TextEncoder().encode("data: " + JSON.stringify(chunk) + "\\n\\n"));
+      };
+    },
+  });
+  return Promise.resolve(new Response(body));
+};
+"""
+TO_THE_END = "list => list.scrollHeight - list.scrollTop - list.clientHeight"
+
+
+def answers_slowly(page):
+    """Return a function that lets more of an answer come, and waits until it is shown."""
+    page.evaluate(SLOW_STREAM)
+    page.fill("#prompt", "Hi")
+    page.press("#prompt", "Enter")
+    expect(page.locator("#stop")).to_be_visible()
+
+    def more(text):
+        page.evaluate("text => window.answerMore(text)", text)
+        expect(page.locator(".answer")).to_contain_text(text.strip().splitlines()[-1])
+
+    return more
+
+
+def test_the_end_is_followed(page):
+    more = answers_slowly(page)
+    more("line\n" * 100)
+    assert page.locator("#messages").evaluate(TO_THE_END) < 2
+    more("last\n")
+    assert page.locator("#messages").evaluate(TO_THE_END) < 2
+
+
+def test_the_end_stays_in_sight_above_an_error(page):
+    more = answers_slowly(page)
+    more("line\n" * 100)
+    page.evaluate("document.querySelector('#problem').textContent = 'No. '.repeat(100)")
+    until(lambda: page.locator("#messages").evaluate(TO_THE_END) < 2, "it is in sight")
+
+
+def test_a_visitor_who_has_scrolled_up_stays_there(page):
+    more = answers_slowly(page)
+    more("line\n" * 100)
+    page.locator("#messages").evaluate("list => { list.scrollTop = 0; }")
+    more("last\n")
+    assert page.locator("#messages").evaluate("list => list.scrollTop") == 0
+
+
 def test_thoughts_are_folded_and_calls_are_shown(page):
     call = {"index": 0, "id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}}
     streams(page, {"reasoning_content": "Hm."}, {"content": "So."}, {"tool_calls": [call]})
@@ -336,6 +489,37 @@ def tab_to(page, name, key="Tab"):
     raise AssertionError(f"{name} is not reached; {focused(page)} has the focus")
 
 
+def test_a_refused_dialog_is_not_shown_again(opened, keyed):
+    """Measurements ask for no key; a question does, and stays where it is without one."""
+    page = opened(keyed[0])
+    dialog = page.locator("#key-dialog")
+    expect(dialog).to_be_visible()
+    page.locator("#key-cancel").click()
+    expect(page.locator("#model")).to_have_text("An API key is needed.")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#measured")).to_have_text("An API key is needed.")
+    assert not dialog.is_visible()
+    page.fill("#prompt", "x")
+    page.press("#prompt", "Enter")
+    expect(dialog).to_be_visible()
+    page.press("#key", "Escape")
+    expect(page.locator("#problem")).to_have_text("An API key is needed.")
+    assert page.locator("#prompt").input_value() == "x"
+    assert page.locator(".message").count() == 0
+
+
+def test_the_focus_stays_where_a_button_was(opened, keyed):
+    page = opened(keyed[0])
+    unlock(page)
+    drafting(page, tokens=3000)
+    page.fill("#prompt", "x")
+    page.focus("#send")
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#send")).to_be_focused()
+
+
 def test_keyboard_only(page):
     tab_to(page, "prompt")
     page.keyboard.type("def f(")
@@ -412,6 +596,8 @@ def test_a_phone_scrolls_down_only(opened, origins, theme):
     drafting(page)
     answer(page, "class " + "Stack" * 60)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    send = page.locator("#send").bounding_box()
+    assert send["y"] + send["height"] <= PHONE["height"]
 
 
 def test_a_picture_of_the_page(opened, origins, tmp_path):

@@ -1,6 +1,7 @@
 // The element of one answer, which grows as its chunks come.
 
 import { counted, made, percent } from "./dom.js";
+import { reasonInWords } from "./reasons.js";
 import { classOf, meaningOf } from "./sources.js";
 import { TokenText } from "./tokens.js";
 
@@ -22,13 +23,28 @@ export class Answer {
     this._box.tabIndex = 0;
     this._box.setAttribute("role", "group");
     this._box.setAttribute("aria-label", HELP);
-    this._note = made("p", "quiet note");
+    this._note = made("p", "quiet note", "answering");
     item.append(this._box, this._note);
     this._list = item.parentElement;
+    onCounts(this.counts);
   }
 
   get counts() {
     return this._tokens.counts;
+  }
+
+  /** Return the number of tokens that have come. */
+  get size() {
+    let size = 0;
+    for (const count of this.counts.values()) {
+      size += count;
+    }
+    return size;
+  }
+
+  /** Return true if nothing has come. */
+  get isEmpty() {
+    return this.size === 0 && this._box.childElementCount === 0;
   }
 
   /** Add a chunk of a chat or of a completion. */
@@ -125,7 +141,7 @@ export class Answer {
   _facts() {
     const report = this.report;
     if (report === null) {
-      return [];
+      return this.size > 0 ? [counted(this.size, "token")] : [];
     }
     const facts = [counted(report.generated_tokens, "token")];
     facts.push(`${report.tokens_per_second.toFixed(1)} tokens/s`);
@@ -133,7 +149,7 @@ export class Answer {
       facts.push(`${report.accepted} of ${report.drafted} drafts accepted`);
       facts[facts.length - 1] += ` (${percent(report.acceptance_rate)})`;
     } else if (report.no_drafts) {
-      facts.push(`no drafts: ${report.no_drafts.replaceAll("_", " ")}`);
+      facts.push(`no drafts: ${reasonInWords(report.no_drafts)}`);
     }
     return facts;
   }
@@ -142,6 +158,20 @@ export class Answer {
 /** Return true if the end of a list is seen, so that it may follow what comes. */
 function isAtEnd(list) {
   return list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+}
+
+/** Keep the end of a list in sight where it was, also as the place for the list becomes smaller. */
+export function keepEnd(list) {
+  let wasAtEnd = true;
+  list.addEventListener("scroll", () => {
+    wasAtEnd = isAtEnd(list);
+  });
+  const observer = new ResizeObserver(() => {
+    if (wasAtEnd) {
+      list.scrollTop = list.scrollHeight;
+    }
+  });
+  observer.observe(list);
 }
 
 function tokenElement(token, text) {

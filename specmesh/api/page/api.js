@@ -2,19 +2,27 @@
 
 import { askForKey, currentKey, forgetKey } from "./key.js";
 
+const GONE = "The answer broke off: the daemon has gone.";
+const NO_KEY = "An API key is needed.";
+
 /** The daemon refused a request, or could not be reached. */
 export class Refused extends Error {
-  constructor(message, status) {
+  constructor(message, status, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
-/** Resolve to a response with status 200. Ask for an API key where one is needed. */
-export async function request(path, options = {}) {
+/**
+ * Resolve to a response with status 200.
+ *
+ * keyDialog: ask the visitor for an API key where one is needed.
+ */
+export async function request(path, options = {}, { keyDialog = true } = {}) {
   let key = currentKey();
   let response = await sent(path, options, key);
-  while (response.status === 401) {
+  while (response.status === 401 && keyDialog) {
     if (currentKey() === key) {
       forgetKey();
       key = await askForKey(key !== null);
@@ -22,18 +30,22 @@ export async function request(path, options = {}) {
       key = currentKey();  // another request has asked meanwhile
     }
     if (key === null) {
-      throw new Refused("An API key is needed.", 401);
+      throw new Refused(NO_KEY, 401);
     }
     response = await sent(path, options, key);
   }
+  if (response.status === 401) {
+    throw new Refused(NO_KEY, 401);
+  }
   if (!response.ok) {
-    throw new Refused(await reasonOf(response), response.status);
+    throw await refusalOf(response);
   }
   return response;
 }
 
-export async function getJson(path) {
-  const response = await request(path);
+/** Resolve to the JSON at a path; asking: as `request` has it. */
+export async function getJson(path, asking = {}) {
+  const response = await request(path, {}, asking);
   return response.json();
 }
 
@@ -58,7 +70,7 @@ export async function* streamed(path, body, signal) {
     yield chunk;
   }
   if (!whole) {
-    throw new Refused("The answer broke off: the daemon has gone.", 0);
+    throw new Refused(GONE, 0);
   }
 }
 
@@ -77,13 +89,25 @@ async function sent(path, options, key) {
   }
 }
 
-async function reasonOf(response) {
+async function refusalOf(response) {
   const text = await response.text();
   try {
-    const body = JSON.parse(text);
-    return body.error.message;
+    const { message, code } = JSON.parse(text).error;
+    return new Refused(message, response.status, code);
   } catch {
-    return `The daemon answered with status ${response.status}.`;
+    return new Refused(`The daemon answered with status ${response.status}.`, response.status);
+  }
+}
+
+/** Resolve to what a reader has next. */
+async function received(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") {
+      throw error;
+    }
+    throw new Refused(GONE, 0);
   }
 }
 
@@ -93,7 +117,7 @@ async function* serverSent(body) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await received(reader);
       if (done) {
         return;
       }

@@ -5,6 +5,7 @@ import { Answer } from "./answer.js";
 import { made } from "./dom.js";
 
 const ALTERNATIVES = 3;
+const STOPPED = "stopped";
 const SHARED = { stream: true, sources: true, return_progress: true };
 
 /**
@@ -18,6 +19,7 @@ export class Conversation {
     this._list = list;
     this._show = show;
     this._aborts = null;
+    this.undone = false;
     this.clear();
   }
 
@@ -48,8 +50,14 @@ export class Conversation {
     this._aborts?.abort();
   }
 
-  /** Ask with this prompt. Resolve to the answer's line and text, or null if none was asked. */
+  /**
+   * Ask with this prompt. Resolve to the answer, or null if none was asked.
+   *
+   * A question that fails before anything has come is `undone`: as if it had not been asked.
+   */
   async ask(prompt, settings) {
+    const before = this._state();
+    this.undone = false;
     const [path, body] = this.isChat ? this._chat(prompt, settings) : this._continue(prompt);
     if (body === null) {
       return null;
@@ -57,25 +65,49 @@ export class Conversation {
     this._aborts = new AbortController();
     const answer = this._newAnswer();
     let outcome = "";
+    let failed = false;
     try {
       const asked = { ...SHARED, ...settings.sampling, ...body };
       for await (const chunk of streamed(path, asked, this._aborts.signal)) {
         this._show.progress(chunk.prompt_progress ?? null);
         answer.add(chunk);
       }
-      outcome = answer.finish === "length" ? "ended at the most tokens" : "";
+      outcome = answer.finish === "length" ? "reached the maximum of tokens" : "";
     } catch (error) {
       outcome = outcomeOf(error);
-      if (error.name !== "AbortError") {
+      failed = error.name !== "AbortError";
+      if (failed) {
         throw error;
       }
     } finally {
       this._aborts = null;
       this._show.progress(null);
       this._line = answer.end(outcome);
-      this._keep(answer);
+      if (failed && answer.isEmpty) {
+        this._restore(before);
+        this.undone = true;
+      } else {
+        this._keep(answer);
+      }
     }
-    return { line: this._line, text: answer.text };
+    return { line: this._line, text: answer.text, stopped: outcome === STOPPED };
+  }
+
+  /** Return what a question that fails must leave as it was. */
+  _state() {
+    return {
+      messages: [...this._messages],
+      openCalls: [...this._openCalls],
+      text: this._text,
+      items: [...this._list.children],
+    };
+  }
+
+  _restore({ messages, openCalls, text, items }) {
+    this._messages = messages;
+    this._openCalls = openCalls;
+    this._text = text;
+    this._list.replaceChildren(...items);
   }
 
   /** Return the request of the next turn; no body while results of other calls are awaited. */
@@ -145,7 +177,7 @@ export class Conversation {
 
 function outcomeOf(error) {
   if (error.name === "AbortError") {
-    return "stopped";
+    return STOPPED;
   }
-  return error instanceof Refused ? "failed" : "failed on this page";
+  return error instanceof Refused ? "broken off" : "failed on this page";
 }

@@ -28,11 +28,13 @@ export class Chart {
 
   /**
    * Draw lines. series: each {name, points: [[x, y or null], ...]}; ends: the names of both ends
-   * of the axis; range: its first and last x.
+   * of the axis; range: its first and last x; unit: of y, beside each of its numbers.
    */
-  lines(value, series, { ends, range }) {
+  lines(value, series, { ends, range, unit = "" }) {
     const shown = series.filter(({ points }) => points.some(([, y]) => y !== null));
-    const top = this._begin(value, shown.flatMap(({ points }) => points.map(([, y]) => y ?? 0)));
+    const values = shown.flatMap(({ points }) => points.map(([, y]) => y ?? 0));
+    const without = shown.length > 0 ? "none now" : "nothing yet";
+    const top = this._begin(value || without, values, (y) => `${short(y)}${unit}`);
     const [first, last] = range;
     const scale = ACROSS / Math.max(last - first, 1e-9);
     shown.forEach(({ points, mark }, number) => {
@@ -61,10 +63,10 @@ export class Chart {
   }
 
   /** Empty the drawing, draw its axis; return the value at its top. */
-  _begin(value, values, name = short) {
+  _begin(value, values, name) {
     const top = roundAbove(Math.max(...values, 0));
     this._value.textContent = value;
-    this._svg.setAttribute("aria-label", `${this._title}: ${value || "nothing measured"}`);
+    this._svg.setAttribute("aria-label", `${this._title}: ${value}`);
     this._svg.replaceChildren();
     for (const share of [0, 0.5, 1]) {
       const y = TOP + DOWN * (1 - share);

@@ -2,6 +2,7 @@
 
 const KEPT_S = 180;
 const RECENT_S = 60;
+const SHORTEST_S = 30;  // that a drawing shows
 const FRESH_S = 120;  // how long a measured step without drafts counts
 
 /** Snapshots of one daemon, newest last. A daemon that was started anew begins a new history. */
@@ -33,9 +34,11 @@ export class History {
     return this._snapshots[this._snapshots.length - 1];
   }
 
+  /** Return the first and the last second of what is kept, at least half a minute apart. */
   get range() {
     const now = this.newest.uptime_s;
-    return [now - KEPT_S, now];
+    const kept = now - this._snapshots[0].uptime_s;
+    return [now - Math.max(kept, SHORTEST_S), now];
   }
 
   /** Return points of a value of each snapshot. */
@@ -71,7 +74,7 @@ export class History {
     return {
       at: now.uptime_s,
       tokens: seconds > 0 ? tokens / seconds : null,
-      plain: tokens > 0 ? this._withoutDrafts(now) : null,
+      plain: tokens > 0 && drafts > 0 ? this._withoutDrafts(now) : null,
       accepted: drafts > 0 ? Math.min(accepted / drafts, 1) : null,
     };
   }

@@ -11,9 +11,9 @@ export function showLegend(list, counts) {
   for (const source of sources) {
     const item = made("li");
     item.dataset.source = source;
-    item.title = meaningOf(source);
     const count = made("span", "count", String(counts.get(source) ?? 0));
-    item.append(made("span", `token ${classOf(source)}`, source), " ", count);
+    const meaning = made("span", "quiet", meaningOf(source));
+    item.append(made("span", `token ${classOf(source)}`, source), " ", count, " ", meaning);
     items.push(item);
   }
   list.replaceChildren(...items);

@@ -1,7 +1,7 @@
 // The page: joins the conversation, the measurements and the controls.
 
 import { getJson } from "./api.js";
-import { watchTokens } from "./answer.js";
+import { keepEnd, watchTokens } from "./answer.js";
 import { Conversation } from "./conversation.js";
 import { byId } from "./dom.js";
 import { currentKey, forgetKey } from "./key.js";
@@ -10,16 +10,20 @@ import { Measurements } from "./measurements.js";
 import { watchTheme } from "./theme.js";
 
 const AGAIN_MS = 2000;
+const MOST_TOKENS = 512;
 const NUMBERS = { temperature: "temperature", seed: "seed", draft_n: "draft-n" };
 
-const measurements = new Measurements();
+const measurements = new Measurements(() => {
+  known = false;
+  keepLearning();
+});
 const conversation = new Conversation(byId("messages"), {
   counts: (counts) => showLegend(byId("legend"), counts),
   progress: showProgress,
 });
 let known = false;  // which model answers, and whether it has a template
 
-/** Show which model answers, and whether by chat. Try again while the daemon starts. */
+/** Show which model answers, and whether by chat. Throw an error if it cannot be learnt. */
 async function learn() {
   try {
     const props = await getJson("props");
@@ -28,12 +32,36 @@ async function learn() {
     const context = props.default_generation_settings.n_ctx;
     const size = context ? `, ${context.toLocaleString("en")} tokens of context` : "";
     byId("model").textContent = `${props.model_alias}${size}`;
+    fitTo(context);
     showControls();
   } catch (error) {
     byId("model").textContent = error.message;
+    throw error;
+  }
+}
+
+/** Learn it while the daemon starts, too. */
+async function keepLearning() {
+  if (known) {
+    return;
+  }
+  try {
+    await learn();
+    measurements.start();
+  } catch (error) {
     if (error.status !== 401) {
-      setTimeout(whenVisible, AGAIN_MS, learn);
+      measurements.start();
+      setTimeout(whenVisible, AGAIN_MS, keepLearning);
     }
+  }
+}
+
+/** Let several answers fit into a small context, unless the visitor has set their length. */
+function fitTo(context) {
+  const field = byId("max-tokens");
+  if (context && field.value === field.defaultValue) {
+    field.value = Math.min(MOST_TOKENS, Math.floor(context / 4));
+    field.defaultValue = field.value;
   }
 }
 
@@ -55,12 +83,22 @@ function showControls() {
   }
   byId("prompt-label").textContent = label;
   byId("send").textContent = isChat ? "Send" : "Continue";
-  byId("send").hidden = answering;
-  byId("stop").hidden = !answering;
+  swap(byId("send"), byId("stop"), answering);
   byId("clear").disabled = answering;
   byId("system-label").hidden = !isChat;
   byId("tools-label").hidden = !isChat;
   byId("forget-key").hidden = currentKey() === null;
+}
+
+/** Show the second of two buttons in the place of the first, or the first. The focus stays there. */
+function swap(first, second, isSecond) {
+  const [gone, shown] = isSecond ? [first, second] : [second, first];
+  const focused = document.activeElement === gone;
+  gone.hidden = true;
+  shown.hidden = false;
+  if (focused) {
+    shown.focus();
+  }
 }
 
 function showProgress(progress) {
@@ -125,19 +163,39 @@ async function send() {
     const asked = conversation.ask(prompt, given);
     byId("prompt").value = "";
     say(conversation.answering ? "Answering" : "");
+    measurements.busy = conversation.answering;
     measurements.start();
     showControls();
     const answer = await asked;
-    measurements.start();
     if (answer !== null) {
-      say(`Answer complete: ${answer.line}`);
+      say(endOf(answer));
       byId("spoken").textContent = answer.text;
     }
   } catch (error) {
     say("");
-    byId("problem").textContent = error.message;
+    byId("problem").textContent = problemOf(error);
+    if (conversation.undone && byId("prompt").value === "") {
+      byId("prompt").value = prompt;  // to be sent again
+    }
+    known = false;  // another model may have come
   }
+  measurements.busy = false;
+  measurements.start();
   showControls();
+}
+
+function endOf({ line, stopped }) {
+  if (stopped) {
+    return `Answer ${line}`;
+  }
+  return line ? `Answer complete: ${line}` : "Answer complete";
+}
+
+function problemOf(error) {
+  if (error.code === "context_length_exceeded") {
+    return `${error.message}. New begins a conversation without the earlier messages.`;
+  }
+  return error.message;
 }
 
 function say(text) {
@@ -147,12 +205,12 @@ function say(text) {
 function stop() {
   if (conversation.answering) {
     conversation.stop();
-    byId("prompt").focus();
   }
 }
 
 function begin() {
   watchTheme(byId("theme"));
+  keepEnd(byId("messages"));
   watchTokens(byId("messages"), byId("detail"));
   byId("composer").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -165,7 +223,7 @@ function begin() {
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") {
+    if (event.key === "Escape" && !event.isComposing) {
       stop();
     }
   });
@@ -181,10 +239,7 @@ function begin() {
     forgetKey();
     showControls();
   });
-  whenVisible(async () => {
-    await learn();
-    measurements.start();
-  });
+  whenVisible(keepLearning);
   byId("prompt").focus();
 }
 

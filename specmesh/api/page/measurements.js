@@ -4,14 +4,17 @@ import { getJson } from "./api.js";
 import { Chart } from "./curves.js";
 import { byId, counted, made, percent, short } from "./dom.js";
 import { History } from "./history.js";
+import { reasonInWords } from "./reasons.js";
 
 const BUSY_MS = 1000;
 const IDLE_MS = 3000;
 const MOST_LINES = 4;
-const ENDS = ["3 min ago", "now"];
 
+/** onRestart: called when another process answers than before. */
 export class Measurements {
-  constructor() {
+  constructor(onRestart) {
+    this.busy = false;  // an answer comes here, so that there is news each second
+    this._onRestart = onRestart;
     this._history = new History();
     this._timer = null;
     this._asking = false;
@@ -32,12 +35,12 @@ export class Measurements {
     this._asking = true;
     let pause = IDLE_MS;
     try {
-      const stats = await getJson("stats");
+      const stats = await getJson("stats", { keyDialog: false });
       pause = this._show(stats);
     } catch (error) {
       byId("measured").textContent = error.message;
       if (error.status === 401) {
-        pause = null;  // until the visitor sends something
+        pause = null;  // until the visitor sends something, and is asked for a key
       }
     } finally {
       this._asking = false;
@@ -54,16 +57,22 @@ export class Measurements {
       byId("measured").textContent = `Loading the model: ${percent(stats.loading)}${missing}`;
       return BUSY_MS;
     }
-    const isFirst = this._history.newest === undefined;
+    const last = this._history.newest;
+    const isFirst = last === undefined;
+    const restarted = !isFirst && last.pid !== stats.pid;
     this._history.add(stats);
     const since = counted(Math.round(stats.uptime_s / 60), "minute");
     byId("measured").textContent = `${stats.role} ${stats.version}, up for ${since}`;
+    if (restarted) {
+      this._charts = null;
+      this._onRestart();
+    }
     this._charts ??= makeCharts(stats.role);
     for (const draw of this._charts) {
       draw(stats, this._history);
     }
     showPeers(stats);
-    return isFirst || stats.sessions.live > 0 ? BUSY_MS : IDLE_MS;
+    return isFirst || this.busy || stats.sessions.live > 0 ? BUSY_MS : IDLE_MS;
   }
 }
 
@@ -94,7 +103,10 @@ function makeCharts(role) {
 }
 
 function overTime(history) {
-  return { ends: ENDS, range: history.range };
+  const [first, last] = history.range;
+  const seconds = Math.round(last - first);
+  const ago = seconds < 120 ? `${seconds} s` : `${Math.round(seconds / 60)} min`;
+  return { ends: [`${ago} ago`, "now"], range: [first, last] };
 }
 
 function lastOf(points) {
@@ -123,7 +135,8 @@ function drawAccepted(chart, _, history) {
   const points = history.rates("accepted");
   const now = lastOf(points);
   const inPercent = points.map(([x, y]) => [x, y === null ? null : 100 * y]);
-  chart.lines(now === null ? "" : percent(now), [{ points: inPercent }], overTime(history));
+  const drawn = { ...overTime(history), unit: " %" };
+  chart.lines(now === null ? "" : percent(now), [{ points: inPercent }], drawn);
 }
 
 function drawDrafts(chart, stats, history) {
@@ -187,7 +200,7 @@ function showPeers(stats) {
   const isVerifier = stats.role === "verifier";
   const parts = [made("h3", "", isVerifier ? "Drafters" : "Verifiers")];
   if (stats.no_drafts) {
-    parts.push(made("p", "quiet", `Nothing is drafted now: ${plain(stats.no_drafts)}.`));
+    parts.push(made("p", "quiet", `Nothing is drafted now: ${reasonInWords(stats.no_drafts)}`));
   }
   if (others.length === 0) {
     parts.push(made("p", "quiet", "None is connected."));
@@ -214,13 +227,9 @@ function factsOf(other) {
     facts.push(`${percent(other.busy)} busy`);
   }
   if (other.refusal) {
-    facts.push(`refused: ${plain(other.refusal)}`);
+    facts.push(`refused: ${reasonInWords(other.refusal)}`);
   } else if (other.no_drafts) {
-    facts.push(`no drafts: ${plain(other.no_drafts)}`);
+    facts.push(`no drafts: ${reasonInWords(other.no_drafts)}`);
   }
   return facts;
-}
-
-function plain(reason) {
-  return String(reason).replaceAll("_", " ");
 }

@@ -10,6 +10,7 @@ from specmesh.api.app import create_app
 from specmesh.api.guard import guarded
 from specmesh.api.page import FILES
 from specmesh.config import Port
+from specmesh.core.no_drafts import NoDrafts
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 NAMES = sorted(path.name for path in FILES.iterdir() if path.name != "index.html")
@@ -73,6 +74,11 @@ def test_nothing_else_is_served_beside_it(path):
 @each_path
 def test_without_keys_other_hosts_are_refused(path):
     assert asked(OPEN, path, host=b"evil.example").status == 403
+
+
+@pytest.mark.parametrize("reason", NoDrafts)
+def test_each_reason_for_no_drafts_has_words(reason):
+    assert f'"{reason}": "' in (FILES / "reasons.js").read_text()
 
 
 @pytest.mark.parametrize("name", ["index.html", *NAMES])
