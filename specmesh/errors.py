@@ -32,12 +32,13 @@ The fault is ours, the client's, a peer's, or nobody's.
             EndLost             peer: sent too little, or some was lost
 
 `exit_code` is the exit code of the command line. Values that code needs are fields. An error of
-another process arrives as its class and sentence: `what` is the whole sentence, and its other
-fields are empty.
+another process arrives as its class and sentence, of which `read` makes the error again: `what` is
+the whole sentence, and its other fields are empty, but for those that are read from it.
 """
 
+import re
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SpecmeshError(Exception):
@@ -55,6 +56,11 @@ class SpecmeshError(Exception):
         super().__init__(f"{what}: {remedy}" if remedy else what)
         self.what = what
         self.remedy = remedy
+
+    @classmethod
+    def read(cls, sentence: str) -> Self:
+        """Return the error of another process, of which the sentence came."""
+        return cls(sentence)
 
 
 class ConfigError(SpecmeshError):
@@ -111,17 +117,37 @@ class RequestError(SpecmeshError):
 
 
 class PromptTooLong(RequestError):
-    """The prompt does not fit into the context with room for one token."""
+    """The prompt does not fit into the context with room for one token.
+
+    lengths: tokens of the prompt, at least, and of the context; None if they are not known.
+    """
 
     code = "context_length_exceeded"
+    lengths: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> "PromptTooLong":
+    def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> Self:
         """Return the error in the words that clients look for; least: there may be more tokens."""
         count = f"at least {prompt_tokens}" if least else str(prompt_tokens)
         most = f"This model's maximum context length is {context} tokens"
         what = f"{most}, and your prompt has {count} tokens"
-        return cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
+        error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
+        error.lengths = (prompt_tokens, context)
+        return error
+
+    @classmethod
+    def read(cls, sentence: str) -> Self:
+        """Return the error of another process, with the lengths that its sentence has."""
+        error = super().read(sentence)
+        found = _LENGTHS.search(sentence)
+        if found is not None:
+            context, prompt_tokens = found.groups()
+            error.lengths = (int(prompt_tokens), int(context))
+        return error
+
+
+_LENGTHS = re.compile(r"context length is (\d+) tokens, and your prompt has (?:at least )?(\d+)")
+"""The numbers of a sentence of `PromptTooLong.of`."""
 
 
 class NotPassedOn(RequestError):

@@ -23,17 +23,12 @@ from specmesh.api.answer import Answer, log_failure
 from specmesh.api.backend import Backend, ModelInfo
 from specmesh.api.choice import Choice
 from specmesh.api.counting import count_at_drafter, count_at_verifier
-from specmesh.api.dialects.anthropic import (
-    COUNT_PATH,
-    ID_HEADER,
-    MESSAGES,
-    is_for_messages,
-    message_refusal,
-    parse_count,
-)
+from specmesh.api.dialects.anthropic import COUNT_PATH, MESSAGES
 from specmesh.api.dialects.base import AnswerHead, Dialect, Order
 from specmesh.api.dialects.chat import chat_order
 from specmesh.api.dialects.completions import completion_order
+from specmesh.api.dialects.message_body import parse_count
+from specmesh.api.dialects.message_errors import ID_HEADER, is_for_messages, message_refusal
 from specmesh.api.dialects.responses import response_order
 from specmesh.api.error_body import error_body, refusal
 from specmesh.api.fair_workers import FairWorker

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specmesh.api.dialects.anthropic import is_for_messages, message_refusal
+from specmesh.api.dialects.message_errors import is_for_messages, message_refusal
 from specmesh.api.error_body import refusal
 from specmesh.api.other_end import has_no_peer, other_end
 from specmesh.api.request_parser import RequestParser, SmallParts

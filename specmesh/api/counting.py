@@ -3,7 +3,7 @@
 import asyncio
 
 from specmesh.api.backend import Backend, Cancel, Submit
-from specmesh.api.dialects.anthropic import parse_count
+from specmesh.api.dialects.message_body import parse_count
 from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Request, Started

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
-from specmesh.api.dialects.anthropic import is_for_messages, message_refusal
+from specmesh.api.dialects.message_errors import is_for_messages, message_refusal
 from specmesh.api.error_body import error_body
 from specmesh.api.page import is_page
 from specmesh.config import Port

@@ -160,7 +160,8 @@ def _json(raw: bytes) -> Json:
 def error_of(answer: Json) -> SpecmeshError:
     """Return the error of an answer, of the class and about the field that the daemon names."""
     message = str(at(answer, "error.message") or "the daemon refused without a reason")
-    error = _ERRORS.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
+    kind = _ERRORS.get(str(at(answer, "error.specmesh.error")), SpecmeshError)
+    error = kind.read(message)
     param = at(answer, "error.param")
     if isinstance(error, errors.RequestError) and isinstance(param, str):
         error.param = param

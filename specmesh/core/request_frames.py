@@ -47,7 +47,7 @@ def error_of(code: str, message: str, param: str) -> SpecmeshError:
     """Return the error that a verifier has sent."""
     if code == "engine":
         message = f"the verifier's engine failed: {message}"
-    error = _REFUSALS.get(code, RequestError)(message)
+    error = _REFUSALS.get(code, RequestError).read(message)
     if isinstance(error, RequestError) and param:
         error.param = param
     return error

@@ -153,9 +153,7 @@ class VerifierSession:
         if params.logprobs is not None:
             begin = 1 if self._scored else len(ids)
             self.logprobs = LogprobRecorder(params.logprobs, begin)
-        self.token_sources: SourceRecorder | None = None
-        if params.sources:
-            self.token_sources = SourceRecorder(len(ids))
+        self.token_sources = SourceRecorder(len(ids)) if params.sources else None
         self.annotated = params.annotated
         self.progress: PromptProgress | None = None
         if params.progress:

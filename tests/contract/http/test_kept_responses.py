@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from asgi_calls import EVENTS, FakeDaemon, ask
 
-from specmesh.api.dialects.responses import parse_response
+from specmesh.api.dialects.response_body import parse_response
 from specmesh.api.kept_responses import GrowingChat, KeptResponses
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall

@@ -18,7 +18,7 @@ from bench.body_shapes import chats, completions, others, responses
 from specmesh.api import app, json_text
 from specmesh.api.dialects.chat import parse_chat
 from specmesh.api.dialects.completions import parse_completion
-from specmesh.api.dialects.responses import parse_response
+from specmesh.api.dialects.response_body import parse_response
 from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.llama_server import apply_template, detokenize, tokenize
 from specmesh.api.unread_fields import as_header

@@ -14,9 +14,11 @@ from specmesh import errors
 from specmesh.api import answer as api_answer
 from specmesh.api import connection as api_connection
 from specmesh.api.backend import Cancel
-from specmesh.api.dialects.anthropic import MessageRenderer, parse_messages_body
+from specmesh.api.dialects.anthropic import MessageRenderer
 from specmesh.api.dialects.base import AnswerHead
+from specmesh.api.dialects.message_body import parse_messages_body
 from specmesh.api.stream import TOOL_CALLS, Call, Text, Thought, Usage
+from specmesh.core.request_frames import error_of
 from specmesh.core.requests import Failed, Finished, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
@@ -578,13 +580,23 @@ def test_an_error_in_the_text_is_the_last_event():
     assert (last["error"]["type"], last["error"]["message"]) == ("api_error", "broke")
 
 
+LONG = errors.PromptTooLong.of(9, 8)
+LONGER = errors.PromptTooLong.of(9, 8, least=True)
+NUMBERS = "9 tokens > 8 maximum"
+
+
 @pytest.mark.parametrize(
-    "error",
-    [errors.PromptTooLong.of(9, 8), errors.PromptTooLong(str(errors.PromptTooLong.of(9, 8)))],
+    ("error", "words"),
+    [
+        (LONG, NUMBERS),
+        (errors.PromptTooLong.read(str(LONG)), NUMBERS),
+        (error_of("context", str(LONGER), "prompt"), NUMBERS),
+        (error_of("context", "an older verifier's words", ""), "an older verifier's words"),
+    ],
 )
-def test_a_long_prompt_in_the_words_that_clients_look_for(error):
+def test_a_long_prompt_in_the_words_that_clients_look_for(error, words):
     answer = say(FakeDaemon(Failed(error)))
-    assert answer.error["message"] == "prompt is too long: 9 tokens > 8 maximum"
+    assert answer.error["message"] == f"prompt is too long: {words}"
 
 
 VERSION = [(b"anthropic-version", b"2023-06-01")]

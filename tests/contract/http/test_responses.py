@@ -10,7 +10,8 @@ from harness.tables import cases, each, rows
 
 from specmesh import errors
 from specmesh.api.dialects.base import AnswerHead
-from specmesh.api.dialects.responses import ResponseOrder, ResponseRenderer, parse_response
+from specmesh.api.dialects.response_body import ResponseOrder, parse_response
+from specmesh.api.dialects.responses import ResponseRenderer
 from specmesh.api.kept_responses import ChatPart, GrowingChat, KeptResponses
 from specmesh.api.stream import Call, Text, Thought, Usage
 from specmesh.core.requests import Failed, Finished, Started

@@ -231,8 +231,11 @@ PLAIN = [cls("the sentence") for _, cls in tree() if cls not in NEVER_ANSWERED]
     "error", [*PLAIN, *dict(SENTENCES)], ids=lambda error: type(error).__name__
 )
 def test_an_error_comes_back(client_of, error):
-    """A daemon's error is raised as its class, with its sentence and the request's field."""
-    same = type(error)(str(error))
+    """A daemon's error is raised as its class, with its sentence and the request's field.
+
+    No other field comes, but for what the class reads from its sentence.
+    """
+    same = type(error).read(str(error))
     if isinstance(error, errors.RequestError):
         same.param = error.param = error.param or "its_field"
     with pytest.raises(type(error)) as caught:
