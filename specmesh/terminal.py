@@ -75,13 +75,13 @@ def progress(stream: TextIO | None = None, clock: Callable[[], float] = time.mon
     """
     shown_on = sys.stderr if stream is None else stream
     if not shown_on.isatty():
-        return _Silence()
+        return _NoDisplay()
     if is_plain():
         return _Lines(shown_on, clock)
     return _Bar(shown_on, clock)
 
 
-class _Silence:
+class _NoDisplay:
     """The display where there is no terminal."""
 
     def show(self, title: str, done: float, total: float, unit: str = "") -> None:

@@ -39,7 +39,7 @@ class Resumption:
         self._timeout = timeout
         self._known: list[int] = []
         self._resume: Json = {"id": "", "token_ids": self._known}
-        self._silence = _Silence(timeout)
+        self._outage = _Outage(timeout)
 
     def note(self, chunk: Json) -> None:
         """Go on after this chunk."""
@@ -49,7 +49,7 @@ class Resumption:
             self._resume["prompt_token_ids"] = extra["prompt_token_ids"]
             self.body |= object_at(extra, "request") | {"resume": self._resume}
         self._known += ids_at(extra, "token_ids")
-        self._silence = _Silence(self._timeout)
+        self._outage = _Outage(self._timeout)
 
     def after(self, error: DaemonUnreachable | Busy, now: float) -> Retry:
         """Return the pause after which the body is sent again.
@@ -61,7 +61,7 @@ class Resumption:
         name = self._resume["id"]
         is_lost = bool(name) and self.body.get("resume") is not self._resume
         if not is_lost:
-            wait = self._silence.after(error, now)
+            wait = self._outage.after(error, now)
             if wait is not None:
                 return wait
         if not name or "n" in self.body or isinstance(error, Busy):
@@ -71,7 +71,7 @@ class Resumption:
         raise DaemonUnreachable(f"{error}; {hint}") from None
 
 
-class _Silence:
+class _Outage:
     """The time without an answer. timeout: seconds to wait for a daemon that went away."""
 
     def __init__(self, timeout: float) -> None:

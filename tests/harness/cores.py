@@ -23,7 +23,7 @@ from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
-from specmesh.core.verifier.drafter_pool import RemoteDrafter
+from specmesh.core.verifier.remote_drafter import RemoteDrafter
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m

@@ -12,8 +12,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.lifecycle import SessionLifecycle
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
-from specmesh.core.verifier.step_meter import StepMeter
-from specmesh.core.verifier.step_threads import StepThreads
+from specmesh.core.verifier.step_meter import StepMeter, StepThreads
 from specmesh.core.verifier.target import Target
 from specmesh.errors import LocalProtocolError, SpecmeshError
 
