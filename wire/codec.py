@@ -2,6 +2,19 @@
 
 Decoding is total: any bytes decode to a message or raise FrameError, and nothing is allocated from
 a count before the length bears it out.
+
+Every frame has the same header of 20 bytes, then a body, then a CRC-32 of all before it:
+
+    offset  0      2        3     4        8     12          16     18       19        20
+            magic  version  kind  session  base  prefix_crc  count  draft_n  accepted  body ...
+
+- Frames of the token plane have `count` ids as their body, 4 bytes each, and no length field: a
+  frame of any other length is refused. DRAFT_PROBS has the drafts' distributions behind the ids.
+- Frames of the control plane have zeros from `session` on, and a JSON object as their body. Its
+  fields are those of the message's class; their types are the checks that a body must pass.
+
+The two planes differ for a reason. A token frame is sent in each round, must be small, and may be
+lost: the prefix CRC shows it. A control frame is rare, must be readable, and may get new fields.
 """
 
 import json
@@ -148,6 +161,7 @@ def _encode_token_frame(message: m.TokenMessage) -> bytes:
 
 
 def _encode_distributions(message: m.DraftProbs) -> bytes:
+    """Return the sizes, the tokens and the weights of all distributions, as one block each."""
     sizes = message.sizes
     total = sum(sizes)
     complete = len(message.support) == len(message.weights) == total
@@ -271,6 +285,7 @@ class _FieldRule:
 
 
 def _is_u32(value: object) -> bool:
+    """Return True for an integer of 32 bits; `True` is none."""
     return type(value) is int and 0 <= value <= U32_MAX
 
 
@@ -284,6 +299,7 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_name(value: object) -> bool:
+    """Return True for a short text, such as one that logs and metrics may repeat."""
     return isinstance(value, str) and len(value) <= MAX_NAME
 
 
@@ -292,6 +308,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_object(value: object) -> bool:
+    """Return True for an object that the json module can write again."""
     return _is_json(value, MAX_DEPTH + 1) and isinstance(value, dict)
 
 

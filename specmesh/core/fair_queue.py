@@ -5,6 +5,12 @@ A tenant gets no more turns for many items, or for older ones.
 A tenant is named by a path, from the widest to the narrowest: an API key and one of its
 connections, a connection alone, a drafter and a request of its clients. Turns are shared at each
 part of the path, so a key has as many with a hundred connections as with one.
+
+An example. Key A has the connections x and y with the items x1 x2 x3 and y1, key B has z1. They
+leave in the order x1 z1 y1 x2 x3: A and B take turns, and within A's turns x and y do.
+
+If there is no room for another item, one of the tenant that takes most gives way, its newest. So
+whoever sends much is refused first, and cannot have others refused.
 """
 
 from collections import Counter, deque
@@ -18,6 +24,8 @@ T = TypeVar("T")
 
 
 class _Waiting(NamedTuple, Generic[T]):
+    """An item that waits, and the room that it takes."""
+
     number: int  # in order of arrival
     tenant: Tenant
     item: T
@@ -82,6 +90,7 @@ class _Turns(Generic[T]):
             yield from inner
 
     def push(self, path: Tenant, waits: _Waiting[T]) -> None:
+        """Add an item below this part of the path; a new tenant's turn is the last."""
         if path:
             inner = self._inner.setdefault(path[0], _Turns())
             inner.push(path[1:], waits)
@@ -89,6 +98,7 @@ class _Turns(Generic[T]):
             self._own.append(waits)
 
     def pop(self) -> _Waiting[T]:
+        """Take the item whose turn it is; those of a path that ends here come first."""
         if self._own:
             return self._own.popleft()
         if not self._inner:
@@ -101,6 +111,7 @@ class _Turns(Generic[T]):
         return first
 
     def remove(self, path: Tenant, waits: _Waiting[T]) -> None:
+        """Take out an item that gives way, wherever it stands."""
         if not path:
             self._own.remove(waits)
             return

@@ -1,4 +1,16 @@
-"""A sequence of token ids that can name each of its prefixes by a CRC."""
+"""A sequence of token ids that can name each of its prefixes by a CRC.
+
+Two texts are compared without sending either: "my first 1,000 ids have this CRC" is 8 bytes. A
+frame names the place where its ids belong so, and the receiver sees at once whether it has the same
+ids before that place. Nothing that an earlier frame has done needs to be known for that.
+
+A CRC-32 can be continued: the CRC of a b c follows from that of a b and the bytes of c. So the
+frontier's CRC costs a few ids in each round. For any other place the nearest kept CRC before it is
+continued; one is kept after each 64 ids.
+
+It protects against loss and confusion, not against a peer that forges: such a peer can only have
+its own drafts rejected.
+"""
 
 import struct
 import sys
@@ -103,6 +115,7 @@ class Prefix:
         self._forget_asked()
 
     def _forget_asked(self) -> None:
+        """Go on from the first CRC: the one asked for last is of ids that are gone."""
         self._asked = 0
         self._asked_crc = self._crcs[0]
 
@@ -138,6 +151,7 @@ def _equal_stretches(left: Sequence[object], right: Sequence[object], most: int)
 
 
 def _equal(left: Sequence[object], right: Sequence[object]) -> bool:
+    """Return True if two sequences have the same items, also an array and a tuple."""
     if type(left) is type(right):
         return left == right
     return tuple(left) == tuple(right)

@@ -3,6 +3,17 @@
 It runs the cores of the daemons. Only models, network and clocks are imagined: a step takes the
 time of the cost table, a draft its interval, a frame half a round trip. A text is a row of zeros,
 and a right draft is a zero.
+
+`plan` answers with it what a pair would bring, and tests compare policies by it. What it has is
+exact: which session has which drafts at which step, what waits for what, when a gate shuts.
+What it has not:
+
+- Steps take the same time each time. A real host has hiccups.
+- Drafts are right or wrong by a rule of the position, not of the text.
+- The network neither loses nor reorders. tests/properties has a world that does.
+
+All happens in `_events`, a heap of (time, number, callback). The number keeps events of one time in
+their order, so a run can be repeated.
 """
 
 import heapq
@@ -94,6 +105,8 @@ class Forecast:
 
 @dataclass(slots=True)
 class _Drafter:
+    """A drafter's core. busy: a step of its draft model runs."""
+
     id: vev.DrafterId
     core: DrafterCore
     busy: bool = False
@@ -180,6 +193,7 @@ class Simulation:
         return now
 
     def _at(self, time: float, event: Callback) -> None:
+        """Let something happen at a time."""
         heapq.heappush(self._events, (time, next(self._order), event))
 
     # --- users
@@ -206,6 +220,7 @@ class Simulation:
     # --- the verifier
 
     def _handle(self, event: vev.Happened, now: float) -> None:
+        """Hand an event to the verifier's core, as its daemon would."""
         self._carry_out(self._verifier.handle(event, now), now)
         self._turn(now)
 
@@ -236,6 +251,7 @@ class Simulation:
             self._turn(now)
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
+        """End a step of the target, and begin the next one after a pause."""
         self._counts.seconds += seconds
         rows = [ROWS[: len(span.ids)] if span.logits else None for span in step.spans]
         self._carry_out(self._verifier.finish(step, rows, now - seconds, now), now)
@@ -246,6 +262,7 @@ class Simulation:
         self._turn(now)
 
     def _carry_out(self, effects: list[vev.Effect], now: float) -> None:
+        """Send frames, count tokens, solve policies; a user whose text has ended asks again."""
         for effect in effects:
             match effect:
                 case vev.ToDrafter(drafter, frame):
@@ -343,6 +360,7 @@ class Simulation:
         return [RIGHT if self._right(position) else WRONG for position in positions]
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
+        """Let a drafter's frames arrive half a round trip later."""
         for effect in effects:
             match effect:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as frame):

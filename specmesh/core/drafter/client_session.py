@@ -1,7 +1,14 @@
 """A session at a verifier, and the request of this drafter's client that it answers, if any.
 
 The client gets committed ids with their log-probabilities and sources, if it wants them. These come
-later than the ids, or never.
+later than the ids, or never:
+
+- TRUTH goes through the core, which learns it in order; LOGPROBS comes straight here, and may
+  overtake it. So LOGPROBS are held until the core has learned their ids.
+- The ids of one frame wait until the log-probabilities of each have come. The next frame's ids
+  send them off as they are: a LOGPROBS was lost, and a client must not wait for it.
+- SYNC brings what was lost. Its ids join those that wait, and the log-probabilities of all come
+  anew.
 """
 
 from collections import deque
@@ -76,6 +83,7 @@ class ClientSession:
 
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
+        """Return the ids of the prompt that have come."""
         return tuple(self._truth[: self.n_prompt])
 
     # --- its end
@@ -139,6 +147,7 @@ class ClientSession:
         return []
 
     def _has_learned(self, logprobs: m.Logprobs) -> bool:
+        """Return True if all ids of a LOGPROBS are here."""
         return logprobs.base + logprobs.count <= self.n_truth
 
     def _score(self, logprobs: m.Logprobs) -> list[Reply]:
@@ -223,6 +232,7 @@ class ClientSession:
         return pending
 
     def _finished(self, finished: Finished) -> list[Reply]:
+        """Give the client its end, if it has not had one. It gets nothing after that."""
         pending = self.pending
         self.pending = None
         if pending is None:

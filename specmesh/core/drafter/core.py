@@ -5,7 +5,15 @@
 - `finish` takes the result.
 
 `handle` and `finish` return effects: frames to send, and work for others. One step runs at a time.
-The events that come meanwhile are handled before it is finished.
+The events that come meanwhile are handled before it is finished. So a session may have ended by
+then, or its text may have grown past the step's drafts, or contradict them:
+
+- The result of a session that is gone is dropped. Its slot was released, and cut for the next one.
+- A session compares the drafts with its chain as that is by then, and keeps what agrees.
+- A row whose ids were cut meanwhile brought nothing. The session feeds the rest again.
+
+Steps serve sessions of several verifiers, whose ids mean different tokens. So all rows of one step
+belong to one verifier, and the engine is asked in its vocabulary.
 """
 
 from math import inf

@@ -1,6 +1,15 @@
 """The choice of a verifier for each request of the drafter's clients.
 
-If one refuses a request or goes away, the next one gets it.
+If one refuses a request or goes away, the next one gets it:
+
+1. A request is placed at the best verifier that may have it and has not refused it.
+2. One that refuses it is noted in `tried`. The request is placed again, at the next one.
+3. Where all have refused, the request waits if that may change, for as long as its client allows:
+   its verifier may come back, or one that was busy may have room. Else its client gets the error.
+4. A verifier that goes away loses its requests. Those that have begun resume where they were: at
+   the same verifier if it has kept the session, or from the tokens at one with the same model.
+
+Nothing here is lost with a verifier: the drafter keeps each request with all tokens that came.
 """
 
 from collections import Counter
@@ -65,6 +74,7 @@ class RequestRouter:
 
     @property
     def _reachable(self) -> list[Upstream]:
+        """Return the verifiers that are there, in the order of the settings."""
         return [upstream for upstream in self.upstreams if upstream.info is not None]
 
     @property
@@ -299,6 +309,7 @@ class RequestRouter:
         fastest = min([upstream.token_seconds for upstream in fitting])
 
         def rank(upstream: Upstream) -> tuple[bool, bool, float]:
+            """Return what a verifier is ordered by; the settings' order decides between equals."""
             seconds = upstream.token_seconds
             if seconds <= NEARLY_AS_FAST * fastest:
                 seconds = 0.0
@@ -328,6 +339,7 @@ class RequestRouter:
 
 
 def _troubles(upstreams: Sequence[Upstream]) -> str:
+    """Return why verifiers are away, each in its own words."""
     return "; ".join(upstream.trouble for upstream in upstreams)
 
 

@@ -2,6 +2,18 @@
 
 `chain` has its text and its drafts, `reading` the sequences of the draft model that hold them.
 Nothing here can change the text, only how soon the verifier has it.
+
+A frame's ids meet the chain in one of four ways. With the committed ids a b and the chain c d e:
+
+| TRUTH after a b | meaning | what stays of the chain |
+|---|---|---|
+| c d | c was accepted, and the verifier's own next token is d, as drafted | e |
+| c d e f | all were accepted; f is the bonus token | nothing; f is committed |
+| c x | d was rejected; x is the recovered token | nothing; the slot is cut before d |
+| b ... | the frame is late, or was sent again | all, if it agrees with what is known |
+
+A frame that starts further on, or has another CRC, means that something was lost: NACK asks for
+the text from here.
 """
 
 from collections.abc import Mapping, Sequence

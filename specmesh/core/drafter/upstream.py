@@ -1,6 +1,18 @@
 """A verifier of a drafter: what is known of it, and the requests and sessions that it has.
 
 Frames come as calls, in the order in which they were received. The effects wait in `take_effects`.
+
+A session here has two halves. This one, on the I/O thread, knows the verifier's number of it and
+the client's request. The other one, in the drafter's core, has its text and its drafts. So an end
+takes two turns:
+
+1. DONE comes, or the verifier is lost. The number is free at once: the verifier may use it again.
+   CloseSession goes to the core, behind all frames of the session that came before.
+2. The core has learned the ids of those frames. Its last effect is DraftingEnded. Only now are all
+   ids here, so that the client can get the end, or the request be placed at another verifier after
+   exactly the ids that its client has.
+
+A request that is `opening` has sent its OPEN and waits for OPENED or ERROR, which name it by `ref`.
 """
 
 import itertools
@@ -364,6 +376,7 @@ class Upstream:
 
     @property
     def _n_vocab(self) -> int:
+        """Return the size of its vocabulary, by its last WELCOME."""
         return self.known.n_vocab if self.known is not None else 0
 
     def received(self, frame: m.Truth | m.Sync | m.Nack, size: int) -> ev.FrameReceived | None:
@@ -474,11 +487,13 @@ class Upstream:
         pending.lost(self.address, error, now, tried=tried)
 
     def _taken_over(self, session: ClientSession) -> None:
+        """End a session whose text another client has asked for."""
         error = RequestError("somebody else has asked for this text by its name")
         self._effects += session.failed(error)
         self._forget(session)
 
     def _forget(self, session: ClientSession) -> None:
+        """Drop a session, and have the core close it unless that was asked before."""
         del self.sessions[session.key]
         if self.running.get(session.id) is session:
             del self.running[session.id]
@@ -497,6 +512,7 @@ class Upstream:
 
 
 def _resumes(pending: DrafterRequest) -> bool:
+    """Return True if a request goes on with a text that has begun, here or elsewhere."""
     request = pending.request
     return pending.started or request.named_only or bool(request.generated)
 

@@ -1,6 +1,22 @@
 """Messages of a chat as a template takes them.
 
-Those that a template refuses or drops are joined to others, moved, or written as text.
+Those that a template refuses or drops are joined to others, moved, or written as text. Templates
+are made for one client's habits, and differ in what they take: some know no system message, some
+want users and assistants in turns, some know no results of tools. A client's chat must reach the
+model whole all the same. By what the template lacks (`template_traits.py`), in this order:
+
+| it lacks | its messages become |
+|---|---|
+| the developer's role | system messages |
+| calls of tools | text of the assistant's, as the model's family would write them |
+| results of tools | text of the user's |
+| several system messages | one, at the beginning |
+| a system message | a part of the user's next message, or of the one before |
+| two messages of one role in a row | one |
+| ids of this form | ids of the form that it takes |
+
+Each rule is a pure function of the messages. The same chat gives the same prompt in every turn, so
+the prefix cache finds it again.
 """
 
 import hashlib
@@ -64,6 +80,7 @@ def with_words(messages: Messages, words: str) -> Messages:
 
 
 def _as_system(message: ChatMessage) -> ChatMessage:
+    """Return the developer's message as a system message, which it was called before."""
     if message.role == "developer":
         return replace(message, role="system")
     return message

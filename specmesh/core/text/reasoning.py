@@ -1,4 +1,17 @@
-"""How models mark their thoughts, and a text split into thoughts and answer as it comes."""
+"""How models mark their thoughts, and a text split into thoughts and answer as it comes.
+
+A model that reasons writes its thought into the text, between marks of its family. Clients get
+thought and answer apart. Three things make that more than a search for two marks:
+
+- The prompt may end inside a thought: many templates write the first mark themselves. Then the
+  text begins with the thought, and only its end is marked. The style is then named with "!".
+- A mark may come in pieces, and half of one at the end of what has come may still become one. It
+  is kept back until the next letters show it.
+- Some families mark the answer, too. Those marks are no text, and are dropped.
+
+A mark in the middle of an answer is text where the family thinks at the beginning only: a model
+may write about marks.
+"""
 
 import re
 from collections.abc import Iterable
@@ -209,6 +222,7 @@ class ThoughtSplitter:
         return shown, mark
 
     def _marks(self, style: Thinking) -> tuple[str, ...]:
+        """Return the marks that count where the text is now."""
         if self._inside:
             return (style.end,)
         if style.dropped:

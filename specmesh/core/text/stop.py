@@ -1,4 +1,17 @@
-"""Stop strings: noticed in ids as they come, and never shown, not even in part."""
+"""Stop strings: noticed in ids as they come, and never shown, not even in part.
+
+The same text is looked at twice, for two reasons:
+
+- The session's `StopScan` must end the text with the very id that completes a stop string: an id
+  more would be another text. It looks at bytes, and keeps only the last few.
+- The client's `StopTextFilter` must not show a part of a stop string. With the stop string "END" a
+  text that ends in "E" so far may go on to it. The "E" is kept back until the next letters show
+  that it is none, or the text is over.
+
+Ids and letters have different borders: a letter may take several ids, and one id may have the end
+of one letter and the beginning of the next. So a text is handed on with exactly those ids that
+have begun in it.
+"""
 
 import codecs
 from bisect import bisect_left
@@ -65,6 +78,7 @@ class StopTextFilter:
         self._begins: list[int] = []  # of the ids that are not shown yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
+        """Take the next ids; return the text that can be shown now, with its ids."""
         decode = self._decoder.decode
         pieces = self._pieces
         come = ""
@@ -80,11 +94,13 @@ class StopTextFilter:
         return ShownText(come, begins)
 
     def finish(self) -> ShownText:
+        """Return what was kept back, as the text is over; half a character is shown as U+FFFD."""
         text = self._show(self._decoder.decode(b"", final=True)) + self._kept
         self._kept = ""
         return self._passage(text, rest=not self._over)
 
     def _passage(self, text: str, *, rest: bool) -> ShownText:
+        """Return a text with the ids that begin in it; rest: with all that are left."""
         self._shown += len(text)
         count = len(self._begins)
         if not rest:
@@ -94,6 +110,7 @@ class StopTextFilter:
         return ShownText(text, begins)
 
     def _show(self, text: str) -> str:
+        """Take the next letters; return those that are certainly in no stop string."""
         if self._over:
             return ""
         text = self._kept + text

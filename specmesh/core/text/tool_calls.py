@@ -1,4 +1,21 @@
-"""Calls of tools, read from a text as it comes."""
+"""Calls of tools, read from a text as it comes.
+
+A model writes a call into its text, in the form of its family (`tool_formats.py`). A client gets
+the call's name and arguments as events of their own, in JSON, and the rest as text:
+
+    text that comes:   Let me look. <tool_call>{"name": "get_weather", "arguments": {"city": ...
+    events:            TextPart("Let me look. ")  CallBegin("get_weather")  ArgumentsPart('{"city...
+
+The parser is one generator that reads forward and never goes back. Each `yield` waits for more of
+the text. What it has read and cannot be a call is text after all; so a mark is kept back until
+the tool's name behind it is whole, and known. From then on it is a call, whatever follows: a
+client has its name.
+
+- Arguments in JSON are passed on as they come: their brackets show where they end.
+- Arguments in another syntax are passed on a whole one at a time, as JSON.
+- Values between marks have no types of their own. The tool's schema decides whether `5` is a
+  number or a text.
+"""
 
 import json
 import re
@@ -20,11 +37,15 @@ from specmesh.core.text.tool_values import (
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
+    """More of the text that belongs to no call."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegin:
+    """A call of the tool `name` begins. The parts of its arguments follow."""
+
     name: str
 
 
@@ -318,6 +339,7 @@ class CallParser:
             parts.append((inner, part))
 
     def _emit(self, event: TextPart | ArgumentsPart) -> None:
+        """Add an event, unless it has nothing in it."""
         if event.text:
             self._events.append(event)
 

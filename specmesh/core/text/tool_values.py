@@ -1,4 +1,22 @@
-"""Arguments in a syntax other than JSON, as some families of models write them."""
+"""Arguments in a syntax other than JSON, as some families of models write them.
+
+The same call, get_weather(city="Rome", days=[1, 2]):
+
+| syntax | as the model writes its arguments |
+|---|---|
+| JSON | {"city": "Rome", "days": [1, 2]} |
+| GEMMA | city:<|"|>Rome<|"|>,days:[1,2] |
+| PYTHON | city='Rome', days=[1, 2] |
+
+`written` writes them for a prompt, in which a template shows earlier calls. `read_value` and
+`read_name` read them from a text that still comes, and return JSON.
+
+Reading is generous where writing is not: a text without quotes is taken for a text, and constants
+by any of their names. A model that is almost right is understood, and a client gets JSON always.
+What is no value at all is None, and its call stays unfinished.
+
+The readers are generators: each `yield` waits for more of the text (`incoming_text.py`).
+"""
 
 import json
 import re
@@ -94,6 +112,7 @@ def written(value: object, syntax: ValueSyntax) -> str:
 
 
 def _quoted(text: str, syntax: ValueSyntax) -> str:
+    """Return a text in quotes, with what would end it escaped where the syntax can."""
     quote = syntax.quotes[0]
     if syntax.escapes:
         text = text.replace("\\", "\\\\")
@@ -102,6 +121,7 @@ def _quoted(text: str, syntax: ValueSyntax) -> str:
 
 
 def _name(name: str, syntax: ValueSyntax) -> str:
+    """Return the name of an object's member."""
     if syntax.quoted_names:
         return _quoted(name, syntax)
     return written_name(name, syntax)
@@ -146,6 +166,7 @@ def read_value(text: IncomingText, syntax: ValueSyntax, depth: int = 0) -> Readi
 
 
 def _is_number(word: str) -> bool:
+    """Return True for a number of JSON; Python's reader also takes NaN, which is none."""
     try:
         value: object = json.loads(word)
     except (ValueError, RecursionError):
@@ -154,6 +175,7 @@ def _is_number(word: str) -> bool:
 
 
 def skip_blanks(text: IncomingText) -> Reading[None]:
+    """Read on to the first letter that is no blank."""
     while (yield from text.letters(_BLANK, _LONGEST_WORD)):
         pass
 
@@ -193,6 +215,7 @@ def _unescaped(text: str) -> str:
 
 
 def _letter(escape: re.Match[str]) -> str:
+    """Return the letter of an escape; one beyond Unicode stays as it is."""
     code = escape[1]
     if code in _LETTERS:
         return _LETTERS[code]
@@ -201,6 +224,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 def _read_list(text: IncomingText, syntax: ValueSyntax, depth: int) -> Reading[str | None]:
+    """Read a list behind its bracket; return it as JSON, None if it is none."""
     items = list[str]()
     yield from skip_blanks(text)
     if (yield from text.take("]")):
@@ -217,6 +241,7 @@ def _read_list(text: IncomingText, syntax: ValueSyntax, depth: int) -> Reading[s
 
 
 def _read_object(text: IncomingText, syntax: ValueSyntax, depth: int) -> Reading[str | None]:
+    """Read an object behind its brace; return it as JSON, None if it is none."""
     members = list[str]()
     yield from skip_blanks(text)
     if (yield from text.take("}")):

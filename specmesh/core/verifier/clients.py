@@ -1,6 +1,17 @@
 """The clients of a verifier's sessions, its own and those of drafters: requests in, events out.
 
-The core knows clients by numbers; here each number has its request and its sink.
+The core knows clients by numbers; here each number has its request and its sink. The way of a
+request:
+
+1. `submit` or `open` checks that it has a place. It is refused at once, or gets a number.
+2. A prompt in words leaves as `Encode`. The shell makes ids of it, off the I/O thread, and calls
+   `encoded`. A prompt of ids needs none of this.
+3. `encoded` checks ids and parameters against the target, and hands the core an `Opening`.
+4. The core begins a session, and `give` gets its news: Began, then rounds, then its end. With the
+   end the number is forgotten.
+
+A request that leaves in between is forgotten here first. Whatever still comes for its number finds
+nothing, and is dropped.
 """
 
 import itertools
@@ -235,6 +246,7 @@ class Clients:
         return all(entry.request.id != name for entry in self.waiting)
 
     def _remove(self, number: int | None) -> ClientRequest | None:
+        """Forget a request, and the room that it takes; return it, None if it is gone already."""
         self.reading.pop(number, None)
         entry = self.requests.pop(number, None)
         if entry is not None and entry.waits:
@@ -305,6 +317,7 @@ class Clients:
         return self._end(number, Failed(error))
 
     def _end(self, number: int | None, event: Failed | Finished) -> Sequence[Reply]:
+        """Forget a request, whose client gets this event last."""
         entry = self._remove(number)
         return [] if entry is None else [Reply(entry.client, event)]
 
@@ -346,6 +359,10 @@ class Clients:
         return replies
 
     def _began(self, number: int | None, began: vev.Began) -> Sequence[Reply]:
+        """Give a request its session; a client that had the session before is forgotten.
+
+        A request that has left meanwhile gets nothing: the core hears of that next.
+        """
         if began.adopted:  # the client before gets no more of it
             for entry in list(self.requests.values()):
                 if entry.session == began.session:

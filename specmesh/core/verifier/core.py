@@ -1,11 +1,21 @@
 """The verifier's core: everything that a verifier decides.
 
-- `handle` takes an event. `next_step` says what the target runs next. `finish` takes the result.
+- `handle` takes an event. `next_step` returns what the target runs next. `finish` takes the result.
 - `handle` and `finish` return the effects to carry out.
 - Sessions begin, change their drafter and end between two steps (lifecycle.py).
 - Frames of drafters count at any time, and a step takes the drafts that are in hand (steps.py).
 
-It is called from the engine's thread only.
+The shell's loop is:
+
+    handle(event) for each event that waits; carry out the effects
+    next_step() -> Step: run it, finish(result); carry out the effects
+                -> Wait: sleep until then, or until an event comes
+
+While a step runs, frames of drafters go straight to their sessions: they add drafts to the chains
+in hand, and change nothing that the step depends on. Other events could end a session of the
+step, or change its sequence. They wait in `_late`, and happen right after it.
+
+It is called from the engine's thread only. It needs no lock, and has the time from its caller.
 """
 
 from collections.abc import Sequence
@@ -79,6 +89,11 @@ class VerifierCore:
         return self._outbox.take()
 
     def _take(self, event: vev.FromDrafter, now: float) -> None:
+        """Hand a frame to its session.
+
+        A frame for a session that is over, or of a drafter that does not draft for it, is counted
+        and dropped. Most were on their way when the session ended or changed hands.
+        """
         context = self._lifecycle.running.get(event.frame.session)
         if context is None or context.drafter != event.drafter:
             self._stray_frames += 1
@@ -88,6 +103,7 @@ class VerifierCore:
             self._lifecycle.carry_out(context, answers, now)
 
     def _change(self, event: vev.Change, now: float) -> None:
+        """Take an event that may begin, change or end sessions; no step runs."""
         lifecycle = self._lifecycle
         drafters = lifecycle.drafters
         match event:

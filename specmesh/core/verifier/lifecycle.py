@@ -1,4 +1,19 @@
-"""The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end."""
+"""The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end.
+
+A session has up to two others around it, who need not be the same: the client that gets its text,
+and the drafter that drafts for it. If the client is a drafter's (`owner`), that drafter drafts.
+
+| what happens | its client gets | its drafter gets |
+|---|---|---|
+| a request begins a session | Began | OPENED, then SYNC |
+| a request names a session | Began, with the text that it lacks | OPENED, if it is another one |
+| its client before | an error | DONE (moved), if the client was that drafter's |
+| the drafter goes, its client may return | nothing; the session is kept | |
+| the text ends | SessionEnded | DONE |
+| the client leaves | SessionEnded (cancelled) | DONE |
+
+Everything here happens between two steps, so no session changes while its rows are decoded.
+"""
 
 import itertools
 from array import array
@@ -95,6 +110,10 @@ class SessionLifecycle:
             self._refuse(opening.client, NoSuchText())
 
     def _admit(self, now: float) -> None:
+        """Begin sessions for the requests whose turn it is.
+
+        While it waited, a request's name may have become that of a session here.
+        """
         while (admitted := self._waiting.next(self.running.values())) is not None:
             opening, guest = admitted
             if not self._resume(opening, now):
@@ -172,6 +191,7 @@ class SessionLifecycle:
         return True
 
     def _named(self, name: str) -> SessionContext | None:
+        """Return the session with this name; None for no name."""
         if not name:
             return None
         for context in (*self.running.values(), *self.kept.values()):
@@ -303,6 +323,7 @@ class SessionLifecycle:
         self._log("session_paused", context, "debug", paused=paused)
 
     def _end_paused(self, now: float) -> None:
+        """End the sessions whose clients have read nothing for too long."""
         for number, until in list(self._paused.items()):
             if now >= until:
                 context = self.running[number]
@@ -346,6 +367,7 @@ class SessionLifecycle:
         now: float,
         reason: m.FinishReason = m.FinishReason.CANCELLED,
     ) -> None:
+        """End a session before its text has ended; one that is over already stays as it is."""
         self.carry_out(context, context.session.cancel(reason), now)
 
     def _finish(
@@ -365,7 +387,7 @@ class SessionLifecycle:
             return
         self._paused.pop(context.id, None)
         session = context.session
-        # A step that failed may have changed the sequence in part.
+        # A step that failed may have changed the sequence in part: nothing of it is kept.
         contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
         self._slots.release(session.slot.seq, contents)
         self.ended_counts.add(session.counts)
@@ -412,10 +434,12 @@ class SessionLifecycle:
             self._cancel(context, now)
 
     def _keep(self, context: SessionContext, event: ContextEvent, now: float) -> None:
+        """Keep a session, or its end, so that it can be asked for by its name."""
         context.advance(event)
         self.kept.add(context, now)
 
     def _forget(self, context: SessionContext) -> None:
+        """Let nobody ask for a session any more; the shell drops its traffic."""
         context.advance(ContextEvent.DROPPED)
         self.kept.pop(context.id, None)
         self._outbox.append(vev.Forgotten(context.id))

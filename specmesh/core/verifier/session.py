@@ -6,6 +6,17 @@
 
 The text depends on the target's logits, the sampler and the prompt only. Drafts change how soon it
 comes.
+
+A round, with the committed ids a b c and the drafts d e in hand:
+
+1. `plan` returns Verify(position 2, last c, drafts d e). The target's sequence holds a b: the last
+   committed id is always decoded with the next step, which shows what follows it.
+2. The step has three rows of logits: after c, after d and after e. `accept` chooses a token on the
+   first. If it is d, the second row counts too, and so on. Say the target chooses d, then x.
+3. The round commits d x. Of the drafts d was accepted, and x is the recovered token in the place
+   of e. All sources of drafts see the round, and keep what still agrees.
+4. The sequence holds a b c d e. All but the last committed id may stay: a b c d. Rollback cuts it.
+5. TRUTH takes d x to the drafter, the round to the client.
 """
 
 from collections.abc import Mapping, Sequence
@@ -211,6 +222,7 @@ class VerifierSession:
         self.state = state_after(SESSION_STATES, "session", self.state, event)
 
     def _finish(self, reason: m.FinishReason, error: RequestError | None = None) -> ev.Finish:
+        """End the text; return the effect that tells the lifecycle so."""
         self.advance(SessionEvent.OVER)
         self.finished = reason
         return ev.Finish(reason, error)
@@ -504,11 +516,13 @@ class VerifierSession:
         elif length >= self.end:
             self._finish(m.FinishReason.LENGTH)
         effects: list[ev.VerifierEffect] = []
+        # TRUTH goes first: the next drafts are a round trip away.
         if self.draft_length.drafter is not None:
             goes_on = self.finished is None
             idle = self.draft_length.draft_n == 0 and not self.followed and goes_on
             effects += self.truth.grown(done.base, done.accepted, done.at, idle=idle)
         slot = self.slot
+        # Rejected drafts are in the sequence, and so may be the last id, as an accepted draft.
         if slot.length > length - 1:
             slot.length = length - 1
             effects.append(ev.Rollback(slot.length))

@@ -1,4 +1,19 @@
-"""The steps of a verifier's target: their rows, their results, and their costs."""
+"""The steps of a verifier's target: their rows, their results, and their costs.
+
+One step is one decode of the target, over one or more sessions. Its life:
+
+1. `next_step` asks the scheduler for a batch. Each session's part becomes a span: consecutive rows
+   of its sequence. A session that verifies has the last committed id and its drafts, with logits on
+   each row. A session that prefills has ids of its prompt.
+2. The engine carries out the orders of the KV slots, then decodes the spans. Meanwhile the core
+   takes frames of drafters. What else happens waits for the end of the step.
+3. `finish` gives each session its rows. Effects follow in the order of the sessions: tokens for
+   clients, TRUTH for drafters, cuts of sequences for the next step.
+4. The gate compares the step with steps without drafts, and sessions may change their drafter.
+
+A step that failed may have changed its sequences in part. Its sessions end, and nothing of these
+sequences is kept.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -99,6 +114,7 @@ class TargetSteps:
         tokens = 0
         drafting = False
         seconds = ended - started
+        # No session can have ended since the batch was formed: all that ends one waits for `finish`.
         for (number, part), logits in zip(batch.parts, result, strict=True):
             context = contexts[number] = self._lifecycle.running[number]
             draft_length = context.session.draft_length
@@ -114,6 +130,7 @@ class TargetSteps:
                 effects = context.session.stepped(
                     part, logits, ended, seconds=seconds, sessions=len(batch.parts)
                 )
+            # The session's own draft_n, before the effects can change its drafter.
             for effect in effects:
                 if isinstance(effect, Round):
                     rounds.append(effect)

@@ -1,4 +1,18 @@
-"""Drafts of drafter daemons: a chain beyond the prefix, built from DRAFT frames."""
+"""Drafts of drafter daemons: a chain beyond the prefix, built from DRAFT frames.
+
+A frame names the position of its first draft, `base`, and the CRC of all ids before that. With the
+frontier at 100 and drafts in hand for 100 to 103:
+
+| base | meaning | what happens |
+|---|---|---|
+| 104 | it follows the chain | its drafts are appended, if the CRC is that of text and chain |
+| 102 | the drafter has corrected itself | from the first difference on its drafts replace ours |
+| 98 | steps have overtaken it | the part behind the frontier counts, if the rest is the text |
+| 90 to 95 | it came too late | nothing to add; it still shows how well the drafter guesses |
+| 110 | a frame before it is missing | an orphan. If they keep coming, NACK asks for the rest |
+
+A wrong CRC means that the frame belongs to another chain, which was rejected: stale or an orphan.
+"""
 
 from collections.abc import Sequence
 
@@ -213,6 +227,7 @@ class RemoteSource:
         return True
 
     def _truncate(self, length: int) -> None:
+        """Keep the first drafts of the chain, and their proposals."""
         self._chain.truncate(length)
         del self._proposals[length:]
 
