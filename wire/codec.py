@@ -278,7 +278,11 @@ FieldCheck = Callable[[object], bool]
 
 @dataclass(frozen=True, slots=True)
 class _FieldRule:
-    """What a body may have in one field, and whether it must have it."""
+    """A check of one field of a body.
+
+    accepts: returns True for a value that the field may have.
+    required: the field must be there, as its class has no default.
+    """
 
     accepts: FieldCheck
     required: bool
@@ -351,6 +355,8 @@ _TEXTS = frozenset({"prompt", "message", "text"})
 
 def _rules_of(cls: type[ControlMessage]) -> dict[str, _FieldRule]:
     """Return the rules of a message's fields, by name."""
+    # A message class is its own schema: PROTOCOL.md, the class and this check cannot disagree. A
+    # field of a new type is a KeyError when this module is loaded, not a hole in the check.
     hints = get_type_hints(cls)
     rules: dict[str, _FieldRule] = {}
     for field in fields(cls):

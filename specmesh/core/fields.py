@@ -1,4 +1,13 @@
-"""JSON values: the fields of a request, checked as they are read, and values at a path."""
+"""JSON values: the fields of a request, checked as they are read, and values at a path.
+
+Two kinds of JSON need two ways:
+
+- A client's request is judged. `Fields` reads each field by its name, and a wrong one is an error
+  that names it. It knows afterwards which fields nobody has read: these are refused, or reported
+  as ignored, but never dropped silently.
+- A daemon's answer, or a template's metadata, is used as far as it goes. `at(value, "a.b")` and its
+  kin return what is there, or an empty value of the kind that is asked for.
+"""
 
 from collections.abc import Iterator
 from itertools import chain, islice

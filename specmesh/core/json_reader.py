@@ -1,4 +1,13 @@
-"""JSON read in short steps: a call into C keeps the interpreter's lock from other threads."""
+"""JSON read in short steps: a call into C keeps the interpreter's lock from other threads.
+
+A body of 2 MiB may have a million values, for which the json module needs a large part of a second
+in one call. For so long neither frames nor steps go on, at the will of one client. So a text with
+many values is read by the module's own scanner in Python, which lets other threads in between two
+values. It takes longer, but of its own thread only. Few values are read in one call: most requests
+are one long text.
+
+What is read is the same on both ways.
+"""
 
 import json
 from collections.abc import Callable

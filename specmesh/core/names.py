@@ -82,6 +82,7 @@ class HostNumbers:
         return True
 
     def _asked(self, now: float, trouble: str) -> None:
+        """Note the end of a look-up; the next one is due after an interval, whatever came of it."""
         self._asking = False
         self._next_look_up = now + LOOK_UP_INTERVAL
         self.trouble = trouble

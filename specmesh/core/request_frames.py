@@ -1,4 +1,18 @@
-"""A request as frames: its OPEN, the frames of parts that are too long for it, and its refusal."""
+"""A request as frames: its OPEN, the frames of parts that are too long for it, and its refusal.
+
+A short request is one OPEN, with the prompt, the chat and all options in its JSON. A long one would
+hold up the frames of others behind it, so it crosses in pieces:
+
+    IDS base 0, IDS base 8192, ..    the token ids, if there are more than a frame has
+    BODY base 0, BODY base 65536, .. the JSON of the whole OPEN, if that is longer than a piece
+    OPEN with n_ids, n_body          how much of both has to be there by now
+
+Only the OPEN is answered. If a piece was lost, the numbers do not fit, and the answer is "busy": the
+request can be sent again. A verifier that takes such frames has that in its WELCOME.
+
+An error travels as a code and a sentence. The code is its class here, as far as a drafter does
+something about it; the sentence is for people.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -101,6 +115,7 @@ def frames_of(
 
 
 def _frames_of_ids(order: m.Open) -> Iterator[m.Ids]:
+    """Yield the ids in frames, each with the CRC of those before it."""
     crc = 0
     for base in range(0, len(order.ids), m.MAX_TOKENS):
         ids = tuple(order.ids[base : base + m.MAX_TOKENS])
@@ -109,6 +124,7 @@ def _frames_of_ids(order: m.Open) -> Iterator[m.Ids]:
 
 
 def _frames_of_body(ref: int, body: str) -> Iterator[m.Body]:
+    """Yield a body in pieces of whole letters; `base` counts bytes."""
     base = 0
     for begin in range(0, len(body), m.MAX_PIECE):
         piece = body[begin : begin + m.MAX_PIECE]

@@ -1,4 +1,13 @@
-"""Parameters of a session, as clients ask for them, and the limits that the target sets."""
+"""Parameters of a session, as clients ask for them, and the limits that the target sets.
+
+The same fields come on three ways: a request's body, the options of an OPEN or OPENED, and the
+command line, which writes a body. `session_params` reads all of them. So a range is written once,
+and a client of a drafter is refused for the same reasons as one of the verifier.
+
+What depends on the target cannot be checked there, as a drafter has none: ids within the
+vocabulary, room in the context. `check_request` does that at the verifier, once the prompt's ids
+are known.
+"""
 
 import json
 import sys
@@ -70,6 +79,7 @@ class ChatMessage:
 
 
 def _fields_of_call(call: ToolCall) -> Json:
+    """Return a call as OpenAI's API has it."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
@@ -102,6 +112,7 @@ def message_of(value: object, place: str = "messages") -> ChatMessage:
 
 
 def _call_of(value: object, place: str) -> ToolCall:
+    """Return the call of a JSON value. Raises RequestError with its place."""
     function = object_at(value, "function")
     name = function.get("name")
     if not isinstance(name, str):
@@ -265,6 +276,7 @@ def session_params(
 
 
 def _penalties_of(fields: Fields) -> Penalties:
+    """Return the penalties of a request, by the names that llama.cpp and OpenAI have for them."""
     return Penalties(
         repeat=fields.number("repeat_penalty", 1.0, LEAST_FACTOR, MOST),
         frequency=fields.number("frequency_penalty", 0.0, -MOST, MOST),

@@ -1,4 +1,9 @@
-"""The sources of a text's tokens: which of them were drafts, and whose."""
+"""The sources of a text's tokens: which of them were drafts, and whose.
+
+Of a round with the accepted drafts d e and the target's own token f the sources are remote, remote,
+target. A drafted token is the target's choice as well: the source says who was first, not who has
+decided. Runs such as (("remote", 2), ("target", 1)) are how a stream has them.
+"""
 
 from collections.abc import Iterable, Sequence
 

@@ -245,6 +245,7 @@ class DraftLengthController:
         return tuple(accumulate(self.acceptance.rates(drafts), mul))
 
     def _seconds(self, rows: int) -> float:
+        """Return the seconds of a step of so many rows at this text's length."""
         return self._costs.seconds(rows, self._frontier)
 
     @property

@@ -160,6 +160,7 @@ class SpeculationGate:
             self._shut()
 
     def _shut(self) -> None:
+        """Ask for no drafts from now on, and measure the rate without."""
         self.open = False
         self._rest = SETTLE_STEPS
         self._rest_seconds = SETTLE_SECONDS

@@ -1,4 +1,12 @@
-"""Costs of the target's steps: seconds by rows and by context, learned from every step."""
+"""Costs of the target's steps: seconds by rows and by context, learned from every step.
+
+What a draft costs decides whether it is worth a row. That is no constant: on a GPU 8 rows may take
+as long as one, and the ninth much longer, as another kernel is chosen. So there is no formula, but
+a table of measured widths, whose gaps are filled from their neighbours.
+
+Each width has the median of its newest steps. A mean would follow every hiccup of the host, and a
+step that the system interrupts takes many times as long.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import deque

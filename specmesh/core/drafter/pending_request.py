@@ -1,4 +1,11 @@
-"""A request of a drafter's client, from its arrival to its end: its state, and its verifier."""
+"""A request of a drafter's client, from its arrival to its end: its state, and its verifier.
+
+It outlives verifiers. What it needs to go on elsewhere is all here: the prompt's ids once they are
+known, the ids that its client has, its parameters with the seed, and the verifier that had it.
+
+A text that has begun is bound to its model: another one would go on in other words. So `verifier`
+is the WELCOME of the one where it began, and only the same model may have it from then on.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

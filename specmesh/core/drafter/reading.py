@@ -1,4 +1,14 @@
-"""The reading of a session's text: its sequence, and a spare one for the next window."""
+"""The reading of a session's text: its sequence, and a spare one for the next window.
+
+Three lengths must not be confused:
+
+- the text's, in ids from its beginning: `n_truth` of them are committed, the chain follows;
+- the slot's `end`, a position in the text: ids up to there are in the sequence;
+- the slot's `length`, in cells of the sequence: a window begins at `start`, behind a BOS.
+
+So `end` = `start` + `length` - `bos`. Where a text is read whole, `start` and `bos` are 0, and all
+is one number.
+"""
 
 from collections.abc import Callable
 
@@ -80,6 +90,7 @@ class TextReading:
             self._slots.cut(slot.seq, slot.length)
 
     def _empty(self, slot: KVSlot) -> None:
+        """Have a slot hold nothing; its next row begins a window."""
         slot.length = 0
         self._slots.cut(slot.seq, 0)
 

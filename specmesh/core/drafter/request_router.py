@@ -261,13 +261,14 @@ class RequestRouter:
         if candidates:
             if _has_room(candidates[0], pending, now):
                 candidates[0].ask(pending, now)
+                # Its frames may not hold the request, which is a refusal at once.
                 if pending.state is RequestState.UNPLACED:
                     self._place(pending, now)
             return
         error = pending.error
         if error is None:
             error = DaemonUnreachable("no verifier is there that could have this text")
-        # If others have refused it, its own may come back and take it.
+        # If others have refused it, its own may come back: it may have kept the session.
         may_return = pending.began is not None and pending.home not in pending.tried
         gone = isinstance(error, DaemonUnreachable | RemoteProtocolError)
         passes = may_return or gone or isinstance(error, Busy)

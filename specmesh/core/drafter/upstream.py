@@ -258,6 +258,7 @@ class Upstream:
         if pending.began is not None and pending.home != self.address:
             label = pending.request.label
             self._note("session_goes_elsewhere", request=label, verifier=self.address)
+        # A ref names the OPEN in its answers, and in a CLOSE before these have come.
         ref = next(self._refs) & MAX_REF
         pending.advance(RequestEvent.ASKED)
         self.opening[ref] = pending
@@ -271,6 +272,7 @@ class Upstream:
             self.request_failed(ref, NotPassedOn(what, remedy="ask the verifier"))
             return
         if len(frames) > 1:
+            # A verifier drops what comes faster, and with it the whole request.
             self._next_text_at = now + _seconds_of(frames)
         self._effects += frames
 

@@ -2,6 +2,14 @@
 
 It is counter-based, so it can be computed in any order: two rounds of the SplitMix64 finaliser
 (Steele, Lea, Flood 2014) over the three counters.
+
+Why both sides need the same noise: to sample with temperature is to take the token with the largest
+sum of log-probability and Gumbel noise. With the same noise at the same position, two models whose
+distributions are alike take the same token most of the time. So a drafter sends ids only, its
+distributions stay at home, and the target's choice depends on nothing that the drafter did.
+
+Since noise depends on the position and not on how often it was asked for, a session that is
+resumed elsewhere, or verified in other steps, gets the same tokens.
 """
 
 import functools
@@ -93,17 +101,20 @@ def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> Ids:
 
 
 def _key(seed: np.uint64, position: int) -> Bits:
+    """Return the mixed bits of seed and position, which all tokens there share."""
     with np.errstate(over="ignore"):
         key = seed + _GOLDEN * np.uint64(position + 1)
         return _mix(np.array(key))
 
 
 def _counter(tokens: Ids) -> Bits:
+    """Return the counters of tokens, far apart in all bits."""
     return (tokens.astype(np.uint64) + np.uint64(1)) * _GOLDEN
 
 
 @functools.lru_cache(2)
 def _counters(n_vocab: int) -> Bits:
+    """Return the counters of a whole vocabulary: of the target's, and of a draft model's."""
     return _counter(np.arange(n_vocab))
 
 

@@ -113,6 +113,7 @@ def _needed(reached: Floats, share: float) -> int:
 
 
 def _ordered(logits: Logits, ids: Ids) -> Candidates:
+    """Return tokens with their logits, the largest first; of equal ones the smallest id."""
     order = ids[np.argsort(-logits[ids], kind="stable")]
     return Candidates(order, logits[order].astype(np.float64))
 
@@ -344,6 +345,7 @@ class Sampler:
         return min_p(found, params.min_p) if params.min_p > 0 else found
 
     def _adjusted(self, logits: Logits) -> Logits:
+        """Return the logits with biases and penalties, which any filter sees."""
         if self._unchanged:
             return logits
         if self.params.logit_bias:
@@ -358,6 +360,7 @@ class Sampler:
         return weights
 
     def _noisy(self, found: Candidates, position: int) -> Floats:
+        """Return the scores of tokens, of which the largest is the choice."""
         noise = gumbel(self._seed, position, found.ids)
         return found.scores / self.params.temperature + noise
 

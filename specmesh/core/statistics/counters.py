@@ -4,6 +4,18 @@ They are the same in `generate --json` and `stats`:
 
 - acceptance rate = accepted / drafted, over verified drafts;
 - mean acceptance length = 1 + accepted / rounds, the bonus token included.
+
+An example. In three rounds 4 drafts are verified each, and 4, 1 and 0 of them accepted:
+
+| number | value | why |
+|---|---|---|
+| drafted | 12 | all of a step's drafts were computed |
+| tested | 4 + 2 + 1 | drafts behind the first wrong one were not compared |
+| accepted | 5 | |
+| generated tokens | 8 | each round has one of the target's own |
+| acceptance rate | .42 | 5 / 12: what a draft's computation brought |
+| mean acceptance length | 2.67 | 8 / 3: tokens of a step |
+| acceptance per position | 2/3, 1/2, 1/1, 1/1 | accepted / tested: how good the drafter is |
 """
 
 from bisect import bisect_left

@@ -1,4 +1,13 @@
-"""The counters of the daemons, and the snapshots made of them."""
+"""The counters of the daemons, and the snapshots made of them.
+
+Two threads count. The I/O thread counts what it sees itself: frames, sessions that begin and end,
+first tokens as clients get them. The core, on the engine's thread, counts rounds and steps. It
+answers REPORT_WANTED with a `CoreReport`, which takes a whole step if one runs. So a snapshot has
+the core's numbers as of its last report, and its own as of now.
+
+Numbers that only grow are kept for the life of the daemon, those of sessions that have ended
+included. All others are about the present, or the last few hundred of something.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -196,6 +205,7 @@ def _ended(counts: Counter[str]) -> snapshot.Ended:
 
 
 def _acceptance(totals: RoundCounts) -> Json:
+    """Return the section of rates; there is no rate before a draft was verified."""
     return {
         "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
         "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],

@@ -2,6 +2,18 @@
 
 Sections that only one role has are None by default. No metric's label has anything of a request, a
 prompt or a peer.
+
+A field is written once, and shown three times:
+
+    live: Annotated[int, gauge("num_requests_running", "Sessions held now.")]
+
+- `stats --json` has it by its place, as `sessions.live`;
+- `stats` and `--watch` show what they choose of that JSON;
+- `/metrics` has it as `specmesh_num_requests_running`, with the help text. The names are vLLM's
+  where vLLM has the same number, so that its dashboards can be used.
+
+A field without an annotation is in the JSON only. `schema_version` changes when a field goes or
+comes to mean something else, not when one is added.
 """
 
 from collections import Counter

@@ -191,6 +191,11 @@ def _ever_plainer(traits: TemplateTraits) -> Iterator[TemplateTraits]:
 
 
 def _rendition(request: Request, choice: ToolChoice | None, traits: TemplateTraits) -> Rendition:
+    """Return a chat as a template takes it.
+
+    Tools are variables of a template that shows them. For any other they are words in the system
+    message.
+    """
     messages: Sequence[ChatMessage] = request.messages
     variables = dict(request.template)
     form = FORMATS[traits.tool_format]
@@ -263,6 +268,7 @@ def prompt_of(
 
 
 def _text_at_end(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """Return the end of a prompt as text: enough to see whether it ends inside a thought."""
     last = list[bytes]()
     for token in ids[-TAIL:]:
         if token < len(vocabulary.pieces):

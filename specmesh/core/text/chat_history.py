@@ -124,6 +124,7 @@ def _joined(
 
 
 def _as_one(run: list[ChatMessage], between: str) -> ChatMessage:
+    """Return the messages of a run as one, with all texts, thoughts and calls."""
     if len(run) == 1:
         return run[0]
     contents = list[str]()
@@ -236,12 +237,14 @@ def _results_as_text(messages: Messages) -> list[ChatMessage]:
 
 
 def _tagged(message: ChatMessage) -> ChatMessage:
+    """Return the result of a tool between marks that many models know."""
     if message.role != "tool":
         return message
     return replace(message, content=f"<tool_response>\n{message.content}\n</tool_response>")
 
 
 def _as_user(message: ChatMessage) -> ChatMessage:
+    """Return the result of a tool as a message of the user."""
     if message.role != "tool":
         return message
     return replace(message, role="user", name="", tool_call_id="")
@@ -275,6 +278,10 @@ def _linked(messages: Messages) -> list[ChatMessage]:
 def _result_of(
     message: ChatMessage, open_calls: deque[ToolCall], names: dict[str, str]
 ) -> ChatMessage:
+    """Return a result with the id and the tool of its call.
+
+    open_calls: those without a result yet. names: the tools of all calls, by id.
+    """
     name = message.tool_call_id
     if not name and open_calls:
         name = open_calls[0].id
@@ -305,6 +312,7 @@ def _with_ids(messages: Messages, kind: IdKind) -> list[ChatMessage]:
 
 
 def _fitting(call: ToolCall, kind: IdKind, number: int) -> str:
+    """Return an id of this kind for a call: its own, or one that follows from it."""
     if kind is IdKind.NAMED:
         own = re.fullmatch(r"functions\.[\w.-]+:[0-9]+", call.id)
         return call.id if own else f"functions.{call.name}:{number}"

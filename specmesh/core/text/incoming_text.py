@@ -1,4 +1,16 @@
-"""A text that comes in pieces, and generators that read it from its beginning."""
+"""A text that comes in pieces, and generators that read it from its beginning.
+
+A reader is written as if the whole text were there:
+
+    name = yield from text.until("=")
+    value = yield from read_value(text, syntax)
+
+Each of these waits, by yielding, until enough has come. Whoever adds text calls `next` on the
+outermost generator, and the reader goes on where it was. So there is no table of half-read states,
+and a mark that comes in two pieces is found as well as a whole one.
+
+Once `over` is set no reader waits: it returns "" or None for what did not come.
+"""
 
 import re
 from collections.abc import Generator, Iterable
@@ -23,6 +35,7 @@ class IncomingText:
         self.over = False
 
     def add(self, text: str, *, over: bool) -> None:
+        """Add the next piece; over: it is the last."""
         self.kept += text
         self.over = over
 

@@ -1,4 +1,25 @@
-"""Forms in which families of models write calls of tools, as data; calls written in them."""
+"""Forms in which families of models write calls of tools, as data; calls written in them.
+
+One `ToolFormat` serves four purposes, so that they cannot disagree:
+
+- the grammar allows calls in this form only (`engines/tool_grammar.py`);
+- the parser reads them (`tool_calls.py`);
+- `write_calls` writes those of earlier turns, and examples in words, for a prompt;
+- `detect` and `detect_written` find the form of a model by its template.
+
+An example, with two calls in the form of Hermes:
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Rome"}}
+    </tool_call>
+    <tool_call>
+    {"name": "get_time", "arguments": {}}
+    </tool_call>
+
+Each call is `call` with the name and the arguments in their places. `opening` and `closing` are
+empty, and `between` is a line's end. `trigger` is the first mark: behind it comes a call, and
+nothing else.
+"""
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide bars
 
@@ -419,6 +440,7 @@ def write_calls(form: ToolFormat, calls: Sequence[ToolCall]) -> str:
 
 
 def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
+    """Return the text of one call. place: among the calls of its message, from 0 on."""
     number = _fitting_id(form, call.id, place)
     before = form.head + call.name + form.after
     arguments = write_arguments(form, call.arguments)
@@ -455,6 +477,7 @@ def write_arguments(form: ToolFormat, arguments: str) -> str:
 
 
 def _write_parameter(form: ToolFormat, name: str, value: object) -> str:
+    """Return an argument between its marks; a text stands there as it is, anything else as JSON."""
     is_text = json.dumps(isinstance(value, str))
     middle = form.param_middle.replace(STRING, is_text).replace(TYPE, json_type(value))
     text = _write_tagged(form.tag, value)
@@ -555,10 +578,12 @@ def _exact(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
 
 
 def _with_any_blanks(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    """Return an expression for a call whose template writes other blanks."""
     return _spaced(_texts_around_id(form, call, form.closing))
 
 
 def _unclosed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
+    """Return an expression for a call whose template leaves the end to the message's own."""
     return _spaced(_texts_around_id(form, call, ""))
 
 
@@ -572,6 +597,7 @@ def _spaced(parts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _texts_around_id(form: ToolFormat, call: ToolCall, closing: str) -> list[str]:
+    """Return the text of a call as a history has it, in parts where its id stands."""
     text = form.history
     if not text:
         text = form.call + closing

@@ -1,4 +1,17 @@
-"""The accept rule: which drafts of a step are accepted, and the choice of each row by strategy."""
+"""The accept rule: which drafts of a step are accepted, and the choice of each row by strategy.
+
+`accept` is the same for all strategies: it goes from row to row as long as the row's choice is the
+draft there. A strategy decides what a row's choice is:
+
+| strategy | the choice of a row | so the text |
+|---|---|---|
+| deterministic | the target's own, with the noise of its position | is the same without drafts |
+| threshold | the draft if it is probable enough, else the target's own | may differ, and says so |
+| probabilistic | drafts with a probability that makes up for how they were sampled | has the same distribution |
+
+Rows behind the first wrong draft were computed for ids that are not in the text. Their choices are
+never asked for.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -188,6 +201,7 @@ class Probabilistic:
         return chosen
 
     def _own_choice(self, rows: VerifiedRows, index: int) -> int:
+        """Return the target's own choice behind the block, with noise of the ids before it."""
         drafts = [offer.token for offer in rows.offers[:index]]
         crc = Prefix(drafts, rows.crc).crc
         sampler = rows.sampler(index).keyed(crc)

@@ -65,6 +65,7 @@ class WaitingRoom:
         self._change(tenant, -1, -size)
 
     def _change(self, tenant: Tenant, count: int, size: int) -> None:
+        """Add a request and its bytes, or take them away; a tenant without any is forgotten."""
         widest = tenant[:1]
         self.count += count
         self._bytes += size

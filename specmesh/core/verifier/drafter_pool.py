@@ -7,6 +7,13 @@ it claims of itself.
 - A drafter that was not measured of late comes first.
 - A session moves when its drafter goes or is silent, when another is to be measured, and when
   another is clearly better.
+
+So each drafter is measured by being used, on one session at a time, which costs that session little:
+drafts of a bad drafter are rejected or late, and the gate bounds what they may cost. The rate of a
+drafter that drafts for several sessions is that of its share: its drafts come later.
+
+A drafter that was silent promises nothing until a session gets it again: for want of another, or to
+measure it anew after MEASURED_SECONDS.
 """
 
 from collections import Counter
@@ -188,6 +195,7 @@ class DrafterPool:
         return drafter.estimates.speculation
 
     def _drafter_of(self, context: SessionContext) -> RemoteDrafter | None:
+        """Return a session's drafter; None without one, and for one that has just gone."""
         return None if context.drafter is None else self._drafters.get(context.drafter)
 
     # --- why nothing is drafted

@@ -2,6 +2,18 @@
 
 The core knows a client by a number and a drafter by its identity. An effect for one of them names
 it once, in `ToClient` or `ToDrafter`.
+
+| event | usual effects |
+|---|---|
+| Opening | ToClient(Began), ToDrafter(OPENED, SYNC), Noted |
+| FromDrafter | none; NACK or SYNC if a frame follows nothing |
+| a step's result | for each session ToDrafter(TRUTH), ToClient(Round); then Ran, perhaps Solve |
+| Solved | none: the next plan follows the policy |
+| ClientLeft, SessionClosed | ToClient(SessionEnded), ToDrafter(DONE), Forgotten, Noted |
+| DrafterJoined, DrafterLeft | ToDrafter(OPENED, SYNC) for sessions that get another drafter |
+| Signal.REPORT_WANTED | CoreReport |
+
+The shell carries effects out in their order. It answers none of them to the core, but for `Solve`.
 """
 
 from dataclasses import dataclass, field

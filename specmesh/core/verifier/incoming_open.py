@@ -1,4 +1,11 @@
-"""The parts of an OPEN that a drafter sends before it, as they are too long for one frame."""
+"""The parts of an OPEN that a drafter sends before it, as they are too long for one frame.
+
+They come in order on one connection, and none is answered; `request_frames.py` shows them. What
+a peer can cost is bounded before it is known whether an OPEN will ever come: one OPEN's parts for
+each drafter, no more ids than a session can have, no more bytes than an OPEN may, and a few
+seconds. Whatever breaks the order is dropped without an answer; the OPEN that misses its parts
+gets one.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,6 +81,7 @@ class IncomingOpen:
             self._ref = ref
 
     def _forget(self) -> None:
+        """Drop all parts; those that still come of the same OPEN follow nothing."""
         self._ref = 0
         self._ids = Prefix()
         self._body = bytearray()
@@ -99,6 +107,7 @@ class IncomingOpen:
         return whole
 
     def _with_body(self, order: m.Open) -> m.Open:
+        """Return the OPEN that came as a body before this one, which has nothing else in it."""
         if order != m.Open(ref=order.ref, prompt="", options={}, n_body=order.n_body):
             raise RequestError("the body of an OPEN comes before it or in it, not both")
         if order.n_body > m.MAX_OPEN_BODY:
@@ -114,6 +123,7 @@ class IncomingOpen:
         return whole
 
     def _with_ids(self, order: m.Open) -> m.Open:
+        """Return an OPEN with the ids that came before it."""
         count = order.n_ids
         if order.ids:
             raise RequestError("ids come before an OPEN or in it, not both")

@@ -391,6 +391,7 @@ class SessionLifecycle:
         contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
         self._slots.release(session.slot.seq, contents)
         self.ended_counts.add(session.counts)
+        # The others on its drafter get their drafts sooner now.
         self.drafters.weigh()
         no_drafts = self.drafters.verdict(context)
         drafter = self.drafters.name(context)
@@ -452,4 +453,5 @@ class SessionLifecycle:
     def _log(
         self, name: str, context: SessionContext, level: str = "info", **fields: object
     ) -> None:
+        """Have a line about a session written to the log."""
         self._outbox.append(vev.Noted(name, {"session": context.id, **fields}, level))

@@ -360,7 +360,9 @@ class VerifierSession:
     def _missing(self) -> ev.Prefill:
         """Return the ids that the target lacks: of the prompt and of a resumed text.
 
-        Where rows are constant they are read in the same parts as the first time.
+        Where rows are constant they are read in the same parts as the first time. Ids that steps of
+        that width have generated are read by such steps again: with other widths their cells would
+        have other bits, and a near tie after them could fall differently.
         """
         width = self._limits.width
         prompt = self.n_prompt - 1
@@ -447,7 +449,9 @@ class VerifierSession:
                 room=self.end - len(self.prefix.ids),
                 stops=stops,
             )
-        except RequestError as error:  # the grammar's, when it is too late to refuse it
+        except RequestError as error:
+            # The grammar's: it allows nothing here, or has used its time up. Clients have parts of
+            # the text already, so it is too late to refuse the request.
             return [self._finish(m.FinishReason.ERROR, error)]
         done = self._round(verify, verdict, logits, now, sessions)
         self._commit(done, len(verify.drafts), seconds)
@@ -540,7 +544,11 @@ class VerifierSession:
         return stopped
 
     def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
-        """Return the function that chooses the token of each row."""
+        """Return the function that chooses the token of each row.
+
+        It is called row by row, and only as far as drafts are accepted. So a grammar, which has a
+        state, has taken exactly the ids before the row.
+        """
         sampler = self.sampler
         ids = self.prefix.ids
         base = len(ids)

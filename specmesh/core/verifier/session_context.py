@@ -1,4 +1,8 @@
-"""A session with its client and its drafter, and the frames and events about it."""
+"""A session with its client and its drafter, and the frames and events about it.
+
+`VerifierSession` has the text and knows nobody. `SessionContext` knows for whom it is. So a session
+can change its client, its drafter, or lose both, and its text goes on as if nothing had happened.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -169,6 +169,7 @@ class VocabularyExchange:
             del self._kept[next(iter(self._kept))]
 
     def _refuse(self, trouble: str) -> None:
+        """Drop what came: the vocabulary is not fetched again before another is announced."""
         self.trouble = trouble
         self._pieces = []
         self.advance(VocabularyEvent.REFUSED)

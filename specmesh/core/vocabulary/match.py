@@ -10,6 +10,13 @@ of one size may share nothing. Only the bytes behind each id count. The verdicts
 
 A wrong verdict could waste time but never change a text: the verifier takes only ids that its own
 target chose.
+
+Ids without text have nothing to compare: begin and end of a text, padding, marks of a chat. Where
+most other tokens have equal ids, these are taken for equal, too. End ids matter most, as no text
+would end: those without a counterpart are matched by their role.
+
+The two tables of a `Remap` are not each other's inverse. A token without a counterpart is read by
+the draft model as a blank, since something must stand in its place; but it is never drafted.
 """
 
 import re
@@ -187,6 +194,7 @@ def _remap(
     to_draft: Mapping[int, int],
     to_verifier: Mapping[int, int],
 ) -> Remap:
+    """Return the tables that translate the ids of both sides."""
     space = _first_ids(draft.pieces).get(b" ", 0)
     to_draft_ids = [to_draft.get(token, space) for token in range(len(verifier))]
     to_verifier_ids = [to_verifier.get(token, NONE) for token in range(len(draft))]
