@@ -7,8 +7,8 @@ hold up the frames of others behind it, so it crosses in pieces:
     BODY base 0, BODY base 65536, .. the JSON of the whole OPEN, if that is longer than a piece
     OPEN with n_ids, n_body          how much of both has to be there by now
 
-Only the OPEN is answered. If a piece was lost, the numbers do not fit, and the answer is "busy": the
-request can be sent again. A verifier that takes such frames has that in its WELCOME.
+Only the OPEN is answered. If a piece was lost, the numbers do not fit, and the answer is "busy".
+Then the request can be sent again. A verifier that takes such frames has that in its WELCOME.
 
 An error travels as a code and a sentence. The code is its class here, as far as a drafter does
 something about it; the sentence is for people.

@@ -226,7 +226,7 @@ class _MaskingSampler(Sampler):
         self.argmax = False
 
     def choose(self, logits: Logits, position: int) -> int:
-        """Choose as the verifier will, or freely where the grammar allows nothing: it is a draft."""
+        """Choose as the verifier will; freely where the grammar allows nothing: it is a draft."""
         try:
             return choose_allowed(self._constraint, self._plain, logits, position)
         except RequestError:

@@ -7,7 +7,7 @@ draft there. A strategy decides what a row's choice is:
 |---|---|---|
 | deterministic | the target's own, with the noise of its position | is the same without drafts |
 | threshold | the draft if it is probable enough, else the target's own | may differ, and says so |
-| probabilistic | drafts with a probability that makes up for how they were sampled | has the same distribution |
+| probabilistic | a draft, with odds that make up for how it was sampled | is as likely as without |
 
 Rows behind the first wrong draft were computed for ids that are not in the text. Their choices are
 never asked for.

@@ -8,7 +8,7 @@ it claims of itself.
 - A session moves when its drafter goes or is silent, when another is to be measured, and when
   another is clearly better.
 
-So each drafter is measured by being used, on one session at a time, which costs that session little:
+So each drafter is measured by being used, on one session at a time. That costs the session little:
 drafts of a bad drafter are rejected or late, and the gate bounds what they may cost. The rate of a
 drafter that drafts for several sessions is that of its share: its drafts come later.
 

@@ -1,6 +1,6 @@
 """How far a prompt is read, for a client that wants to know.
 
-A step that reads may take seconds, and nothing can be reported in its middle. So steps are made
+A step that reads may take seconds, and only its end shows how far it has come. So steps are made
 shorter for such a client: as many rows as take STEP_S, by the time of the last step. Short steps
 read more slowly, also the prompts of others in the same step. So no client gets this unasked.
 """

@@ -114,7 +114,7 @@ class TargetSteps:
         tokens = 0
         drafting = False
         seconds = ended - started
-        # No session can have ended since the batch was formed: all that ends one waits for `finish`.
+        # No session has ended since the batch was formed: all that ends one waits for `finish`.
         for (number, part), logits in zip(batch.parts, result, strict=True):
             context = contexts[number] = self._lifecycle.running[number]
             draft_length = context.session.draft_length

@@ -120,8 +120,8 @@ class RemoteSource:
             self._judged = base + done.tested
         elif self.tokens:  # they came when the step had begun
             self._judge(base, tuple(self.tokens))
-        # With all drafts accepted the last id is the bonus token. The next draft in hand may be just
-        # that: then the chain goes on behind it.
+        # With all drafts accepted the last id is the bonus token. The next draft in hand may be
+        # just that. Then the chain goes on behind it.
         agrees = self._chain[: len(done.ids)] == list(done.ids)
         if self.tokens and agrees:
             self._chain.drop(len(done.ids))
