@@ -262,7 +262,7 @@ class DrafterPool:
             self._announce(context, drafter, now)
         if drafting:
             drafter.measured_at = now
-        context.count_round()
+        context.rounds += 1
         if context.owner is None and len(self._drafters) > 1:
             self._look(context, drafter, now)
 

@@ -76,7 +76,7 @@ CONTEXT_STATES: Mapping[ContextState, Mapping[ContextEvent, ContextState]] = {
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SessionContext:
-    """A session of the verifier's core. Its fields are changed by its methods only.
+    """A session of the verifier's core. Its fields are changed by its methods only, but for `rounds`.
 
     client: number of its client; None while it is kept.
     owner: the drafter whose client asked for it; None for a client of the verifier's own.
@@ -89,7 +89,7 @@ class SessionContext:
     kept_until: when it is forgotten.
     state: changed by `advance` only.
     announced: its drafter knows of it.
-    rounds: that its drafter has had it for.
+    rounds: that its drafter has had it for. The drafter pool counts them, in each step.
     in_load: drafts were asked for when the drafters' loads were last counted.
     no_drafts: why nothing was drafted when that was last logged, at `noted_at`.
     """
@@ -157,10 +157,6 @@ class SessionContext:
         self.announced = True
         self.session.draft_length.mute(muted=muted)
         return self.session.attach(estimates)
-
-    def count_round(self) -> None:
-        """Count a round with its drafter."""
-        self.rounds += 1
 
     def weigh(self) -> bool:
         """Note and return whether drafts are asked for, and so count in its drafter's load."""
