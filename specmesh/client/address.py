@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import ssl
 
 _START = "start one (specmesh verifier)"
+
+_WITHOUT_SCHEME = re.compile(r"[^/]+:\d+(/.*)?")
+"""A URL whose http:// was left out, such as localhost:8080/v1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,13 @@ class Sockets:
 class Url:
     """A daemon's TCP port, or a proxy's.
 
+    tls: what encrypts the connection; None: nothing.
     host: for the header, with the port if the URL has one.
     base: of its paths, without a last slash.
     """
 
     text: str
-    is_encrypted: bool
+    tls: "ssl.SSLContext | None"
     name: str
     port: int
     host: str
@@ -84,25 +89,29 @@ class Url:
             connection = socket.create_connection((self.name, self.port), timeout)
         except OSError as error:
             raise self.unreachable(error) from None
-        context = self.context()
-        if context is None:
+        if self.tls is None:
             return connection
         try:
-            return context.wrap_socket(connection, server_hostname=self.name)
+            return self.tls.wrap_socket(connection, server_hostname=self.name)
         except OSError as error:
             connection.close()
             raise self.unreachable(error) from None
 
-    def context(self) -> "ssl.SSLContext | None":
-        """Return what encrypts the connection, with this system's certificates; None: nothing."""
-        if not self.is_encrypted:
-            return None
-        import ssl  # noqa: PLC0415  # commands use sockets, and loading it takes long
-
-        return ssl.create_default_context()
-
     def unreachable(self, error: OSError) -> DaemonUnreachable:
         """Return the error of a connection that could not be made."""
+        if self.tls is not None:
+            import ssl  # noqa: PLC0415  # as in _tls
+
+            if isinstance(error, ssl.SSLCertVerificationError):
+                what = f"the certificate of {self.text} is not trusted ({error.verify_message})"
+                return DaemonUnreachable(
+                    what, "use the name that it is for, and give its authority's file as ca_file"
+                )
+            if isinstance(error, ssl.SSLError):
+                what = f"no encrypted connection to {self.text} ({error.reason})"
+                return DaemonUnreachable(
+                    what, "give http:// for a daemon's own port, https:// for a proxy's"
+                )
         return DaemonUnreachable(
             f"no daemon answers at {self.text} ({error})", f"{_START} with --http, or check the URL"
         )
@@ -111,16 +120,23 @@ class Url:
 Address = Sockets | Url
 
 
-def address_of(given: str | os.PathLike[str] | None) -> Address:
+def address_of(
+    given: str | os.PathLike[str] | None, ca_file: str | os.PathLike[str] | None = None
+) -> Address:
     """Return the address that a user gave: a URL, a socket's path, or None.
 
     None: SPECMESH_SOCKET, else the sockets of the user and then of the system.
-    Raises ConfigError for a URL of another kind.
+    ca_file: of the certificates that https trusts, in PEM; None: the system's.
+    Raises ConfigError for a URL of another kind, or a file that cannot be used.
     """
+    if isinstance(given, str) and "://" in given:
+        return _url(given, ca_file)
+    if ca_file is not None:
+        raise ConfigError("ca_file is for an address that begins with https", "leave it out")
     if given is None:
         return local_sockets()
-    if isinstance(given, str) and "://" in given:
-        return _url(given)
+    if isinstance(given, str) and _WITHOUT_SCHEME.fullmatch(given):
+        raise ConfigError(f"{given!r} is neither a URL nor a path", f"give http://{given}")
     return Sockets([Path(expanded(given))])
 
 
@@ -139,7 +155,21 @@ def checked_key(key: str) -> str:
     return key
 
 
-def _url(text: str) -> Url:
+def _tls(ca_file: str | os.PathLike[str] | None) -> "ssl.SSLContext":
+    """Return what encrypts connections and trusts a file's certificates, or the system's."""
+    import ssl  # noqa: PLC0415  # commands use sockets, and loading it takes long
+
+    if ca_file is None:
+        return ssl.create_default_context()
+    path = expanded(ca_file)
+    try:
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        what = f"no certificates can be read from {path} ({error.strerror or error})"
+        raise ConfigError(what, "give a file in PEM with that of the authority") from None
+
+
+def _url(text: str, ca_file: str | os.PathLike[str] | None) -> Url:
     wanted = "give one like http://127.0.0.1:8080 or https://HOST/v1"
     try:
         parts = urlsplit(text)
@@ -150,13 +180,17 @@ def _url(text: str) -> Url:
     is_text = text.isascii() and text.isprintable() and " " not in text
     if parts.scheme not in ("http", "https") or not parts.hostname or not (is_plain and is_text):
         raise ConfigError(f"{text!r} is no URL of a daemon", wanted)
-    is_encrypted = parts.scheme == "https"
+    tls: ssl.SSLContext | None = None
+    if parts.scheme == "https":
+        tls = _tls(ca_file)
+    elif ca_file is not None:
+        raise ConfigError("ca_file is for an address that begins with https", "leave it out")
     if port is None:
-        port = 443 if is_encrypted else 80
+        port = 80 if tls is None else 443
     base = parts.path.rstrip("/").removesuffix("/v1")
     return Url(
         text=text,
-        is_encrypted=is_encrypted,
+        tls=tls,
         name=parts.hostname,
         port=port,
         host=parts.netloc,

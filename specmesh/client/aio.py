@@ -39,11 +39,12 @@ class AsyncClient:
         timeout: float | None = None,
         *,
         api_key: str = "",
+        ca_file: str | os.PathLike[str] | None = None,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         on_wait: Callable[[str], object] | None = None,
     ) -> None:
         self.timeout = timeout
-        self._address = address_of(address)
+        self._address = address_of(address, ca_file)
         self._key = checked_key(api_key)
         self._reconnect_timeout = reconnect_timeout
         self._on_wait = on_wait
@@ -196,9 +197,7 @@ class AsyncClient:
         else:
             try:
                 async with asyncio.timeout(self.timeout):
-                    opening = asyncio.open_connection(
-                        address.name, address.port, ssl=address.context()
-                    )
+                    opening = asyncio.open_connection(address.name, address.port, ssl=address.tls)
                     reader, writer = await opening
             except OSError as error:
                 raise address.unreachable(error) from None

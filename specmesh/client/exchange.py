@@ -77,7 +77,8 @@ class Exchange:
             self._http.receive_data(data)
             yield from self._events()
         except h11.RemoteProtocolError as error:
-            raise self.broken(error) from None
+            reason = error if data else ConnectionError("the connection was closed")
+            raise self.broken(reason) from None
 
     def broken(self, error: Exception) -> WentAway:
         """Return the error of a connection that ended before the answer did."""

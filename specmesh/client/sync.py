@@ -36,12 +36,14 @@ class Client:
         default the first that answers of SPECMESH_SOCKET, the user's and the system's socket.
     timeout: seconds without a byte until a request has failed; None for no limit.
     api_key: the daemon's key; its Unix socket needs none.
+    ca_file: path of the certificates that https trusts, in PEM: of an authority, or the proxy's
+        own; by default the system's, or those of SSL_CERT_FILE.
     reconnect_timeout: seconds to wait for a daemon that goes away while it answers; the text goes
         on where it was. A daemon that is starting is waited for, up to 300 s.
     on_wait: called with a sentence when such waiting begins.
 
     Threads may share a client. Leaving its context ends the streams that it has opened.
-    Raises ConfigError for an address or a key that cannot be one. Every method raises
+    Raises ConfigError for an address, a key or a file that cannot be one. Every method raises
     DaemonUnreachable if no daemon answers, WentAway if it ends meanwhile, Starting if it will
     answer soon, Refused without a valid key, and the daemon's own error if it refuses; all are
     SpecmeshError.
@@ -53,11 +55,12 @@ class Client:
         timeout: float | None = None,
         *,
         api_key: str = "",
+        ca_file: str | os.PathLike[str] | None = None,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         on_wait: Callable[[str], object] | None = None,
     ) -> None:
         self.timeout = timeout
-        self._address = address_of(address)
+        self._address = address_of(address, ca_file)
         self._key = checked_key(api_key)
         self._reconnect_timeout = reconnect_timeout
         self._on_wait = on_wait or _ignore

@@ -1,5 +1,6 @@
 """The Python API against running daemons: over the socket and a URL, with threads and asyncio."""
 
+import ast
 import asyncio
 import contextlib
 import io
@@ -12,6 +13,7 @@ import pytest
 from meshes import running
 from processes import PATIENCE, sim_ids, sim_text, until
 from served import KEY
+from tls_proxy import self_signed, tls_proxy
 
 from specmesh import AsyncClient, Client, errors
 
@@ -59,6 +61,25 @@ def test_the_examples_run_as_a_notebook(bundled, monkeypatch):
             exec(compile(cell, str(DOCUMENT), "exec"), names)  # noqa: S102
         printed.append(bool(out.getvalue()))
     assert printed == [True] * 5
+
+
+@pytest.mark.models
+def test_the_examples_run_where_a_loop_runs_already(bundled, monkeypatch):
+    """As in a notebook of Jupyter: `await main()` stands in place of asyncio.run."""
+    monkeypatch.setenv("SPECMESH_SOCKET", str(bundled.socket))
+    names = {"__name__": "notebook"}
+
+    async def run():
+        for cell in EXAMPLES:
+            text = cell.replace("asyncio.run(main())", "await main()")
+            code = compile(text, str(DOCUMENT), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            waits = eval(code, names)  # noqa: S307
+            if waits is not None:
+                await waits
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        asyncio.run(run())
+    assert out.getvalue().rstrip().endswith("]")
 
 
 # --- texts
@@ -217,6 +238,87 @@ def test_no_daemon_is_there(tmp_path):
 def test_no_url(address):
     with pytest.raises(errors.ConfigError, match="no URL"):
         Client(address)
+
+
+@pytest.mark.parametrize("address", ["localhost:8080", "127.0.0.1:8080/v1", "[::1]:8080"])
+def test_a_url_without_its_beginning(address):
+    with pytest.raises(errors.ConfigError, match=re.escape(f"give http://{address}")):
+        Client(address)
+
+
+# --- https
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """The paths of a certificate for localhost, which no system trusts, and of its key."""
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def proxy(served, certificate):
+    """The port of a proxy that encrypts, before a verifier."""
+    with tls_proxy(served["verifier"].port, *certificate) as port:
+        yield port
+
+
+def generated(address, kind, **options):
+    """Return the text by a client or an asynchronous one."""
+    if kind is Client:
+        with Client(address, PATIENCE, api_key=KEY, **options) as client:
+            return client.generate("once", max_tokens=40, temperature=0).text
+
+    async def main():
+        async with AsyncClient(address, PATIENCE, api_key=KEY, **options) as client:
+            return (await client.generate("once", max_tokens=40, temperature=0)).text
+
+    return asyncio.run(main())
+
+
+both_clients = pytest.mark.parametrize("kind", [Client, AsyncClient])
+
+
+@both_clients
+def test_a_certificate_of_ones_own(proxy, certificate, kind):
+    assert generated(f"https://localhost:{proxy}/v1", kind, ca_file=certificate[0]) == TEXT
+
+
+@both_clients
+def test_a_certificate_that_is_not_trusted(proxy, kind):
+    with pytest.raises(errors.DaemonUnreachable, match=r"not trusted \(self-signed.*ca_file"):
+        generated(f"https://localhost:{proxy}", kind)
+
+
+@both_clients
+def test_a_certificate_for_another_name(proxy, certificate, kind):
+    with pytest.raises(errors.DaemonUnreachable, match=r"not trusted .*mismatch.*the name"):
+        generated(f"https://127.0.0.1:{proxy}", kind, ca_file=certificate[0])
+
+
+@both_clients
+def test_a_port_without_encryption(served, kind):
+    with pytest.raises(errors.DaemonUnreachable, match=r"no encrypted connection .* give http://"):
+        generated(f"https://localhost:{served['verifier'].port}", kind)
+
+
+@both_clients
+def test_an_encrypted_port_asked_without(proxy, kind):
+    with pytest.raises(errors.WentAway, match="the connection was closed"):
+        generated(f"http://localhost:{proxy}", kind, reconnect_timeout=0)
+
+
+def test_certificates_that_cannot_be_read(tmp_path):
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    for path in (empty, tmp_path / "none.pem"):
+        with pytest.raises(errors.ConfigError, match="no certificates can be read"):
+            Client("https://localhost", ca_file=path)
+
+
+@pytest.mark.parametrize("address", [None, "/none.sock", "http://localhost"])
+def test_certificates_without_encryption(address):
+    with pytest.raises(errors.ConfigError, match="begins with https"):
+        Client(address, ca_file="ca.pem")
 
 
 @pytest.mark.parametrize("key", ["a\nb", "schlüssel", " key"])
