@@ -26,6 +26,7 @@ from specmesh.core.fields import Json, number_at
 from specmesh.errors import ConfigError, EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 from specmesh.security.keys import KeyFolder
+from specmesh.terminal import redraws
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -100,7 +101,7 @@ def demo(prompt: str, hardware: str, max_tokens: int, page: bool | None, json: b
                 threads.submit(generate, pair.alone, body, alone),
                 threads.submit(generate, pair.drafted, body, drafted),
             ]
-            if on_terminal:
+            if on_terminal and redraws(sys.stdout):
                 show((alone, drafted), streams)
             for stream in streams:
                 stream.result()
@@ -117,7 +118,7 @@ def explanation(hardware: str) -> str:
     if hardware == "this":
         return f"Nothing is stretched: {real}, and so are the times."
     steps = f"a step to {step_ms(hardware, 1):g} ms, with four drafts {step_ms(hardware, 5):.1f}"
-    return f"Stretched to {hardware}: {steps}, a draft to {DRAFT_MS} ms; {real}."
+    return f"Stretched to {hardware}: {steps}, a draft to {DRAFT_MS} ms;\n{real}."
 
 
 @dataclass(frozen=True, slots=True)

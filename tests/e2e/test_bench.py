@@ -246,11 +246,15 @@ def test_the_demo_ends_with_its_pair(mesh, home):
     running.end().refused(1, "a daemon of the demo does not run")
 
 
-def test_the_demo_on_a_terminal_keeps_its_pair(home):
-    with OnTerminal("demo", "--hardware", "this", "--max-tokens", 4, env=home) as running:
+@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_the_demo_on_a_terminal_keeps_its_pair(home, look):
+    """It draws nothing where the user asks for plain lines."""
+    words = ("--hardware", "this", "--max-tokens", 4)
+    with OnTerminal("demo", *words, env=home | look) as running:
         running.until("The pair runs on")
         running.process.send_signal(signal.SIGTERM)
         assert running.end() == 0
+    assert ("\x1b" in running.seen, "alone: 4 tokens" in running.seen) == (not look, not look)
 
 
 def test_only_the_demo_is_stretched(mesh):
