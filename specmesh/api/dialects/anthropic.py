@@ -48,9 +48,9 @@ class MessageRenderer(Renderer):
             "model": head.model,
         }
         self._written: list[str] = []  # events that were not returned yet
-        self._blocks: list[Json] = []
-        self._pieces: list[str] = []  # of the last block
-        self._open = False  # the last block may grow
+        self._content: list[str] = []  # complete blocks as JSON
+        self._block: Json | None = None  # the one that may grow
+        self._pieces: list[str] = []  # of that block
         self._finished = Finished("", (), {})
 
     def part(self, index: int, events: Sequence[Event]) -> str:  # noqa: ARG002  (always 0)
@@ -82,8 +82,10 @@ class MessageRenderer(Renderer):
         for event in events:
             self._read(event)
         self._close()
-        message = self._message | {"content": self._blocks} | self._ending()
-        return to_json(message | {"usage": _usage_json(usage), "specmesh": self._extra()})
+        begin = to_json(self._message).removesuffix("}")
+        rest = self._ending() | {"usage": _usage_json(usage), "specmesh": self._extra()}
+        end = to_json(rest).removeprefix("{")
+        return f'{begin}, "content": [{", ".join(self._content)}], {end}'
 
     def _taken(self) -> str:
         """Return the events since the last call."""
@@ -130,7 +132,7 @@ class MessageRenderer(Renderer):
 
     def _grow(self, kind: str, text: str) -> None:
         """Add to a block of text or thinking; another block before it is complete."""
-        if not self._open or self._blocks[-1]["type"] != kind:
+        if self._block is None or self._block["type"] != kind:
             self._begin(dict(_EMPTY[kind]))
         self._pieces.append(text)
         self._send_delta({"type": f"{kind}_delta", kind: text})
@@ -138,28 +140,28 @@ class MessageRenderer(Renderer):
     def _begin(self, block: Json) -> None:
         """Begin a block; the one before it is complete."""
         self._close()
-        self._blocks.append(block)
-        self._open = True
-        self._send("content_block_start", index=len(self._blocks) - 1, content_block=block)
+        self._block = block
+        self._send("content_block_start", index=len(self._content), content_block=block)
 
     def _close(self) -> None:
         """Complete the last block."""
-        if not self._open:
+        block = self._block
+        if block is None:
             return
-        self._open = False
         text = "".join(self._pieces)
         self._pieces.clear()
-        block = self._blocks[-1]
         match block["type"]:
             case "tool_use":
-                block["input"] = _arguments_of(text)
+                # as the model wrote them: no reader of JSON has changed them
+                written = to_json(block).removesuffix("{}}") + _arguments_of(text) + "}"
             case "thinking":
-                block["thinking"] = text
-                block["signature"] = _SIGNATURE
                 self._send_delta({"type": "signature_delta", "signature": _SIGNATURE})
+                written = to_json(block | {"thinking": text, "signature": _SIGNATURE})
             case _:
-                block["text"] = text
-        self._send("content_block_stop", index=len(self._blocks) - 1)
+                written = to_json(block | {"text": text})
+        self._send("content_block_stop", index=len(self._content))
+        self._block = None
+        self._content.append(written)
 
     def _ending(self) -> Json:
         """Return the reason of the end; a verifier's own word for one stays as it is."""
@@ -174,7 +176,7 @@ class MessageRenderer(Renderer):
         return {"schema_version": SCHEMA_VERSION, "report": self._finished.report}
 
     def _send_delta(self, delta: Json) -> None:
-        self._send("content_block_delta", index=len(self._blocks) - 1, delta=delta)
+        self._send("content_block_delta", index=len(self._content), delta=delta)
 
     def _send(self, kind: str, **fields: object) -> None:
         self._written.append(_event(kind, {"type": kind} | fields))
@@ -184,13 +186,23 @@ def _event(kind: str, data: Json) -> str:
     return f"event: {kind}\ndata: {to_json(data)}\n\n"
 
 
-def _arguments_of(text: str) -> Json:
-    """Return the arguments of a call; of one that was cut, none."""
+def _arguments_of(text: str) -> str:
+    """Return the arguments of a call as JSON; of one that was cut, none.
+
+    They may have what Python cannot write again as it was, such as 1e999 and half a surrogate pair.
+    """
     try:
-        arguments: object = json.loads(text)
-    except ValueError:
-        return {}
-    return arguments if is_object(arguments) else {}
+        arguments: object = json.loads(
+            text, parse_int=str, parse_float=str, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError):
+        return "{}"
+    return text if is_object(arguments) else "{}"
+
+
+def _no_constant(name: str) -> None:
+    """Raise ValueError: NaN and Infinity are no JSON."""
+    raise ValueError(name)
 
 
 def _usage_json(usage: Usage) -> Json:

@@ -1,6 +1,7 @@
 """The body of Anthropic's /v1/messages: blocks of content become the messages of a chat."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
@@ -46,15 +47,15 @@ class BlockReader:
         self.messages: list[ChatMessage] = []
         self.ignored: dict[str, None] = {}
 
-    def add_system(self, content: object) -> None:
-        """Add the system prompt, a text or text blocks. Raises RequestError."""
+    def add_system(self, content: object, where: str = "system") -> None:
+        """Add a system prompt, a text or text blocks. Raises RequestError."""
         texts: list[str] = []
-        for path, block in self._blocks(content, "system"):
+        for path, block in self._blocks(content, where):
             match block:
                 case {"type": "text", "text": str(text)}:
                     texts.append(self._without_billing(text))
                 case _:
-                    raise RequestError(f"{path} must be a text block", "system")
+                    raise RequestError(f"{path} must be a text block", where)
         text = _joined(texts)
         if text:
             self.messages.append(ChatMessage(role="system", content=text))
@@ -71,7 +72,7 @@ class BlockReader:
         content = at(message, "content")
         begins = not self.messages or self.messages[-1].role == "system"
         if role == "system" and begins:
-            self.add_system(content)
+            self.add_system(content, f"{path}.content")
         elif role == "assistant":
             self._add_assistant(content, f"{path}.content")
         else:
@@ -115,12 +116,15 @@ class BlockReader:
                 case _:
                     texts.append(_other_block(inner, inner_path))
         text = _joined(texts)
-        if block.get("is_error") is True:
+        if _flag(block, "is_error", path):
             return f"[error] {text}".rstrip()
         return text
 
     def _add_assistant(self, content: object, where: str) -> None:
-        """Add an assistant's message. Its texts follow each other as they were generated."""
+        """Add an assistant's message. Its texts follow each other as they were generated.
+
+        Messages of the assistant in a row are one turn.
+        """
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[ToolCall] = []
@@ -143,6 +147,8 @@ class BlockReader:
             tool_calls=tuple(calls),
             reasoning="".join(thoughts),
         )
+        if self.messages and self.messages[-1].role == "assistant":
+            message = _one_turn(self.messages.pop(), message)
         self.messages.append(message)
 
     def _blocks(self, content: object, where: str) -> Sequence[tuple[str, Json]]:
@@ -172,6 +178,26 @@ class BlockReader:
 def _joined(texts: Sequence[str]) -> str:
     """Return the texts of blocks with an empty line between."""
     return "\n\n".join(filter(None, texts))
+
+
+def _one_turn(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    """Return two messages of the assistant as one."""
+    return replace(
+        first,
+        content=first.content + second.content,
+        tool_calls=first.tool_calls + second.tool_calls,
+        reasoning=first.reasoning + second.reasoning,
+    )
+
+
+def _flag(value: object, name: str, path: str) -> bool:
+    """Return the flag of this name in an object, False by default. Raises RequestError."""
+    flag = at(value, name)
+    if flag is None:
+        return False
+    if not isinstance(flag, bool):
+        raise RequestError(f"{path}.{name} must be true or false", path)
+    return flag
 
 
 def _other_block(block: Json, path: str) -> str:
@@ -267,17 +293,21 @@ def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
     are skipped.
     """
     functions: dict[str, Json] = {}
-    others: dict[object, str] = {}  # types of tools by their names
+    others: dict[str | None, str] = {}  # types of tools by their names
     for index, tool in enumerate(fields.listed("tools")):
         path = f"tools[{index}]"
         if not is_object(tool):
             raise RequestError(f"{path} must be a tool", path)
         conversation.hint(tool)
         kind = tool.get("type") or "custom"
-        if kind != "custom":
-            others[tool.get("name")] = str(kind)
-            continue
         name = tool.get("name")
+        if not isinstance(kind, str):
+            raise RequestError(f"{path}.type must be a text", path)
+        if kind != "custom":
+            if not isinstance(name, str | None):
+                raise RequestError(f"{path}.name must be a text", path)
+            others[name] = kind
+            continue
         schema = tool.get("input_schema")
         if not (isinstance(name, str) and name and is_object(schema)):
             raise RequestError(f"{path} must have a name and an input_schema", path)
@@ -285,11 +315,11 @@ def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
     given = fields.get("tool_choice")
     names = [function["name"] for function in functions.values()]
     choice = _choice(given, names, others)
-    parallel = at(given, "disable_parallel_tool_use") is not True
+    parallel = not _flag(given, "disable_parallel_tool_use", "tool_choice")
     return chosen_tools(functions, list(others.values()), choice, parallel=parallel)
 
 
-def _choice(given: object, names: Sequence[object], others: Mapping[object, str]) -> object:
+def _choice(given: object, names: Sequence[object], others: Mapping[str | None, str]) -> object:
     """Return OpenAI's form of a choice of tools. Raises RequestError.
 
     names: of the functions. others: the types of other tools by their names.

@@ -9,7 +9,7 @@ from specmesh.core.requests import PromptRead
 
 INTERVAL = 0.25  # seconds between two reports, at least
 STEP_S = 2.0  # seconds of a step that reads, about: a report comes with its end
-STEP_ROWS = 256
+PART_ROWS = 256
 """The rows of a step are a multiple of so many.
 
 A CPU that is idle otherwise reads a prompt by steps of 256 rows in 1.05 times the time of steps of
@@ -25,7 +25,7 @@ class PromptProgress:
 
     first: the report of its beginning, which is sent only if the first step takes long.
     most_rows: rows of the next step, at most, for all prompts together. None: as many as it can
-        have. Where STEP_ROWS take longer than STEP_S, shorter steps would only cost time.
+        have. Where PART_ROWS take longer than STEP_S, shorter steps would only cost time.
     """
 
     def __init__(self, total: int, cached: int, now: float) -> None:
@@ -34,7 +34,7 @@ class PromptProgress:
         total: ids to be read. cached: those that the KV slot held already.
         """
         self.first = PromptRead(total, cached, cached, 0.0)
-        self.most_rows: int | None = STEP_ROWS
+        self.most_rows: int | None = PART_ROWS
         self._began = now
         self._reported = now
 
@@ -46,7 +46,7 @@ class PromptProgress:
         seconds = ended - started
         if seconds > 0:
             fitting = int(rows * STEP_S / seconds)
-            self.most_rows = (fitting - fitting % STEP_ROWS) or None
+            self.most_rows = (fitting - fitting % PART_ROWS) or None
         if ended < self._reported + INTERVAL:
             return []
         self._reported = ended

@@ -131,6 +131,19 @@ def test_an_assistants_message_at_the_end_is_continued():
     assert request_of(messages=[USER, begun]).continued
 
 
+def test_messages_of_the_assistant_in_a_row_are_one_turn():
+    """The last one is continued all the same."""
+    turns = [
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm"}]},
+        {"role": "assistant", "content": "I"},
+        {"role": "assistant", "content": [{"type": "text", "text": " am"}]},
+    ]
+    request = request_of(messages=[USER, *turns])
+    joined = {"role": "assistant", "content": "I am", "reasoning_content": "Hm"}
+    assert [message.fields() for message in request.messages] == [USER, joined]
+    assert request.continued
+
+
 def test_fields():
     """Some have a name of their own, some go through, and the header names the others."""
     generation = generation_of(
@@ -245,6 +258,12 @@ def test_other_tools_are_skipped_by_name():
     ["messages", [{"role": "user", "content": [
         {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}],
      "messages[0].content[0].content[0] is of type image"]
+    ["messages", [{"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "a", "is_error": "true"}]}],
+     "messages[0].content[0].is_error must be true or false"]
+    ["messages", [{"role": "system", "content": 1}], "messages[0].content must be a text"]
+    ["messages", [{"role": "system", "content": [{"type": "image"}]}],
+     "messages[0].content[0] must be a text block"]
     ["system", 1, "system must be a text"]
     ["system", [{"type": "image"}], "system[0] must be a text block"]
     ["max_tokens", null, "max_tokens is missing"]
@@ -255,6 +274,10 @@ def test_other_tools_are_skipped_by_name():
     ["tools", ["add"], "tools[0] must be a tool"]
     ["tools", [{"name": "add"}], "tools[0] must have a name and an input_schema"]
     ["tools", [{"name": 1, "input_schema": {}}], "tools[0] must have a name and an input_schema"]
+    ["tools", [{"type": ["custom"], "name": "a"}], "tools[0].type must be a text"]
+    ["tools", [{"type": "bash_20250124", "name": ["a"]}], "tools[0].name must be a text"]
+    ["tool_choice", {"type": "auto", "disable_parallel_tool_use": "yes"},
+     "tool_choice.disable_parallel_tool_use must be true or false"]
     ["tool_choice", {"type": "any"}, "tool_choice must be of type"]
     ["tool_choice", {"type": "tool", "name": "add"}, "tool_choice must be of type"]
     ["tool_choice", "auto", "tool_choice must be of type"]
@@ -280,7 +303,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KINDS = ["text", "tool_use", "tool_result", "thinking", "image", "of_tomorrow", None]
-IN_BLOCKS = ("text", "thinking", "id", "name", "input", "tool_use_id", "content")
+IN_BLOCKS = ("text", "thinking", "id", "name", "input", "tool_use_id", "content", "is_error")
 BLOCKS = st.fixed_dictionaries(
     {"type": st.sampled_from(KINDS)}, optional=dict.fromkeys(IN_BLOCKS, VALUES)
 )
@@ -288,12 +311,13 @@ CONTENTS = VALUES | st.lists(BLOCKS, max_size=3)
 TURN_OF = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system"]), "content": CONTENTS}
 )
-FIELDS = dict.fromkeys(
-    ("tools", "tool_choice", "thinking", "output_config", "stop_sequences"), VALUES
-)
+FIELDS = dict.fromkeys(("tool_choice", "thinking", "output_config", "stop_sequences"), VALUES)
+IN_TOOLS = dict.fromkeys(("type", "name", "input_schema", "description"), VALUES)
+TOOLS = VALUES | st.lists(st.fixed_dictionaries({}, optional=IN_TOOLS), max_size=2)
 BODIES = st.fixed_dictionaries(
     {},
-    optional=FIELDS | {"system": CONTENTS, "messages": st.lists(TURN_OF, max_size=3)},
+    optional=FIELDS
+    | {"tools": TOOLS, "system": CONTENTS, "messages": st.lists(TURN_OF, max_size=3)},
 )
 
 
@@ -410,7 +434,27 @@ def test_text_and_calls_keep_their_order():
     assert [block["type"] for block in message["content"]] == ["tool_use", "text", "thinking"]
 
 
-@pytest.mark.parametrize("arguments", ["", '{"a": 1', "[1]"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": "\\ud800"}',
+        '{"a":1e999}',
+        '{"a": %s}' % ("9" * 5000),
+        '{"a": 0.10000000000000000555}',
+    ],
+)
+def test_arguments_stay_as_the_model_wrote_them(arguments):
+    """Not every reader of JSON could write them again."""
+    events = [Call(index=0, id="c1", name="add", arguments=arguments), CALLING]
+    written = renderer().whole([events], USAGE)
+    assert f'"input": {arguments}}}' in written
+    assert json.loads(written, parse_int=str)["content"][0]["name"] == "add"
+
+
+DEEP = '{"a": ' * 10_000 + "1" + "}" * 10_000
+
+
+@pytest.mark.parametrize("arguments", ["", '{"a": 1', "[1]", '{"a": NaN}', DEEP])
 def test_a_call_that_was_cut_has_no_arguments(arguments):
     cut = replace(CALLING, reason="length")
     events = [Call(index=0, id="c1", name="add", arguments=arguments), cut]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.requests import PromptRead
-from specmesh.core.verifier.prompt_progress import INTERVAL, STEP_ROWS, PromptProgress
+from specmesh.core.verifier.prompt_progress import INTERVAL, PART_ROWS, PromptProgress
 
 TOTAL = 6000
 SECONDS = st.lists(st.floats(1e-4, 5.0), min_size=1, max_size=40)
@@ -50,7 +50,7 @@ def test_a_second_of_short_steps_has_a_report(seconds):
 
 
 def test_the_first_step_is_short():
-    assert PromptProgress(TOTAL, 0, 1.0).most_rows == STEP_ROWS
+    assert PromptProgress(TOTAL, 0, 1.0).most_rows == PART_ROWS
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_first_step_is_short():
         (512, 2.5, 256),  # not 409
         (256, 2.1, None),
         (512, 60.0, None),
-        (256, 0.0, STEP_ROWS),  # a clock that stands still tells nothing
+        (256, 0.0, PART_ROWS),  # a clock that stands still tells nothing
     ],
 )
 def test_a_step_has_rows_for_a_moment(rows, seconds, most_rows):
