@@ -18,6 +18,7 @@ The fault is ours, the client's, a peer's, or nobody's.
             NotOffered          client: another daemon may do it
         DaemonUnreachable       peer: does not answer
             WentAway            peer: may be back
+                TimedOut        peer: sends nothing for too long
         Refused                 client: must not
             WrongCode           client: another pairing code
         Busy                    nobody: has no room, for now
@@ -205,6 +206,10 @@ class WentAway(DaemonUnreachable):
     """
 
     code = "server_went_away"
+
+
+class TimedOut(WentAway):
+    """The daemon sent nothing for as long as its client waits."""
 
 
 class Refused(SpecmeshError):

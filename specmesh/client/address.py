@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError, DaemonUnreachable, Starting, WentAway
-from specmesh.paths import candidate_sockets, expanded, lock_of
+from specmesh.paths import MAX_SOCKET_PATH, candidate_sockets, expanded, lock_of
 
 if TYPE_CHECKING:
     import ssl
+
+LONGEST_PATIENCE = 10.0**9
+"""Seconds; a socket takes a few more."""
 
 _START = "start one (specmesh verifier)"
 
@@ -127,7 +130,8 @@ def address_of(
 
     None: SPECMESH_SOCKET, else the sockets of the user and then of the system.
     ca_file: of the certificates that https trusts, in PEM; None: the system's.
-    Raises ConfigError for a URL of another kind, or a file that cannot be used.
+    Raises ConfigError for a URL of another kind, a path that no socket has, or a file that cannot
+    be used.
     """
     if isinstance(given, str) and "://" in given:
         return _url(given, ca_file)
@@ -137,22 +141,47 @@ def address_of(
         return local_sockets()
     if isinstance(given, str) and _WITHOUT_SCHEME.fullmatch(given):
         raise ConfigError(f"{given!r} is neither a URL nor a path", f"give http://{given}")
-    return Sockets([Path(expanded(given))])
+    return Sockets([_socket(given)])
 
 
 def local_sockets() -> Sockets:
     """Return the sockets that a client tries without an address."""
     named = os.environ.get("SPECMESH_SOCKET")
     if named:
-        return Sockets([Path(expanded(named))])
+        return Sockets([_socket(named)])
     return Sockets(candidate_sockets())
 
 
-def checked_key(key: str) -> str:
+def checked_timeout(timeout: object) -> float | None:
+    """Return a time-out in seconds, None for none. Raises ConfigError for any other value."""
+    if timeout is None:
+        return None
+    is_flag = isinstance(timeout, bool)
+    if isinstance(timeout, int | float) and not is_flag and 0 < timeout <= LONGEST_PATIENCE:
+        return timeout
+    why = f"timeout must be a number of seconds above 0, {LONGEST_PATIENCE:g} at most"
+    raise ConfigError(why, "None is no limit")
+
+
+def checked_key(key: object) -> str:
     """Return an API key. Raises ConfigError for one that no header can hold."""
-    if not key.isascii() or not key.isprintable() or key != key.strip():
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key != key.strip():
         raise ConfigError("the API key has letters that no header can hold", "give it as it is")
     return key
+
+
+def _socket(given: object) -> Path:
+    """Return the path of a socket. Raises ConfigError."""
+    path: object = None
+    if isinstance(given, str | os.PathLike):
+        path = expanded(given)
+    if not isinstance(path, str) or not path or "\0" in path:
+        why = f"{given!r} is no address of a daemon"
+        raise ConfigError(why, "give a socket's path, or a URL like http://127.0.0.1:8080")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        why = f"the path {path} is too long for a socket"
+        raise ConfigError(why, f"give one of at most {MAX_SOCKET_PATH} bytes")
+    return Path(path)
 
 
 def _tls(ca_file: str | os.PathLike[str] | None) -> "ssl.SSLContext":
@@ -174,6 +203,7 @@ def _url(text: str, ca_file: str | os.PathLike[str] | None) -> Url:
     try:
         parts = urlsplit(text)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as its look-up does
     except ValueError as error:
         raise ConfigError(f"{text!r} is no URL ({error})", wanted) from None
     is_plain = not (parts.query or parts.fragment or parts.username is not None)

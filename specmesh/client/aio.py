@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from specmesh.client.address import Sockets, address_of, checked_key
+from specmesh.client.address import Sockets, address_of, checked_key, checked_timeout
+from specmesh.client.connections import Connections
 from specmesh.client.exchange import RECEIVE_BYTES, Exchange
 from specmesh.client.pieces import Collector, Completion, ReadingProgress, TextPiece
 from specmesh.client.requests import (
@@ -23,7 +24,7 @@ from specmesh.client.requests import (
 from specmesh.client.resume import RECONNECT_TIMEOUT, Resumption
 from specmesh.client.sync import OnProgress
 from specmesh.core.fields import Json
-from specmesh.errors import Busy, DaemonUnreachable, RequestError
+from specmesh.errors import Busy, DaemonUnreachable, RequestError, WentAway
 
 
 class AsyncClient:
@@ -43,14 +44,13 @@ class AsyncClient:
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         on_wait: Callable[[str], object] | None = None,
     ) -> None:
-        self.timeout = timeout
+        self.timeout = checked_timeout(timeout)
         self._address = address_of(address, ca_file)
         self._key = checked_key(api_key)
         self._reconnect_timeout = reconnect_timeout
         self._on_wait = on_wait
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._connections = Connections("client", _cut)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._is_closed = False
 
     async def generate(
         self,
@@ -110,12 +110,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End the streams that are open, also those that other tasks read. No request follows."""
-        self._is_closed = True
-        for writer in list(self._writers):
-            writer.transport.abort()
-        for stream in list(self._streams):
-            with contextlib.suppress(RuntimeError):  # another task reads it, which sees the end
-                await stream.close()
+        self._connections.close()
+        for stream in self._streams.copy():
+            await stream.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,22 +127,27 @@ class AsyncClient:
 
     async def _get(self, resource: str) -> Json:
         exchange = self._exchange(resource, None, streams=False)
-        async for _ in self._exchanged(exchange, waits=False):
+        async for _ in self._exchanged(exchange, self._connections, waits=False):
             pass
         return exchange.answer()
 
     def _stream(self, body: Json, on_progress: OnProgress | None) -> "AsyncStream":
-        stream = AsyncStream(self._answer(body), on_progress)
+        self._connections.check()
+        own = Connections("stream", _cut)
+        stream = AsyncStream(self._answer(body, own), own, on_progress)
         self._streams.add(stream)
         return stream
 
-    async def _answer(self, body: Json) -> AsyncGenerator[Json, None]:
+    async def _answer(
+        self, body: Json, connections: Connections[asyncio.StreamWriter]
+    ) -> AsyncGenerator[Json, None]:
         """Yield the chunks of one answer, over as many connections as it takes."""
         resumption = Resumption(body, self._reconnect_timeout)
         clock = asyncio.get_running_loop().time
         while True:
             try:
-                async with contextlib.aclosing(self._complete(resumption.body)) as chunks:
+                answer = self._complete(resumption.body, connections)
+                async with contextlib.aclosing(answer) as chunks:
                     async for chunk in chunks:
                         resumption.note(chunk)
                         yield chunk
@@ -157,20 +159,26 @@ class AsyncClient:
                 self._on_wait(pause.notice)
             await asyncio.sleep(pause.seconds)
 
-    def _complete(self, body: Json) -> AsyncGenerator[Json, None]:
+    def _complete(
+        self, body: Json, connections: Connections[asyncio.StreamWriter]
+    ) -> AsyncGenerator[Json, None]:
         body = body | {"stream": True}
         exchange = self._exchange(resource_of(body), body, streams=True)
-        return self._exchanged(exchange, waits=True)
+        return self._exchanged(exchange, connections, waits=True)
 
     def _exchange(self, resource: str, body: Json | None, *, streams: bool) -> Exchange:
         address = self._address
         resource = address.base + resource
         return Exchange(resource, body, host=address.host, key=self._key, streams=streams)
 
-    async def _exchanged(self, exchange: Exchange, *, waits: bool) -> AsyncGenerator[Json, None]:
+    async def _exchanged(
+        self, exchange: Exchange, connections: Connections[asyncio.StreamWriter], *, waits: bool
+    ) -> AsyncGenerator[Json, None]:
         """Send a request on a connection of its own; yield the events of its answer."""
+        connections.check()
         reader, writer = await self._connect(waits=waits)
         try:
+            connections.add(writer)
             # a body that is too long is refused before all of it is read
             with contextlib.suppress(ConnectionError):
                 writer.write(exchange.request)
@@ -181,15 +189,16 @@ class AsyncClient:
                     data = await reader.read(RECEIVE_BYTES)
                 for chunk in exchange.receive(data):
                     yield chunk
-        except OSError as error:
-            raise exchange.broken(error) from None
+        except (OSError, WentAway) as error:
+            connections.check()
+            if isinstance(error, OSError):
+                raise exchange.broken(error) from None
+            raise
         finally:
-            self._writers.discard(writer)
-            writer.transport.abort()
+            connections.discard(writer)
+            _cut(writer)
 
     async def _connect(self, *, waits: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._is_closed:
-            raise RequestError("this client is closed", remedy="make another")
         address = self._address
         if isinstance(address, Sockets):
             connection = address.connect(0, waits=waits)
@@ -201,7 +210,6 @@ class AsyncClient:
                     reader, writer = await opening
             except OSError as error:
                 raise address.unreachable(error) from None
-        self._writers.add(writer)
         return reader, writer
 
 
@@ -209,12 +217,18 @@ class AsyncStream:
     """A text as it comes: an asynchronous iterator of its pieces, and a context that cancels it.
 
     Leaving the context, or `close`, ends the text's session at the daemon at once. One task reads
-    it.
+    it; any task may close it.
     """
 
-    def __init__(self, chunks: AsyncGenerator[Json, None], on_progress: OnProgress | None) -> None:
+    def __init__(
+        self,
+        chunks: AsyncGenerator[Json, None],
+        connections: Connections[asyncio.StreamWriter],
+        on_progress: OnProgress | None,
+    ) -> None:
         self._collector = Collector()
         self._chunks = chunks
+        self._connections = connections
         self._on_progress = on_progress
 
     @property
@@ -223,25 +237,34 @@ class AsyncStream:
         return self._collector.completion()
 
     async def result(self) -> Completion:
-        """Read to the end, and return the whole text."""
+        """Read to the end, and return the whole text. Raises RequestError if it was cancelled."""
         async for _ in self:
             pass
-        return self.completion
+        completion = self.completion
+        if not completion.finish_reason:
+            self._connections.check()
+        return completion
 
     async def close(self) -> None:
-        """Cancel the text, unless it has ended."""
-        await self._chunks.aclose()
+        """Cancel the text, unless it has ended. There are no more pieces."""
+        self._connections.close()
+        with contextlib.suppress(RuntimeError):  # another task reads it
+            await self._chunks.aclose()
 
     def __aiter__(self) -> AsyncIterator[TextPiece]:
         return self
 
     async def __anext__(self) -> TextPiece:
-        async for chunk in self._chunks:
-            taken = self._collector.take(chunk)
-            if isinstance(taken, TextPiece):
-                return taken
-            if isinstance(taken, ReadingProgress) and self._on_progress is not None:
-                self._on_progress(taken)
+        try:
+            async for chunk in self._chunks:
+                taken = self._collector.take(chunk)
+                if isinstance(taken, TextPiece):
+                    return taken
+                if isinstance(taken, ReadingProgress) and self._on_progress is not None:
+                    self._on_progress(taken)
+        except RequestError:
+            if not self._connections.is_closed:
+                raise
         raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:
@@ -254,3 +277,7 @@ class AsyncStream:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _cut(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()

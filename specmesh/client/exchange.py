@@ -5,16 +5,27 @@ needs, too, reads and writes them.
 """
 
 import json
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import SupportsFloat, SupportsIndex
 
 import h11
 
 from specmesh import errors
-from specmesh.core.fields import Json, at
-from specmesh.errors import DaemonUnreachable, RequestError, SpecmeshError, WentAway
+from specmesh.core.fields import Json, at, is_object
+from specmesh.errors import DaemonUnreachable, RequestError, SpecmeshError, TimedOut, WentAway
 
 RECEIVE_BYTES = 65536
 """Bytes to receive at once."""
+
+MOST_ANSWER = 2**26
+"""Bytes of a whole answer, or of one event, at most: a long prompt's ids take some MiB."""
+
+_EVENTS = b"text/event-stream"
+
+_WHOLE = (200, 503)
+"""Statuses of answers that are read: /health has its answer with 503, too."""
 
 
 def _nameable_errors() -> dict[str, type[SpecmeshError]]:
@@ -42,7 +53,7 @@ class Exchange:
 
     request: the bytes to send.
     is_complete: nothing more is to be received.
-    Raises RequestError for a body that is not UTF-8.
+    Raises RequestError for a body that is no JSON, or not UTF-8.
     """
 
     def __init__(
@@ -51,8 +62,10 @@ class Exchange:
         self.is_complete = False
         self._streams = streams
         self._status = 0
-        self._whole = b""
-        self._line = b""
+        self._location = ""
+        self._is_stream = False
+        self._whole = bytearray()
+        self._line = bytearray()
         self._http = h11.Connection(h11.CLIENT)
         method = "GET" if body is None else "POST"
         raw = b""
@@ -82,21 +95,39 @@ class Exchange:
 
     def broken(self, error: Exception) -> WentAway:
         """Return the error of a connection that ended before the answer did."""
+        if isinstance(error, TimeoutError) and error.errno is None:  # a limit of the client's
+            trouble = "went silent while answering" if self._status else "does not answer in time"
+            return TimedOut(f"the daemon {trouble}", "give a longer timeout, or see its log")
         trouble = "went away while answering" if self._status else "does not answer"
         return WentAway(f"the daemon {trouble} ({error})", "see its log")
 
     def answer(self) -> Json:
         """Return the whole answer. Raises the daemon's error."""
-        answer = _json(self._whole)
-        if self._status >= 400 and "error" in answer:
+        if self._status not in _WHOLE:
+            raise self._failure()
+        answer = _object(self._whole)
+        if self._status != 200 and answer.get("error"):
             raise error_of(answer)
         return answer
+
+    def _failure(self) -> SpecmeshError:
+        """Return the error that an answer is which is not what was asked for."""
+        if self._location:
+            remedy = f"give the address {self._location!a}"
+            return DaemonUnreachable("the server at this address names another", remedy)
+        with suppress(DaemonUnreachable):
+            answer = _object(self._whole)
+            if answer.get("error"):
+                return error_of(answer)
+        shown = bytes(self._whole[:80])
+        what = f"an answer with status {self._status} is no daemon's: {shown!r}"
+        return DaemonUnreachable(what, "check the address")
 
     def _events(self) -> Iterator[Json]:
         while not self.is_complete:
             match self._http.next_event():
                 case h11.Response() as response:
-                    self._status = response.status_code
+                    self._begin(response)
                 case h11.Data() as part:
                     yield from self._take(bytes(part.data))
                 case h11.EndOfMessage():
@@ -108,20 +139,34 @@ class Exchange:
                 case _:  # a status before the answer's
                     continue
 
+    def _begin(self, response: h11.Response) -> None:
+        """Note the head of the answer."""
+        headers = dict(response.headers)
+        self._status = response.status_code
+        if 300 <= self._status < 400:
+            self._location = headers.get(b"location", b"").decode("latin-1")
+        kind = headers.get(b"content-type", _EVENTS).lower()
+        is_good = self._status == 200 and kind.startswith(_EVENTS)
+        self._is_stream = self._streams and is_good
+
     def _take(self, part: bytes) -> Iterator[Json]:
-        if not self._streams or self._status != 200:
-            self._whole += part
+        """Yield the events that end with this part of the body."""
+        if not self._is_stream:
+            _add(self._whole, part)
             return
-        *lines, self._line = (self._line + part).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data: "):
+        first, *others = part.split(b"\n")
+        _add(self._line, first)
+        for rest in others:
+            line = bytes(self._line)
+            self._line = bytearray(rest)
+            if not line.startswith(b"data:"):
                 continue
-            data = line[6:].strip()
+            data = line[5:].strip()
             if data == b"[DONE]":
                 self.is_complete = True
                 return
-            chunk = _json(data)
-            if "error" in chunk:
+            chunk = _object(data)
+            if chunk.get("error"):
                 raise error_of(chunk)
             yield chunk
 
@@ -130,40 +175,73 @@ class Exchange:
         self.is_complete = True
         if not self._streams:
             return
-        if self._status != 200:
-            raise error_of(_json(self._whole))
+        if not self._is_stream:
+            raise self._failure()
         raise WentAway("the daemon went away while answering")
 
 
-def written(body: Json) -> bytes:
-    """Return a body as JSON. Raises RequestError for texts that are not UTF-8.
+def _add(buffer: bytearray, part: bytes) -> None:
+    """Add to the bytes of an answer. Raises DaemonUnreachable if there are too many."""
+    if len(buffer) + len(part) > MOST_ANSWER:
+        raise DaemonUnreachable(f"the daemon's answer has more than {MOST_ANSWER} bytes")
+    buffer += part
 
-    Texts of a command line are the bytes that were typed: in a locale without UTF-8 Python keeps
-    those that it cannot decode as half surrogate pairs.
+
+def written(body: Json) -> bytes:
+    """Return a body as JSON. Raises RequestError for what is no JSON, and texts that are not UTF-8.
+
+    Any mapping, sequence and number will do, such as a number of numpy's. Texts of a command line
+    are the bytes that were typed: in a locale without UTF-8 Python keeps those that it cannot
+    decode as half surrogate pairs.
     """
     try:
-        raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogateescape")
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, default=_plain)
+        raw = text.encode("utf-8", "surrogateescape")
         raw.decode()
     except (UnicodeEncodeError, UnicodeDecodeError) as error:
         why = f"a text that was given is not UTF-8 ({error.reason})"
         raise RequestError(why, remedy="convert it, for example with iconv") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"an option or a message is no JSON ({error})") from None
     return raw
 
 
-def _json(raw: bytes) -> Json:
+def _plain(value: object) -> object:
+    """Return a value of another kind as one that JSON has. Raises TypeError if there is none."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return list(value)
+    if isinstance(value, SupportsIndex):
+        return operator.index(value)
+    if isinstance(value, SupportsFloat):
+        return float(value)
+    raise TypeError(f"a value is of type {type(value).__name__}")
+
+
+def _object(raw: bytes | bytearray) -> Json:
+    """Return a JSON object. Raises DaemonUnreachable for anything else."""
     try:
-        answer: Json = json.loads(raw)
-    except ValueError:
-        raise DaemonUnreachable(f"the daemon's answer is not JSON: {raw[:80]!r}") from None
+        answer: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        shown = bytes(raw[:80])
+        raise DaemonUnreachable(f"the daemon's answer is not JSON: {shown!r}") from None
+    if not is_object(answer):
+        raise DaemonUnreachable(f"the daemon's answer is no object: {bytes(raw[:80])!r}")
     return answer
 
 
 def error_of(answer: Json) -> SpecmeshError:
-    """Return the error of an answer, of the class and about the field that the daemon names."""
-    message = str(at(answer, "error.message") or "the daemon refused without a reason")
-    kind = _ERRORS.get(str(at(answer, "error.specmesh.error")), SpecmeshError)
+    """Return the error of an answer, of the class and about the field that the daemon names.
+
+    Other servers may have a text as the error.
+    """
+    given = answer.get("error")
+    message = given if isinstance(given, str) else at(given, "message")
+    message = str(message or "the daemon refused without a reason")
+    kind = _ERRORS.get(str(at(given, "specmesh.error")), SpecmeshError)
     error = kind.read(message)
-    param = at(answer, "error.param")
+    param = at(given, "param")
     if isinstance(error, errors.RequestError) and isinstance(param, str):
         error.param = param
     return error

@@ -1,12 +1,15 @@
 """The requests of the Python API: their options, and the bodies that they become."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypedDict, TypeVar
 
 from specmesh.core.fields import Json
+from specmesh.errors import RequestError
 
 COMPLETIONS = "/v1/completions"
 CHATS = "/v1/chat/completions"
+
+T = TypeVar("T")
 
 Prompt = str | Sequence[int]
 """A text, or token ids of the target's vocabulary."""
@@ -67,16 +70,20 @@ class ChatOptions(TextOptions, total=False):
 
 
 def text_body(prompt: Prompt, options: TextOptions, *, progress: bool) -> Json:
-    """Return the body of a completion. progress: whether the reading of the prompt is reported."""
+    """Return the body of a completion. Raises RequestError for an option that there is not.
+
+    progress: whether the reading of the prompt is reported.
+    """
     if not isinstance(prompt, str):
-        prompt = list(prompt)
-    return {"prompt": prompt} | _fields(options, progress=progress)
+        prompt = _listed(prompt, "prompt must be a text or token ids", "prompt")
+    return {"prompt": prompt} | _fields(options, TextOptions.__optional_keys__, progress=progress)
 
 
 def chat_body(messages: Sequence[Message], options: ChatOptions, *, progress: bool) -> Json:
-    """Return the body of a chat."""
-    body: Json = {"messages": list(messages)}
-    body |= _fields(options, progress=progress)
+    """Return the body of a chat. Raises RequestError for an option that there is not."""
+    listed = _listed(messages, "messages must be a list of messages", "messages")
+    body: Json = {"messages": listed}
+    body |= _fields(options, ChatOptions.__optional_keys__, progress=progress)
     if "logprobs" in body:
         body["top_logprobs"] = body["logprobs"]
         body["logprobs"] = True
@@ -88,9 +95,19 @@ def resource_of(body: Json) -> str:
     return CHATS if "messages" in body else COMPLETIONS
 
 
-def _fields(options: TextOptions, *, progress: bool) -> Json:
+def _listed(items: Iterable[T], why: str, param: str) -> list[T]:
+    """Return items as a list. Raises RequestError with these words if they are none."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise RequestError(why, param)
+    return list(items)
+
+
+def _fields(options: TextOptions, known: frozenset[str], *, progress: bool) -> Json:
+    """Return the fields of options. Raises RequestError: the daemon ignores names it knows not."""
     fields: Json = {}
     for name, value in options.items():
+        if name not in known:
+            raise RequestError(f"there is no option {name}", name, "see docs/python.md")
         if value is not None:
             fields[name] = value
     if progress:

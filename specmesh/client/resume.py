@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specmesh.core.fields import Json, ids_at, object_at
-from specmesh.errors import Busy, DaemonUnreachable, Starting, WentAway
+from specmesh.errors import Busy, DaemonUnreachable, Starting, TimedOut, WentAway
 
 START_TIMEOUT_S = 300.0
 """Most seconds to wait for a daemon that is starting: as long as its service may take."""
@@ -37,30 +37,39 @@ class Resumption:
     def __init__(self, body: Json, timeout: float) -> None:
         self.body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
         self._timeout = timeout
+        self._begun = False
         self._known: list[int] = []
         self._resume: Json = {"id": "", "token_ids": self._known}
         self._outage = _Outage(timeout)
 
     def note(self, chunk: Json) -> None:
-        """Go on after this chunk."""
+        """Go on after this chunk.
+
+        Only tokens make the waiting begin anew: a daemon that each time ends before the first would
+        be asked for ever.
+        """
+        self._begun = True
         extra = object_at(chunk, "specmesh")
         self._resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
-        if "request" in extra and "resume" not in self.body:
-            self._resume["prompt_token_ids"] = extra["prompt_token_ids"]
+        prompt_ids = ids_at(extra, "prompt_token_ids")
+        if "request" in extra and prompt_ids and "resume" not in self.body:
+            self._resume["prompt_token_ids"] = prompt_ids
             self.body |= object_at(extra, "request") | {"resume": self._resume}
-        self._known += ids_at(extra, "token_ids")
-        self._outage = _Outage(self._timeout)
+        ids = ids_at(extra, "token_ids")
+        if ids:
+            self._known += ids
+            self._outage = _Outage(self._timeout)
 
     def after(self, error: DaemonUnreachable | Busy, now: float) -> Retry:
         """Return the pause after which the body is sent again.
 
         now: in seconds, on a clock that nobody sets.
-        Raises the error if there is no use in waiting; the DaemonUnreachable of an answer that has
-        begun names the command that resumes it.
+        Raises the error if there is no use in waiting, as after a time-out of the client's. The
+        DaemonUnreachable of an answer that has begun names the command that resumes it.
         """
         name = self._resume["id"]
-        is_lost = bool(name) and self.body.get("resume") is not self._resume
-        if not is_lost:
+        is_lost = self._begun and self.body.get("resume") is not self._resume
+        if not (is_lost or isinstance(error, TimedOut)):
             wait = self._outage.after(error, now)
             if wait is not None:
                 return wait
@@ -68,7 +77,7 @@ class Resumption:
             raise error
         command = f"specmesh generate --resume {name}"
         hint = f"for as long as a daemon keeps it, go on: {command}"
-        raise DaemonUnreachable(f"{error}; {hint}") from None
+        raise type(error)(f"{error}; {hint}") from None
 
 
 class _Outage:

@@ -3,14 +3,15 @@
 import contextlib
 import os
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
-from specmesh.client.address import Sockets, address_of, checked_key
+from specmesh.client.address import Sockets, address_of, checked_key, checked_timeout
+from specmesh.client.connections import Connections
 from specmesh.client.exchange import RECEIVE_BYTES, Exchange
 from specmesh.client.pieces import Collector, Completion, ReadingProgress, TextPiece
 from specmesh.client.requests import (
@@ -24,7 +25,7 @@ from specmesh.client.requests import (
 )
 from specmesh.client.resume import RECONNECT_TIMEOUT, Resumption
 from specmesh.core.fields import Json
-from specmesh.errors import Busy, DaemonUnreachable, RequestError
+from specmesh.errors import Busy, DaemonUnreachable, RequestError, WentAway
 
 OnProgress = Callable[[ReadingProgress], object]
 
@@ -43,10 +44,10 @@ class Client:
     on_wait: called with a sentence when such waiting begins.
 
     Threads may share a client. Leaving its context ends the streams that it has opened.
-    Raises ConfigError for an address, a key or a file that cannot be one. Every method raises
-    DaemonUnreachable if no daemon answers, WentAway if it ends meanwhile, Starting if it will
-    answer soon, Refused without a valid key, and the daemon's own error if it refuses; all are
-    SpecmeshError.
+    Raises ConfigError for an address, a key, a timeout or a file that cannot be one. Every method
+    raises DaemonUnreachable if no daemon answers, WentAway if it ends meanwhile, TimedOut after
+    `timeout`, Starting if it will answer soon, Refused without a valid key, and the daemon's own
+    error if it refuses; all are SpecmeshError.
     """
 
     def __init__(
@@ -59,15 +60,13 @@ class Client:
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         on_wait: Callable[[str], object] | None = None,
     ) -> None:
-        self.timeout = timeout
+        self.timeout = checked_timeout(timeout)
         self._address = address_of(address, ca_file)
         self._key = checked_key(api_key)
         self._reconnect_timeout = reconnect_timeout
         self._on_wait = on_wait or _ignore
-        self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
+        self._connections = Connections("client", _cut)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._is_closed = False
 
     def generate(
         self,
@@ -146,16 +145,9 @@ class Client:
 
     def close(self) -> None:
         """End the streams that are open, also those that other threads read. No request follows."""
-        with self._lock:
-            self._is_closed = True
-            connections = list(self._connections)
-            streams = list(self._streams)
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        for stream in streams:
-            with contextlib.suppress(ValueError):  # another thread reads it, which sees the end
-                stream.close()
+        self._connections.close()
+        for stream in self._streams.copy():
+            stream.close()
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +163,7 @@ class Client:
     def get(self, resource: str, body: Json | None = None) -> Json:
         """GET a JSON resource, or POST `body` to it; also one that answers 503 with a body."""
         exchange = self._exchange(resource, body, streams=False)
-        for _ in self._exchanged(exchange, waits=body is not None):
+        for _ in self._exchanged(exchange, self._connections, waits=body is not None):
             pass
         return exchange.answer()
 
@@ -180,15 +172,22 @@ class Client:
 
         Closing the iterator cancels it at the daemon. It is not resumed.
         """
+        yield from self._completed(self._connections, body)
+
+    def _completed(
+        self, connections: Connections[socket.socket], body: Json
+    ) -> Generator[Json, None, None]:
         body = body | {"stream": True}
         exchange = self._exchange(resource_of(body), body, streams=True)
-        yield from self._exchanged(exchange, waits=True)
+        return self._exchanged(exchange, connections, waits=True)
 
     def _stream(self, body: Json, on_progress: OnProgress | None) -> "Stream":
-        chunks = answer(self, body, self._reconnect_timeout, self._on_wait)
-        stream = Stream(chunks, on_progress or _ignore)
-        with self._lock:
-            self._streams.add(stream)
+        self._connections.check()
+        own = Connections("stream", _cut)
+        ask = partial(self._completed, own)
+        chunks = _answer(ask, Resumption(body, self._reconnect_timeout), self._on_wait, _ignore)
+        stream = Stream(chunks, own, on_progress or _ignore)
+        self._streams.add(stream)
         return stream
 
     def _exchange(self, resource: str, body: Json | None, *, streams: bool) -> Exchange:
@@ -196,45 +195,51 @@ class Client:
         resource = address.base + resource
         return Exchange(resource, body, host=address.host, key=self._key, streams=streams)
 
-    def _exchanged(self, exchange: Exchange, *, waits: bool) -> Generator[Json, None, None]:
+    def _exchanged(
+        self, exchange: Exchange, connections: Connections[socket.socket], *, waits: bool
+    ) -> Generator[Json, None, None]:
         """Send a request on a connection of its own; yield the events of its answer."""
+        connections.check()
         connection = self._connect(waits=waits)
         try:
+            connections.add(connection)
             # a body that is too long is refused before all of it is read
             with contextlib.suppress(ConnectionError):
                 connection.sendall(exchange.request)
             while not exchange.is_complete:
                 yield from exchange.receive(connection.recv(RECEIVE_BYTES))
-        except OSError as error:
-            raise exchange.broken(error) from None
+        except (OSError, WentAway) as error:
+            connections.check()
+            if isinstance(error, OSError):
+                raise exchange.broken(error) from None
+            raise
         finally:
-            with self._lock:
-                self._connections.discard(connection)
+            connections.discard(connection)
             connection.close()
 
     def _connect(self, *, waits: bool) -> socket.socket:
-        if self._is_closed:
-            raise RequestError("this client is closed", remedy="make another")
         address = self._address
         if isinstance(address, Sockets):
-            connection = address.connect(self.timeout, waits=waits)
-        else:
-            connection = address.connect(self.timeout)
-        with self._lock:
-            self._connections.add(connection)
-        return connection
+            return address.connect(self.timeout, waits=waits)
+        return address.connect(self.timeout)
 
 
 class Stream:
     """A text as it comes: an iterator of its pieces, and a context that cancels it.
 
     Leaving the context, or `close`, ends the text's session at the daemon at once. One thread
-    reads it.
+    reads it; any thread may close it.
     """
 
-    def __init__(self, chunks: Generator[Json, None, None], on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        chunks: Generator[Json, None, None],
+        connections: Connections[socket.socket],
+        on_progress: OnProgress,
+    ) -> None:
         self._collector = Collector()
         self._chunks = chunks
+        self._connections = connections
         self._on_progress = on_progress
 
     @property
@@ -243,25 +248,34 @@ class Stream:
         return self._collector.completion()
 
     def result(self) -> Completion:
-        """Read to the end, and return the whole text."""
+        """Read to the end, and return the whole text. Raises RequestError if it was cancelled."""
         for _ in self:
             pass
-        return self.completion
+        completion = self.completion
+        if not completion.finish_reason:
+            self._connections.check()
+        return completion
 
     def close(self) -> None:
-        """Cancel the text, unless it has ended."""
-        self._chunks.close()
+        """Cancel the text, unless it has ended. There are no more pieces."""
+        self._connections.close()
+        with contextlib.suppress(ValueError):  # another thread reads it
+            self._chunks.close()
 
     def __iter__(self) -> Iterator[TextPiece]:
         return self
 
     def __next__(self) -> TextPiece:
-        for chunk in self._chunks:
-            taken = self._collector.take(chunk)
-            if isinstance(taken, ReadingProgress):
-                self._on_progress(taken)
-            elif taken is not None:
-                return taken
+        try:
+            for chunk in self._chunks:
+                taken = self._collector.take(chunk)
+                if isinstance(taken, ReadingProgress):
+                    self._on_progress(taken)
+                elif taken is not None:
+                    return taken
+        except RequestError:
+            if not self._connections.is_closed:
+                raise
         raise StopIteration
 
     def __enter__(self) -> Self:
@@ -291,9 +305,18 @@ def answer(
     See Resumption. Raises as Client.complete does.
     """
     resumption = Resumption(body, timeout)
+    return _answer(client.complete, resumption, notify or _ignore, waits or _ignore)
+
+
+def _answer(
+    ask: Callable[[Json], Generator[Json, None, None]],
+    resumption: Resumption,
+    notify: Callable[[str], object],
+    waits: Callable[[], object],
+) -> Generator[Json, None, None]:
     while True:
         try:
-            with contextlib.closing(client.complete(dict(resumption.body))) as chunks:
+            with contextlib.closing(ask(dict(resumption.body))) as chunks:
                 for chunk in chunks:
                     resumption.note(chunk)
                     yield chunk
@@ -301,12 +324,16 @@ def answer(
             pause = resumption.after(error, time.monotonic())
         else:
             return
-        if notify is not None and pause.notice:
+        if pause.notice:
             notify(pause.notice)
-        if waits is not None:
-            waits()
+        waits()
         time.sleep(pause.seconds)
 
 
-def _ignore(_: object) -> None:
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _ignore(*_: object) -> None:
     pass

@@ -9,6 +9,7 @@ Two kinds of JSON need two ways:
   kin return what is there, or an empty value of the kind that is asked for.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import TypeGuard
@@ -181,10 +182,11 @@ def at(value: object, path: str) -> object:
 def number_at(value: object, path: str, default: float | None = None) -> float:
     """Return the number at a path, or the default.
 
-    Raise RemoteProtocolError if both are missing: a missing number is no 0.
+    Raise RemoteProtocolError if both are missing: a missing number is no 0. One that no double
+    holds counts as missing.
     """
     found = at(value, path)
-    if isinstance(found, int | float):
+    if isinstance(found, int | float) and -math.inf < found < math.inf:
         return found
     if default is None:
         raise RemoteProtocolError(f"an answer has no number as {path}")

@@ -138,7 +138,8 @@ def test_a_chat(client):
 def test_calls_of_tools(client):
     tool = {"type": "function", "function": {"name": "now"}}
     messages = [{"role": "user", "content": "When?"}]
-    answer = client.chat(messages, tools=[tool], tool_choice="required", max_tokens=300)
+    once = {"tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.chat(messages, tools=[tool], max_tokens=300, **once)
     assert answer.finish_reason == "tool_calls"
     assert {call.name for call in answer.tool_calls} == {"now"}
     assert all(call.id and call.arguments == "{}" for call in answer.tool_calls)
@@ -189,14 +190,30 @@ def test_another_thread_ends_a_stream(client, server):
         with client.stream("once", max_tokens=LONG, temperature=0, ignore_eos=True) as stream:
             for _ in stream:
                 begun.set()
+        return stream.completion.finish_reason
 
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit(read)
         begun.wait(PATIENCE)
         client.close()
-        with pytest.raises(errors.SpecmeshError):
+        assert reading.result(PATIENCE) == ""
+    server.daemon.idle()
+
+
+def test_another_thread_closes_a_stream(server):
+    """The thread that reads it learns so at once; the daemon is not waited for."""
+    notices = []
+    client = Client(server.daemon.socket, on_wait=notices.append)
+    stream = client.stream("once", max_tokens=LONG, temperature=0, ignore_eos=True)
+    next(stream)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(stream.result)
+        stream.close()
+        with pytest.raises(errors.RequestError, match="this stream is closed"):
             reading.result(PATIENCE)
     server.daemon.idle()
+    assert client.health()["status"] == "ok"
+    assert notices == []
 
 
 def test_a_daemon_that_dies_is_waited_for(mesh):
@@ -365,6 +382,21 @@ def test_an_asynchronous_stream_that_is_left(server, end):
         return stream.completion
 
     assert asyncio.run(main()).finish_reason == ""
+
+
+def test_another_task_closes_a_stream(server):
+    async def main():
+        client = AsyncClient(server.daemon.socket)
+        stream = client.stream("once", max_tokens=LONG, temperature=0, ignore_eos=True)
+        await anext(stream)
+        reading = asyncio.create_task(stream.result())
+        await asyncio.sleep(0)
+        await stream.close()
+        with pytest.raises(errors.RequestError, match="this stream is closed"):
+            await reading
+        await asyncio.to_thread(server.daemon.idle)
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_task_ends_its_session(server):

@@ -171,6 +171,27 @@ def test_a_daemon_that_dies_while_answering(listener):
             asked.result(30)
 
 
+def generate(client):
+    return client.generate("x")
+
+
+def generate_asynchronously(client):
+    return asyncio.run(client.generate("x"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"), [(Client, generate), (AsyncClient, generate_asynchronously)]
+)
+def test_a_daemon_that_is_silent(listener, kind, ask):
+    """The time-out is the client's own limit, so nothing is waited for after it."""
+    listener.listen()
+    notices = []
+    client = kind(listener.getsockname(), timeout=0.01, on_wait=notices.append)
+    with pytest.raises(errors.TimedOut):
+        ask(client)
+    assert notices == []
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS refuses who comes to a full queue")
 def test_a_daemon_that_hangs_is_not_starting(listener, tmp_path):
     listener.listen(0)
@@ -276,6 +297,11 @@ def test_values_of_another_kind_count_as_nothing():
     assert object_at(JSON, "peers") == object_at(JSON, "none") == {}
     assert list_at(JSON, "model") == []
     assert ids_at(JSON, "peers") == ids_at(JSON, "none") == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_no_double_holds_is_missed(number):
+    assert number_at({"ms": number}, "ms", 7) == 7
 
 
 @pytest.mark.parametrize("path", ["model.name", "none", "others.ms"])
