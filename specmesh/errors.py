@@ -121,10 +121,12 @@ class PromptTooLong(RequestError):
     """The prompt does not fit into the context with room for one token.
 
     lengths: tokens of the prompt, at least, and of the context; None if they are not known.
+    counted: the prompt has exactly so many tokens; False if it may have more.
     """
 
     code = "context_length_exceeded"
     lengths: tuple[int, int] | None = None
+    counted = False
 
     @classmethod
     def of(cls, prompt_tokens: int, context: int, *, least: bool = False) -> Self:
@@ -134,6 +136,7 @@ class PromptTooLong(RequestError):
         what = f"{most}, and your prompt has {count} tokens"
         error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
         error.lengths = (prompt_tokens, context)
+        error.counted = not least
         return error
 
     @classmethod
@@ -142,12 +145,13 @@ class PromptTooLong(RequestError):
         error = super().read(sentence)
         found = _LENGTHS.search(sentence)
         if found is not None:
-            context, prompt_tokens = found.groups()
+            context, least, prompt_tokens = found.groups()
             error.lengths = (int(prompt_tokens), int(context))
+            error.counted = least is None
         return error
 
 
-_LENGTHS = re.compile(r"context length is (\d+) tokens, and your prompt has (?:at least )?(\d+)")
+_LENGTHS = re.compile(r"context length is (\d+) tokens, and your prompt has (at least )?(\d+)")
 """The numbers of a sentence of `PromptTooLong.of`."""
 
 

@@ -8,7 +8,7 @@ from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ClientEvent, Failed, Request, Started
 from specmesh.core.text.chat import Tokenizer, prompt_of
-from specmesh.errors import WentAway
+from specmesh.errors import PromptTooLong, SpecmeshError, WentAway
 
 
 def count_at_verifier(body: object, tokenizer: Tokenizer) -> tuple[Generation, int]:
@@ -33,9 +33,17 @@ class _Beginning:
             case Started():
                 self.count.set_result(event.prompt_tokens)
             case Failed():
-                self.count.set_exception(event.error)
+                self._fail(event.error)
             case _:
                 self.count.set_exception(WentAway("the session ended before it began"))
+
+    def _fail(self, error: SpecmeshError) -> None:
+        """Take the number from an error that has it: too many for a session, not for a number."""
+        match error:
+            case PromptTooLong(counted=True, lengths=(prompt_tokens, _)):
+                self.count.set_result(prompt_tokens)
+            case _:
+                self.count.set_exception(error)
 
 
 async def count_at_drafter(request: Request, backend: Backend, tenant: Tenant) -> int:

@@ -63,7 +63,7 @@ class _File:
 
     async def answer(self, http: HttpRequest) -> Response:
         """Return the file, or 304 to a browser that has it."""
-        known = http.headers.get("if-none-match", "")
-        if self._headers["ETag"] in known:
+        known = ", ".join(http.headers.getlist("if-none-match"))
+        if known == "*" or self._headers["ETag"] in known:
             return Response(status_code=304, headers=self._headers)
         return Response(self._content, headers=self._headers)

@@ -720,6 +720,16 @@ def test_a_count_that_is_refused():
     assert (answer.status, answer.error["type"]) == (529, "overloaded_error")
 
 
+@pytest.mark.parametrize(("least", "status"), [(False, 200), (True, 400)])
+def test_a_count_beyond_the_context(least, status):
+    """It is too much for a session, and no fault of a count, unless only a bound is known."""
+    error = errors.PromptTooLong.of(9000, 4000, least=least)
+    daemon = FakeDaemon(Failed(errors.PromptTooLong(str(error))))
+    daemon.role = "drafter"
+    answer = say(daemon, path="/v1/messages/count_tokens")
+    assert (answer.status, answer.json().get("input_tokens")) == (status, None if least else 9000)
+
+
 def test_a_count_of_a_session_that_ends_early():
     daemon = FakeDaemon(Tokens((65,), 0))
     daemon.role = "drafter"

@@ -43,6 +43,14 @@ def test_a_browser_that_has_a_file_is_not_sent_it_again(path):
     assert (again.status, again.body) == (304, b"")
 
 
+@pytest.mark.parametrize("known", [("*",), ('"a"', "W/{tag}"), ('"a", {tag}',)])
+def test_forms_of_what_a_browser_has(known):
+    daemon = FakeDaemon()
+    tag = get(daemon, "/").headers["etag"]
+    headers = [(b"if-none-match", value.format(tag=tag).encode()) for value in known]
+    assert asyncio.run(call(daemon, "GET", "/", headers=headers)).status == 304
+
+
 @each_path
 def test_it_needs_no_key(path):
     assert asked(KEYED, path).status == 200
