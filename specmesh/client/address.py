@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError, DaemonUnreachable, Starting, WentAway
@@ -172,12 +172,13 @@ def checked_key(key: object) -> str:
 
 def _socket(given: object) -> Path:
     """Return the path of a socket. Raises ConfigError."""
-    path: object = None
-    if isinstance(given, str | os.PathLike):
-        path = expanded(given)
+    path = given
+    if isinstance(given, os.PathLike):
+        path = os.fspath(cast("os.PathLike[str]", given))
     if not isinstance(path, str) or not path or "\0" in path:
         why = f"{given!r} is no address of a daemon"
         raise ConfigError(why, "give a socket's path, or a URL like http://127.0.0.1:8080")
+    path = expanded(path)
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         why = f"the path {path} is too long for a socket"
         raise ConfigError(why, f"give one of at most {MAX_SOCKET_PATH} bytes")

@@ -8,7 +8,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import SupportsFloat, SupportsIndex
+from typing import SupportsFloat, SupportsIndex, cast
 
 import h11
 
@@ -208,15 +208,21 @@ def written(body: Json) -> bytes:
 
 def _plain(value: object) -> object:
     """Return a value of another kind as one that JSON has. Raises TypeError if there is none."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return list(value)
-    if isinstance(value, SupportsIndex):
-        return operator.index(value)
-    if isinstance(value, SupportsFloat):
-        return float(value)
-    raise TypeError(f"a value is of type {type(value).__name__}")
+    kind = type(value).__name__
+    match value:
+        case bytes() | bytearray() | memoryview():
+            pass
+        case Mapping():
+            return dict(cast("Mapping[str, object]", value))
+        case Sequence():
+            return list(cast("Sequence[object]", value))
+        case SupportsIndex():
+            return operator.index(value)
+        case SupportsFloat():
+            return float(value)
+        case _:
+            pass
+    raise TypeError(f"a value is of type {kind}")
 
 
 def _object(raw: bytes | bytearray) -> Json:

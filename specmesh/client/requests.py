@@ -1,15 +1,13 @@
 """The requests of the Python API: their options, and the bodies that they become."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict, cast
 
 from specmesh.core.fields import Json
 from specmesh.errors import RequestError
 
 COMPLETIONS = "/v1/completions"
 CHATS = "/v1/chat/completions"
-
-T = TypeVar("T")
 
 Prompt = str | Sequence[int]
 """A text, or token ids of the target's vocabulary."""
@@ -74,9 +72,10 @@ def text_body(prompt: Prompt, options: TextOptions, *, progress: bool) -> Json:
 
     progress: whether the reading of the prompt is reported.
     """
+    given: object = prompt
     if not isinstance(prompt, str):
-        prompt = _listed(prompt, "prompt must be a text or token ids", "prompt")
-    return {"prompt": prompt} | _fields(options, TextOptions.__optional_keys__, progress=progress)
+        given = _listed(prompt, "prompt must be a text or token ids", "prompt")
+    return {"prompt": given} | _fields(options, TextOptions.__optional_keys__, progress=progress)
 
 
 def chat_body(messages: Sequence[Message], options: ChatOptions, *, progress: bool) -> Json:
@@ -95,11 +94,11 @@ def resource_of(body: Json) -> str:
     return CHATS if "messages" in body else COMPLETIONS
 
 
-def _listed(items: Iterable[T], why: str, param: str) -> list[T]:
+def _listed(items: object, why: str, param: str) -> list[object]:
     """Return items as a list. Raises RequestError with these words if they are none."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise RequestError(why, param)
-    return list(items)
+    return list(cast("Iterable[object]", items))
 
 
 def _fields(options: TextOptions, known: frozenset[str], *, progress: bool) -> Json:
