@@ -238,7 +238,8 @@ def test_the_demo_keeps_its_pair_with_a_page(mesh, home):
 
 def test_the_demo_ends_with_its_pair(mesh, home):
     """Its daemon that ends is named, also once the texts have been compared."""
-    running = Running("demo", "--page", "--hardware", "this", "--max-tokens", 4, env=home)
+    words = ("--page", "--hardware", "this", "--max-tokens", 4)
+    running = Running("demo", *words, env=home)
     running.line("The pair runs on")
     [drafter] = mesh.folder.glob("specmesh-*/drafter.sock")
     with Client(drafter) as client:
