@@ -76,7 +76,7 @@ CONTEXT_STATES: Mapping[ContextState, Mapping[ContextEvent, ContextState]] = {
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SessionContext:
-    """A session of the verifier's core. Its fields are changed by its methods only, but for `rounds`.
+    """A session of the verifier's core. Its methods alone change its fields, but for `rounds`.
 
     client: number of its client; None while it is kept.
     owner: the drafter whose client asked for it; None for a client of the verifier's own.

@@ -724,7 +724,7 @@ def test_a_count_that_is_refused():
 def test_a_count_beyond_the_context(least, status):
     """It is too much for a session, and no fault of a count, unless only a bound is known."""
     error = errors.PromptTooLong.of(9000, 4000, least=least)
-    daemon = FakeDaemon(Failed(errors.PromptTooLong(str(error))))
+    daemon = FakeDaemon(Failed(errors.PromptTooLong.read(str(error))))
     daemon.role = "drafter"
     answer = say(daemon, path="/v1/messages/count_tokens")
     assert (answer.status, answer.json().get("input_tokens")) == (status, None if least else 9000)
