@@ -35,9 +35,9 @@ from test_cache import cached_files
 
 from specmesh.api.dialects.chat import parse_chat
 from specmesh.core.fields import Json
-from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import prompt_of
-from specmesh.core.text.tool_formats import object_of
+from specmesh.core.text.chat_message import ChatMessage
+from specmesh.core.text.tool_writing import object_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import chat_template
 from specmesh.errors import ConfigError, RequestError, SpecmeshError

@@ -3,8 +3,9 @@
 import json
 from itertools import pairwise
 
-from specmesh.core.session_params import ChatMessage
-from specmesh.core.text.tool_formats import ToolCall, write_calls
+from specmesh.core.text.chat_message import ChatMessage
+from specmesh.core.text.tool_formats import ToolCall
+from specmesh.core.text.tool_writing import write_calls
 
 
 def spelt(form, *calls, before=""):

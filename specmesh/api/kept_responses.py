@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core.fields import Json, is_list, is_object
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 

@@ -18,7 +18,7 @@ from specmesh.core.fields import (
 )
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import compact
-from specmesh.core.session_params import ChatMessage, message_of
+from specmesh.core.text.chat_message import ChatMessage, message_of
 from specmesh.errors import RequestError
 
 MAX_VARIABLES = 2**14  # values of a template's variables

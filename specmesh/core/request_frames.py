@@ -19,7 +19,8 @@ from dataclasses import replace
 
 from specmesh.core.prefix import crc_of
 from specmesh.core.requests import Request
-from specmesh.core.session_params import message_of, wire_params
+from specmesh.core.session_params import wire_params
+from specmesh.core.text.chat_message import message_of
 from specmesh.errors import (
     Busy,
     EngineError,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import SessionParams
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.errors import (
     SpecmeshError,
 )

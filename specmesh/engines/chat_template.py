@@ -19,9 +19,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import SandboxedEnvironment
 
 from specmesh.core.fields import Json, list_at, object_at, objects_at
-from specmesh.core.session_params import ChatMessage, message_of
+from specmesh.core.text.chat_message import ChatMessage, message_of
 from specmesh.core.text.template_traits import TemplateTraits, ThoughtField
-from specmesh.core.text.tool_formats import object_of
+from specmesh.core.text.tool_writing import object_of
 from specmesh.engines.sandbox import Child
 from specmesh.engines.template_probe import (
     TemplateProbe,

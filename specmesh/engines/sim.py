@@ -12,8 +12,8 @@ from specmesh.core.events import Span
 from specmesh.core.fields import Json
 from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder
 from specmesh.core.prefix import Prefix
-from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import Tokenizer
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import (

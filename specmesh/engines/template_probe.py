@@ -7,8 +7,8 @@ from itertools import product
 from typing import Any
 
 from specmesh.core.fields import Json
-from specmesh.core.session_params import ChatMessage
-from specmesh.core.text import reasoning, tool_formats
+from specmesh.core.text import reasoning, tool_detection
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtField
 from specmesh.core.text.tool_formats import GENERIC, ToolCall
 
@@ -251,7 +251,7 @@ class TemplateProbe:
         loop = [USER, calling(call), _after_call(traits)]
         for messages in (loop, [*loop, ANSWER, AGAIN]):
             text = self._text(messages, traits, tools=traits.tools)
-            form = tool_formats.detect_written(text, call)
+            form = tool_detection.detect_written(text, call)
             if form is not None:
                 return form.name
         return ""
@@ -267,7 +267,7 @@ class TemplateProbe:
 
 def traits_by_source(source: str) -> TemplateTraits:
     """Return the defaults, with the forms of calls and thoughts that a template's source shows."""
-    form = tool_formats.detect(source)
+    form = tool_detection.detect(source)
     return TemplateTraits(tool_format=form.name, thinking=_name_of(reasoning.detect(source)))
 
 

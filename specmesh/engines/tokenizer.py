@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import structlog
 
 from specmesh.core.fields import Json
-from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat import Encoder
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.errors import ConfigError, RequestError

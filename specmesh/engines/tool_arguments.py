@@ -11,8 +11,9 @@ from typing import Any
 
 from specmesh.core.fields import is_list
 from specmesh.core.text.tool_calls import resolved
-from specmesh.core.text.tool_formats import ToolFormat, raw_or_json
+from specmesh.core.text.tool_formats import ToolFormat
 from specmesh.core.text.tool_values import ValueSyntax, written, written_name
+from specmesh.core.text.tool_writing import raw_or_json
 from specmesh.engines.keeping import Keeping, json_rule, text_rule
 from specmesh.engines.schema_choices import values_of
 from specmesh.engines.schema_document import as_object, is_object

@@ -9,12 +9,8 @@ from specmesh.api.generation import Generation, parse_generation, parse_request
 from specmesh.api.messages import chat_request
 from specmesh.api.tools import Tools, answer_grammar, chosen_tools
 from specmesh.core.fields import Fields, Json, at, is_list, is_object
-from specmesh.core.session_params import (
-    LARGEST_MAX_TOKENS,
-    ChatMessage,
-    stops_of,
-    text_of_arguments,
-)
+from specmesh.core.session_params import LARGEST_MAX_TOKENS, stops_of
+from specmesh.core.text.chat_message import ChatMessage, text_of_arguments
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import MissingField, RequestError
 

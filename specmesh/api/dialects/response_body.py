@@ -13,7 +13,7 @@ from specmesh.api.messages import chat_request, text_of
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json, is_list, is_object
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
-from specmesh.core.session_params import ChatMessage, text_of_arguments
+from specmesh.core.text.chat_message import ChatMessage, text_of_arguments
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import MissingField, RequestError
 

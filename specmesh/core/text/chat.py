@@ -12,12 +12,14 @@ from typing import Protocol
 from specmesh.core.fields import Json, at, is_list, is_object
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, compact
-from specmesh.core.session_params import MERGED_ROLES, ChatMessage, SessionParams
+from specmesh.core.session_params import MERGED_ROLES, SessionParams
 from specmesh.core.text import reasoning
 from specmesh.core.text.chat_history import adapted, with_words
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.reasoning import STYLES
 from specmesh.core.text.template_traits import TemplateTraits
-from specmesh.core.text.tool_formats import FORMATS, GENERIC, in_words
+from specmesh.core.text.tool_formats import FORMATS, GENERIC
+from specmesh.core.text.tool_writing import in_words
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import PromptTooLong, RequestError
 

@@ -27,9 +27,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import IdKind, TemplateTraits
-from specmesh.core.text.tool_formats import FORMATS, NINE, ToolCall, write_calls
+from specmesh.core.text.tool_formats import FORMATS, NINE, ToolCall
+from specmesh.core.text.tool_writing import write_calls
 
 Messages = Sequence[ChatMessage]
 

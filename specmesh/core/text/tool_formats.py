@@ -1,11 +1,11 @@
-"""Forms in which families of models write calls of tools, as data; calls written in them.
+"""Forms in which families of models write calls of tools, as data.
 
 One `ToolFormat` serves four purposes, so that they cannot disagree:
 
 - the grammar allows calls in this form only (`engines/tool_grammar.py`);
 - the parser reads them (`tool_calls.py`);
-- `write_calls` writes those of earlier turns, and examples in words, for a prompt;
-- `detect` and `detect_written` find the form of a model by its template.
+- `write_calls` writes those of earlier turns, and examples in words (`tool_writing.py`);
+- `detect` and `detect_written` find the form of a model by its template (`tool_detection.py`).
 
 An example, with two calls in the form of Hermes:
 
@@ -23,16 +23,11 @@ nothing else.
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide bars
 
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.fields import Json, is_few, is_list, is_object
-from specmesh.core.json_reader import FEW_VALUES, read_json
 from specmesh.core.text.reasoning import STYLES
-from specmesh.core.text.tool_values import GEMMA, PYTHON, ValueSyntax, written, written_name
+from specmesh.core.text.tool_values import GEMMA, PYTHON, ValueSyntax
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,194 +409,3 @@ def _texts_of(form: ToolFormat) -> str:
 _WRITTEN = [*map(_texts_of, FORMATS.values()), *map(repr, STYLES.values())]
 TOOL_MARKS = frozenset(_MARK.findall("\n".join(_WRITTEN)))
 """Marks that may be one control token of a vocabulary, and whose text a parser has to see."""
-
-
-# --- calls as a model writes them
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
-
-
-def object_of(arguments: str) -> Json | None:
-    """Return arguments as a JSON object, empty without any; None for any other value."""
-    if not arguments.strip():
-        return {}
-    try:
-        value = read_json(arguments, strict=False)
-    except (ValueError, RecursionError):
-        return None
-    return value if is_object(value) else None
-
-
-def write_calls(form: ToolFormat, calls: Sequence[ToolCall]) -> str:
-    """Return the text with which a model of this family calls the tools."""
-    texts = [_write_call(form, call, place) for place, call in enumerate(calls)]
-    between = "\n" if form.between is None else form.between
-    return form.opening + between.join(texts) + form.closing
-
-
-def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
-    """Return the text of one call. place: among the calls of its message, from 0 on."""
-    number = _fitting_id(form, call.id, place)
-    before = form.head + call.name + form.after
-    arguments = write_arguments(form, call.arguments)
-    return before.replace(ID, number) + arguments + form.end.replace(ID, number)
-
-
-def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
-    """Return a call's id if it fits the form, or one made of it that fits, or the call's place."""
-    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-    for candidate in (name, digest[:9], digest[:10]):
-        if re.fullmatch(form.ids, candidate):
-            return candidate
-    return str(place + form.first_id)
-
-
-def write_arguments(form: ToolFormat, arguments: str) -> str:
-    """Return arguments in a form.
-
-    Arguments that are no JSON object stay as they are in a form with JSON; in others they are
-    left out.
-    """
-    if not form.parameter and form.syntax is None:
-        return arguments if arguments.strip() else "{}"
-    given = object_of(arguments) or {}
-    syntax = form.syntax
-    texts = list[str]()
-    for name, value in given.items():
-        if syntax is None:
-            texts.append(_write_parameter(form, name, value))
-        else:
-            texts.append(written_name(name, syntax) + syntax.assign + written(value, syntax))
-    comma = "" if syntax is None else syntax.comma
-    return comma.join(texts)
-
-
-def _write_parameter(form: ToolFormat, name: str, value: object) -> str:
-    """Return an argument between its marks; a text stands there as it is, anything else as JSON."""
-    is_text = json.dumps(isinstance(value, str))
-    middle = form.param_middle.replace(STRING, is_text).replace(TYPE, json_type(value))
-    text = _write_tagged(form.tag, value)
-    return form.param_begin + name + middle + text + form.end_of(name)
-
-
-def raw_or_json(value: object) -> str:
-    """Return a text as it is, any other value as JSON."""
-    if isinstance(value, str):
-        return value
-    if is_few(value, FEW_VALUES):
-        return json.dumps(value, ensure_ascii=False)
-    return "".join(_ENCODER.iterencode(value))  # step by step: other threads go on
-
-
-def _write_tagged(tag: str, value: object) -> str:
-    """Return a value with a mark around each item and member, as MiniMax-M3 has them.
-
-    tag: begins each mark; without it the value has none.
-    """
-    if tag and is_object(value):
-        members = list(value.items())
-    elif tag and is_list(value):
-        members = [("item", item) for item in value]
-    else:
-        return raw_or_json(value)
-    parts = list[str]()
-    for name, member in members:
-        parts.append(f"{tag}<{name}>{_write_tagged(tag, member)}{tag}</{name}>")
-    return "".join(parts)
-
-
-def json_type(value: object) -> str:
-    """Return the name of a JSON value's type; that of a whole number is number."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, int | float):
-        return "number"
-    if is_list(value):
-        return "array"
-    return "object"
-
-
-def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
-    """Return a text that describes the tools to a model, and how it calls one in this form."""
-    arguments = "ARGUMENTS"
-    if form.parameter or form.syntax is not None:
-        arguments = '{"KEY": "VALUE"}'
-    call = write_calls(form, [ToolCall("0", "NAME", arguments)])
-    shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
-    several = ""
-    if form.between is not None:
-        several = "Several calls follow each other. "
-    return (
-        f"You can call these tools, each described by a line of JSON:\n{shown}\n\n"
-        "To call one, end your answer with its name and its arguments, in exactly this form:\n"
-        f"{call}\n\n"
-        f"{several}Call no tool where you can answer without one."
-    )
-
-
-# --- the form of a model's template
-
-
-def detect(template: str) -> ToolFormat:
-    """Find the form of calls in the source of a template that writes none itself.
-
-    It is GENERIC for a template that shows no tools, or has no sign of a form.
-    """
-    if re.search(r"\btools\b", template) is None:
-        return GENERIC
-    for form in FORMATS.values():
-        if form.signs and all(sign in template for sign in form.signs):
-            return form
-    return GENERIC
-
-
-def detect_written(text: str, call: ToolCall) -> ToolFormat | None:
-    """Find the form of the call in a text that a template wrote; None for an unknown form.
-
-    A form to the letter comes first, then one with other blanks, then one without its `closing`.
-    """
-    for patterns in (_exact, _with_any_blanks, _unclosed):
-        for form in FORMATS.values():
-            if form is not GENERIC and patterns(form, call).search(text):
-                return form
-    return None
-
-
-def _exact(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    """Return an expression for the text of a call with any id."""
-    parts = _texts_around_id(form, call, form.closing)
-    return re.compile(r"[\w.-]+".join(map(re.escape, parts)))
-
-
-def _with_any_blanks(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    """Return an expression for a call whose template writes other blanks."""
-    return _spaced(_texts_around_id(form, call, form.closing))
-
-
-def _unclosed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
-    """Return an expression for a call whose template leaves the end to the message's own."""
-    return _spaced(_texts_around_id(form, call, ""))
-
-
-def _spaced(parts: Iterable[str]) -> re.Pattern[str]:
-    """Return an expression for texts around an id, with any blanks between letters, or none."""
-    spaced = list[str]()
-    for part in parts:
-        letters = "".join(part.split())
-        spaced.append(r"\s*".join(map(re.escape, letters)))
-    return re.compile(r"\s*[\w.-]+\s*".join(spaced))
-
-
-def _texts_around_id(form: ToolFormat, call: ToolCall, closing: str) -> list[str]:
-    """Return the text of a call as a history has it, in parts where its id stands."""
-    text = form.history
-    if not text:
-        text = form.call + closing
-        if not form.bare:
-            text = form.opening + text
-    arguments = write_arguments(form, call.arguments)
-    return text.replace("$NAME", call.name).replace("$ARGS", arguments).split(ID)

@@ -11,7 +11,8 @@ from harness.loops import PATIENCE, PROMPT, Flaky, SlowReader, ask_for, request,
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Request, Started
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import SessionParams
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.verifier.peer_limits import Cost, PeerAccounts, Rate
 from specmesh.errors import Busy
 from specmesh.wire import messages as m

@@ -17,7 +17,7 @@ from named_texts import LONG, NAME
 from specmesh.core.liveness import Link
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Finished
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.verifier import outgoing_frames
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m

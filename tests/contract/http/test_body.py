@@ -14,7 +14,8 @@ from specmesh.api.dialects.completions import parse_completion
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
-from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
+from specmesh.core.session_params import LARGEST_MAX_TOKENS
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import MissingField, RequestError
 

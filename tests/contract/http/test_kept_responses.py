@@ -8,7 +8,7 @@ from asgi_calls import EVENTS, FakeDaemon, ask
 
 from specmesh.api.dialects.response_body import parse_response
 from specmesh.api.kept_responses import GrowingChat, KeptResponses
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 

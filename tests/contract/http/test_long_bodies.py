@@ -23,8 +23,9 @@ from specmesh.api.kept_responses import KeptResponses
 from specmesh.api.llama_server import apply_template, detokenize, tokenize
 from specmesh.api.unread_fields import as_header
 from specmesh.core import json_reader
-from specmesh.core.text import tool_formats
-from specmesh.core.text.tool_formats import FORMATS, write_arguments
+from specmesh.core.text import tool_writing
+from specmesh.core.text.tool_formats import FORMATS
+from specmesh.core.text.tool_writing import write_arguments
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import RequestError
 
@@ -166,7 +167,7 @@ def test_arguments_shown_in_steps_are_the_same(monkeypatch, form):
     arguments = json.dumps({"a": [1, [], {"b": "é"}], "c": 1.5, "d": True})
     at_once = write_arguments(FORMATS[form], arguments)
     monkeypatch.setattr(json_reader.read_json, "__defaults__", (0,))
-    monkeypatch.setattr(tool_formats, "FEW_VALUES", 0)
+    monkeypatch.setattr(tool_writing, "FEW_VALUES", 0)
     assert write_arguments(FORMATS[form], arguments) == at_once
 
 

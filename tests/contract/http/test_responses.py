@@ -16,7 +16,7 @@ from specmesh.api.kept_responses import ChatPart, GrowingChat, KeptResponses
 from specmesh.api.stream import Call, Text, Thought, Usage
 from specmesh.core.requests import Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.errors import RequestError
 

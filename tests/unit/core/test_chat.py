@@ -10,8 +10,9 @@ from harness.tables import cases
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.text.chat import prompt_of, render, renditions, with_format
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtField
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.core.vocabulary.vocabulary import Vocabulary

@@ -9,8 +9,8 @@ from harness.tables import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.session_params import ChatMessage
 from specmesh.core.text.chat_history import adapted, with_words
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import IdKind, TemplateTraits
 from specmesh.core.text.tool_formats import ToolCall
 

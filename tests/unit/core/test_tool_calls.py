@@ -12,9 +12,10 @@ from harness.tables import cases, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specmesh.core.text import tool_calls, tool_formats
+from specmesh.core.text import tool_calls, tool_detection
 from specmesh.core.text.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
-from specmesh.core.text.tool_formats import FORMATS, GENERIC, TOOL_MARKS, ToolCall, write_calls
+from specmesh.core.text.tool_formats import FORMATS, GENERIC, TOOL_MARKS, ToolCall
+from specmesh.core.text.tool_writing import write_calls
 
 TOOLS = rows("""
     {"name": "get", "parameters": {"properties": {
@@ -268,8 +269,8 @@ def test_a_value_that_is_no_schema_has_no_types(schema):
     "form", [form for form in FORMATS.values() if form.signs], ids=lambda form: form.name
 )
 def test_a_template_that_writes_no_calls_shows_signs_of_their_form(form):
-    assert tool_formats.detect("{{ tools }} " + " ".join(form.signs)) is form
-    assert tool_formats.detect("{{ tool_calls }} <tool_call>") is GENERIC
+    assert tool_detection.detect("{{ tools }} " + " ".join(form.signs)) is form
+    assert tool_detection.detect("{{ tool_calls }} <tool_call>") is GENERIC
 
 
 LISTED = [form for form in FORMATS.values() if form is not GENERIC and not form.history]
@@ -282,10 +283,10 @@ WRITTEN = ToolCall("abcdef123", "f", '{"a": "b", "c": 1}')
 def test_the_form_of_a_call_that_a_template_writes(form):
     """A call's id is the client's, or a number; blanks change nothing."""
     text = write_calls(form, [WRITTEN])
-    found = tool_formats.detect_written(f"x{text}y", WRITTEN)
+    found = tool_detection.detect_written(f"x{text}y", WRITTEN)
     assert write_calls(found, [WRITTEN]) == text
     spread = re.sub(r"(?<=[>:,])(?=\S)", "  ", text)
-    found = tool_formats.detect_written(f"x{spread}y", WRITTEN)
+    found = tool_detection.detect_written(f"x{spread}y", WRITTEN)
     assert "".join(write_calls(found, [WRITTEN]).split()) == "".join(text.split())
 
 
@@ -293,12 +294,12 @@ def test_the_form_of_a_call_that_a_template_writes(form):
 def test_a_form_that_differs_in_earlier_turns(name):
     form = FORMATS[name]
     text = form.history.replace("$NAME", "f").replace("$ARGS", "{}")
-    assert tool_formats.detect_written(f"x{text}y", ToolCall("1", "f", "{}")) is form
+    assert tool_detection.detect_written(f"x{text}y", ToolCall("1", "f", "{}")) is form
 
 
 def test_calls_of_no_known_form():
     call = ToolCall("1", "f", "{}")
-    assert tool_formats.detect_written("<call><tool_call>f({})</call>", call) is None
+    assert tool_detection.detect_written("<call><tool_call>f({})</call>", call) is None
 
 
 @pytest.mark.parametrize("arguments", ["", "no JSON", '{"cut": ', "[1]", "null"])

@@ -18,8 +18,9 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
+from specmesh.core.session_params import SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
 from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
 from specmesh.errors import RequestError, UnfitMessage

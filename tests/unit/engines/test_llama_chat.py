@@ -10,7 +10,7 @@ from harness.tables import cases
 
 from specmesh.config import ModelSettings
 from specmesh.core.fields import object_at
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
 from specmesh.engines.chat_template import answer
 from specmesh.engines.llama.engine import LlamaVerifier

@@ -10,9 +10,11 @@ from rendered import TemplateTokenizer
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import SessionParams
 from specmesh.core.text.chat import RenderedChat, render
-from specmesh.core.text.tool_formats import FORMATS, ToolCall, write_calls
+from specmesh.core.text.chat_message import ChatMessage
+from specmesh.core.text.tool_formats import FORMATS, ToolCall
+from specmesh.core.text.tool_writing import write_calls
 
 pytest.importorskip("jinja2")
 
