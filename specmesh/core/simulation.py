@@ -45,7 +45,7 @@ from specmesh.core.verifier.target import Target
 from specmesh.wire import messages as m
 
 VOCABULARY = 2
-STEP_ROWS = 512  # rows of a step
+SIMULATED_ROWS = 512  # rows of a step
 RIGHT = 0  # the target's choice at each position
 WRONG = 1  # a draft that is always rejected
 ENDLESS = 2**30  # ids of context: more than any text needs
@@ -154,7 +154,7 @@ class Simulation:
             limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), max_drafts=most_drafts),
             costs=deepcopy(site.known or site.costs),
             slots=KVSlots(users, "whole", 0),
-            n_batch=STEP_ROWS,
+            n_batch=SIMULATED_ROWS,
             max_sessions=users,
         )
         self._verifier = VerifierCore(target)
@@ -295,7 +295,7 @@ class Simulation:
         """Attach a drafter."""
         round_trip = self._site.round_trip
         slots = KVSlots(self._users, "whole", 0)
-        core = DrafterCore(DraftLimits(Windows(n_ctx=ENDLESS), STEP_ROWS), slots)
+        core = DrafterCore(DraftLimits(Windows(n_ctx=ENDLESS), SIMULATED_ROWS), slots)
         core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
         self._verifier.handle(vev.RoundTrip(identity, round_trip), 0.0)
