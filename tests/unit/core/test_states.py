@@ -54,6 +54,11 @@ def connection():
     return Dealer.__new__(Dealer)  # without a socket
 
 
+def name_of(parameter):
+    """Return a parameter's name, the same in every process."""
+    return getattr(parameter, "__name__", str(parameter))
+
+
 MACHINES = [
     (SESSION_STATES, SessionEvent, verifier_session),
     (CONTEXT_STATES, ContextEvent, context),
@@ -69,7 +74,7 @@ for table, events, make in MACHINES:
             UNKNOWN.append((make, state, event))
 
 
-@pytest.mark.parametrize(("make", "state", "event"), UNKNOWN, ids=str)
+@pytest.mark.parametrize(("make", "state", "event"), UNKNOWN, ids=name_of)
 def test_an_event_that_a_state_does_not_have_changes_nothing(make, state, event):
     machine = make()
     machine.state = state
