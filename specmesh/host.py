@@ -24,6 +24,12 @@ def physical_cores() -> int:
 
 
 @functools.cache
+def physical_memory() -> int:
+    """Return the bytes of this host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@functools.cache
 def host_id() -> str:
     """Return a digest that all processes under one kernel share, containers included.
 

@@ -232,7 +232,8 @@ def _slots(engine: DraftEngine, *, upstreams: int) -> KVSlots:
     if upstreams == 1 and capabilities.endless:
         room = ANY_LENGTH
     elif upstreams == 1:
-        room = info.n_ctx * (info.max_sessions if capabilities.reuse == "copied" else 1)
+        keeps_all = capabilities.reuse == "copied" or capabilities.checkpoints > 0
+        room = info.n_ctx * (info.max_sessions if keeps_all else 1)
     reuse: KVReuse = "whole" if capabilities.reuse == "whole" else "cut"
     return KVSlots(
         info.max_sessions,
@@ -241,6 +242,8 @@ def _slots(engine: DraftEngine, *, upstreams: int) -> KVSlots:
         offloads=capabilities.offloads,
         guests=info.guests,
         n_ctx=info.n_ctx,
+        checkpoints=capabilities.checkpoints,
+        copies=False,
     )
 
 

@@ -341,15 +341,15 @@ def core_of(
     """Return the core of a verifier with this engine."""
     info = engine.info
     capabilities = info.capabilities
-    texts = 1 if capabilities.reuse == "whole" else info.max_sessions
     slots = KVSlots(
         info.max_sessions,
         capabilities.reuse,
-        room=info.n_ctx * texts,
+        room=info.n_ctx * info.max_sessions,
         part=None if capabilities.width is None else PREFILL_ROWS,
         offloads=capabilities.offloads,
         guests=info.guests,
         n_ctx=info.n_ctx,
+        checkpoints=capabilities.checkpoints,
     )
     # Numbers of sessions differ from those before a restart.
     first = time.monotonic_ns() & 0xFFFFFF

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.kv_slots import KVCut, KVOffload, KVOrder
+from specmesh.core.kv_slots import KVCut, KVDrop, KVOffload, KVOrder, KVSave
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
@@ -233,8 +233,9 @@ class DraftStep(NamedTuple):
     """One step of the draft model.
 
     1. Carry the cuts out.
-    2. Offload the sequences `offloads`.
-    3. Run each row that begins where its sequence then ends.
+    2. Save states, and drop others.
+    3. Offload the sequences `offloads`.
+    4. Run each row that begins where its sequence then ends.
 
     upstream: the rows are in the ids of this verifier.
     threads: CPU threads from this step on, if they change.
@@ -245,6 +246,7 @@ class DraftStep(NamedTuple):
     rows: tuple[DraftRow, ...]
     threads: int | None = None
     offloads: tuple[KVOffload, ...] = ()
+    saves: tuple[KVSave | KVDrop, ...] = ()
 
 
 class DraftedRows(NamedTuple):

@@ -7,9 +7,10 @@ digests of them.
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from specmesh.core.kv_checkpoints import Checkpoints
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 
@@ -18,7 +19,7 @@ KVReuse = Literal["copied", "cut", "whole"]
 
 - copied: any beginning, also as a copy in another sequence;
 - cut: any beginning, if the rest is cut off;
-- whole: nothing less than all of it.
+- whole: nothing less than all of it, or than a checkpoint of it (`core.kv_checkpoints`).
 """
 ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
 MIN_REUSED_IDS = 16
@@ -36,17 +37,26 @@ class KVSlot:
     length: cells that it fills, once the orders given so far are carried out.
     start: position in the text of the window's first id; 0 if it holds the text's beginning.
     bos: cells before that id, which hold the BOS of the model; 0 or 1.
+    stops: lengths at which its state is to be saved, in ascending order. No step reads beyond one.
     """
 
     seq: int
     length: int = 0
     start: int = 0
     bos: int = 0
+    stops: list[int] = field(default_factory=list)
 
     @property
     def end(self) -> int:
         """Return the position in the text after the last id that it holds."""
         return self.start + max(self.length - self.bos, 0)
+
+    def part_end(self, end: int) -> int:
+        """Return the length up to which a step may read, `end` at most."""
+        for stop in self.stops:
+            if self.length < stop < end:
+                return stop
+        return end
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,23 @@ class KVOffload:
     seq: int
 
 
-KVOrder = KVCut | KVCopy | KVOffload
+@dataclass(frozen=True, slots=True)
+class KVSave:
+    """An order to save the state of a sequence, which holds `length` ids."""
+
+    seq: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class KVDrop:
+    """An order to forget the state that was saved of a sequence when it held `length` ids."""
+
+    seq: int
+    length: int
+
+
+KVOrder = KVCut | KVCopy | KVOffload | KVSave | KVDrop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +215,8 @@ class KVSlots:
         offloads: bool = False,
         guests: int = 0,
         n_ctx: int = 0,
+        checkpoints: int = 0,
+        copies: bool = True,
     ) -> None:
         """Begin with empty sequences: 0 .. max_sessions + guests - 1.
 
@@ -202,6 +230,8 @@ class KVSlots:
         guests: sequences for short texts, beside the others. All share the cells of `max_sessions`
             sequences, and GUEST_IDS more for each guest.
         n_ctx: ids of a text that is not short, at most; needed only if there are guests.
+        checkpoints: states of sequences that may be saved, if only whole ones are reused.
+        copies: a sequence may begin with a checkpoint of another one.
         """
         self._reuse = reuse
         self._room = room
@@ -209,6 +239,8 @@ class KVSlots:
         self._offloads = offloads
         self._guests = guests
         self._n_ctx = n_ctx
+        self._checkpoints = Checkpoints(checkpoints)
+        self._copies = reuse == "copied" or (checkpoints > 0 and copies)
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
         self._taken: dict[int, KVSlot] = {}
@@ -270,9 +302,22 @@ class KVSlots:
         if best.reused:
             self._hits += 1
             self._saved += best.reused
+        common = 0
+        if self._checkpoints and cached:
+            common = self._longest_common(text[:-1])
         slot = self._take(best)
+        if not slot.start:
+            slot.stops = self._checkpoints.stops(slot.length, prompt + 1, common)
         self._shrink()
         return slot
+
+    def _longest_common(self, text: Sequence[int]) -> int:
+        """Return how many ids a text shares with one that a free sequence holds."""
+        longest = 0
+        for contents in self._free.values():
+            if not contents.begin.start:
+                longest = max(longest, common_length(contents.ids, text))
+        return longest
 
     def _victim(self) -> int:
         """Return the sequence of a session that reuses nothing: an empty one, if there is one."""
@@ -288,7 +333,7 @@ class KVSlots:
         """Yield the sequences that a session on this text could begin with."""
         usable: dict[int, int] = {}
         for seq, contents in self._free.items():
-            count = self._usable(contents, text)
+            count = self._usable(seq, contents, text)
             usable[seq] = count
             if count:
                 yield _Candidate(
@@ -298,17 +343,18 @@ class KVSlots:
                     lost=len(contents.ids) - count,
                     begin=contents.begin,
                 )
-        if self._reuse != "copied":
+        if not self._copies:
             return
         source = victim
         most = 0
         for seq, contents in others:
-            count = self._usable(contents, text)
+            count = self._copyable(seq, self._usable(seq, contents, text))
             if count > most:
                 source = seq
                 most = count
         # Of equal ones a session's comes first, then the newest: an offloaded one shares no cells.
-        for seq, count in reversed(usable.items()):
+        for seq, whole in reversed(usable.items()):
+            count = self._copyable(seq, whole)
             if count > most and seq != victim:
                 source = seq
                 most = count
@@ -316,7 +362,13 @@ class KVSlots:
             lost = len(self._free[victim].ids)
             yield _Candidate(seq=victim, source=source, reused=most, lost=lost)
 
-    def _usable(self, contents: KVContents, text: _Text) -> int:
+    def _copyable(self, seq: int, usable: int) -> int:
+        """Return how many of the usable ids of a sequence another one can begin with."""
+        if self._reuse == "copied":
+            return usable
+        return self._checkpoints.reachable(seq, usable)
+
+    def _usable(self, seq: int, contents: KVContents, text: _Text) -> int:
         """Return how many ids of a sequence a session can begin with, if that pays."""
         count = common_length(contents.ids, text.after(contents.begin))
         if contents.begin.start and 2 * count < len(contents.ids):
@@ -327,11 +379,11 @@ class KVSlots:
             # Only whole parts of a prompt are read in the same way.
             count = min(count, contents.prompt, prompt)
             count -= count % self._part
-        if count < MIN_REUSED_IDS:
-            return 0
         if self._reuse == "whole" and count < len(contents.ids):
-            return 0
-        return count
+            if contents.begin.start:
+                return 0
+            count = self._checkpoints.reachable(seq, count)
+        return count if count >= MIN_REUSED_IDS else 0
 
     def _take(self, chosen: _Candidate) -> KVSlot:
         """Give a sequence away, and order what makes it hold the reused ids."""
@@ -341,9 +393,14 @@ class KVSlots:
             self._free[source] = self._free.pop(source)  # used just now
         del self._free[chosen.seq]
         if chosen.lost:
-            self._orders.append(KVCut(chosen.seq, chosen.cells if in_place else 0))
+            self.cut(chosen.seq, chosen.cells if in_place else 0)
+        elif in_place and chosen.reused and not chosen.begin.start:
+            self._save(chosen.seq, chosen.reused)  # the text may yet go on in another way
+        if chosen.reused:
+            self._checkpoints.use(source, chosen.reused)
         if not in_place:
             self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
+            self._checkpoints.copy(chosen.seq, source, chosen.reused)
         begin = chosen.begin
         slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
         self._taken[slot.seq] = slot
@@ -392,10 +449,32 @@ class KVSlots:
     def cut(self, seq: int, length: int) -> None:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
+        self._checkpoints.cut(seq, length)
         self.has_orders = True
+
+    def reached(self, slot: KVSlot) -> None:
+        """Order that the state of a session's sequence is saved, if it is at one of its stops."""
+        stops = slot.stops
+        while stops and stops[0] < slot.length:
+            stops.pop(0)
+        if stops and stops[0] == slot.length:
+            stops.pop(0)
+            self._save(slot.seq, slot.length)
+
+    def _save(self, seq: int, length: int) -> None:
+        """Order that a state is saved, if that pays, and that others go for it."""
+        if not self._checkpoints:
+            return
+        dropped, worth_saving = self._checkpoints.add(seq, length)
+        for other, other_length in dropped:
+            self._orders.append(KVDrop(other, other_length))
+        if worth_saving:
+            self._orders.append(KVSave(seq, length))
+        self.has_orders = bool(self._orders) or self.has_orders
 
     def relocated(self, seq: int, length: int) -> None:
         """Note that a sequence holds at most `length` cells."""
+        self._checkpoints.cut(seq, length)
         slot = self._taken.get(seq)
         if slot is not None:
             slot.length = min(slot.length, length)

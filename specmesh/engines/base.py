@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder, KVReuse
+from specmesh.core.kv_slots import (
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVOffload,
+    KVOrder,
+    KVReuse,
+    KVSave,
+)
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -70,6 +78,7 @@ class Capabilities:
     batches: drafts for several sequences take less time in one call than one after the other.
     offloads: steps pay for the ids that all sequences hold, and a `KVOffload` moves idle ones away.
     endless: a sequence may have any number of ids, as the memory of each is the same for all.
+    checkpoints: states that may be saved by `KVSave`, of all sequences together.
     """
 
     trimming: Trimming = "removal"
@@ -78,6 +87,7 @@ class Capabilities:
     batches: bool = False
     offloads: bool = False
     endless: bool = False
+    checkpoints: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +143,14 @@ class Engine(Protocol):
         - A model that cannot go back so far holds fewer ids. The caller feeds the rest again.
 
         KVCopy: it is empty, and begins with the first `length` ids of `source`. Raise
-        LocalProtocolError unless `capabilities.reuse` is "copied".
+        LocalProtocolError unless `capabilities.reuse` is "copied", or a state of `source` of this
+        length was saved.
 
         KVOffload: it is idle, and may leave the memory that each step reads until it is used.
         Callers see no difference. Without `capabilities.offloads` it stays.
+
+        KVSave: it holds `length` ids, and can be cut to them later, or copied. A KVCut to fewer ids
+        forgets it, and so does KVDrop.
         """
         ...
 
@@ -295,8 +309,8 @@ class Sequences:
             beginning = f"{copy.length} ids of sequence {copy.source}"
             raise LocalProtocolError(f"sequence {copy.seq} cannot begin with {beginning}")
 
-    def decline(self, order: KVCopy | KVOffload) -> int:
-        """Return how many ids a sequence holds that is not offloaded; refuse a copy."""
+    def decline(self, order: KVCopy | KVOffload | KVSave | KVDrop) -> int:
+        """Return how many ids a sequence holds that is neither offloaded nor saved; refuse a copy."""
         if isinstance(order, KVCopy):
             raise LocalProtocolError(f"sequence {order.seq} cannot share ids with another")
         return self.held(order.seq)

@@ -61,6 +61,10 @@ def run_draft_step(
     held = dict[int, int]()
     for cut in step.cuts:
         held[cut.seq] = engine.carry_out(cut)
+    for order in step.saves:
+        # A sequence that could not be cut as far as it was to be is not saved.
+        if held.get(order.seq, order.length) >= order.length:
+            engine.carry_out(order)
     for offload in step.offloads:
         engine.carry_out(offload)
     rows = dict[int, DraftRow]()

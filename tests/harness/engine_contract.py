@@ -21,7 +21,7 @@ N_BATCH = 32
 MLX_KINDS = ("mlx-llama", "mlx-hybrid", "mlx-sliding", "mlx-quantised")
 MODELS = Path(str(files("specmesh") / "models"))
 BUNDLED = {path.stem: path for path in sorted(MODELS.glob("**/*.gguf"))}
-GGUF = ("llama", "mamba", "lfm2", *BUNDLED)
+GGUF = ("llama", "mamba", "lfm2", "qwen35", "gemma3", *BUNDLED)
 """Tiny models by their architecture, and the bundled ones."""
 
 GREEDY = Sampler(SamplingParams())

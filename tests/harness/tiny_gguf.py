@@ -13,6 +13,9 @@ HEAD = 16
 STATE = 16
 RANK = 4
 KERNEL = 4
+GROUPS = 2
+WINDOW = 32
+"""Ids that a layer with a sliding window attends to."""
 MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 
@@ -20,8 +23,9 @@ MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 class TinyModel:
     """A model to write.
 
-    arch: "llama"; or one with layers whose state cannot be cut: "mamba" has only those, "lfm2" an
-    attention layer between two short convolutions. words: so many of the unused ids are tokens with
+    arch: "llama"; or one with layers whose state cannot be cut: "mamba" has only those, "lfm2" and
+    "qwen35" have attention in every second layer. "gemma3" has a sliding window in every first of
+    two layers. words: so many of the unused ids are tokens with
     text. foreign: so many of those, the last ones, have other texts than usual. permute: seed of a
     permutation of all ids, with their weights, for the same function of the text; 0: none. chat:
     the chat template; empty: none. pre: how text is split before it is tokenized, by llama.cpp's
@@ -77,6 +81,8 @@ def write(path: Path, model: TinyModel) -> Path:
         if model.arch == "mamba":
             decay = -np.ones((2 * model.width, STATE), np.float32)
             writer.add_tensor(f"blk.{layer}.ssm_a", decay)
+        elif model.arch == "qwen35" and layer % 2 == 0:
+            writer.add_tensor(f"blk.{layer}.ssm_a", -np.ones(RANK, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -133,8 +139,26 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     if model.arch == "lfm2":
         writer.add_head_count_kv([heads * (layer % 2) for layer in range(model.layers)])
         writer.add_shortconv_l_cache(KERNEL)
-    else:
-        writer.add_head_count_kv(heads)
+        return
+    writer.add_head_count_kv(heads)
+    if model.arch == "gemma3":
+        _add_head(writer)
+        writer.add_sliding_window(WINDOW)
+        writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(model.layers)])
+    elif model.arch == "qwen35":
+        _add_head(writer)
+        writer.add_rope_dimension_sections([2, 3, 3, 0])
+        writer.add_full_attention_interval(2)
+        writer.add_ssm_conv_kernel(KERNEL)
+        writer.add_ssm_inner_size(RANK * STATE)
+        writer.add_ssm_state_size(STATE)
+        writer.add_ssm_time_step_rank(RANK)
+        writer.add_ssm_group_count(GROUPS)
+
+
+def _add_head(writer: gguf.GGUFWriter) -> None:
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
 
 
 def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
@@ -160,9 +184,34 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
                 ("shortconv.in_proj.weight", 3 * width, width),
                 ("shortconv.out_proj.weight", width, width),
             ]
+    if model.arch in ("gemma3", "qwen35"):
+        mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
+    after = "post_attention_norm" if model.arch == "qwen35" else "ffn_norm"
+    if model.arch == "gemma3":
+        mixed += [("post_attention_norm.weight", width, 0), ("post_ffw_norm.weight", width, 0)]
+    if model.arch == "qwen35":
+        mixed[0] = ("attn_q.weight", 2 * width, width)  # a gate for each of its rows
+        if layer % 2 == 0:
+            mixed = _delta_net(width)
     forward = [
         ("ffn_gate.weight", inner, width),
         ("ffn_up.weight", inner, width),
         ("ffn_down.weight", width, inner),
     ]
-    return [("attn_norm.weight", width, 0), *mixed, ("ffn_norm.weight", width, 0), *forward]
+    return [("attn_norm.weight", width, 0), *mixed, (f"{after}.weight", width, 0), *forward]
+
+
+def _delta_net(width: int) -> list[tuple[str, int, int]]:
+    """Return the tensors of a gated delta net."""
+    value = RANK * STATE
+    mixed = 2 * GROUPS * STATE + value
+    return [
+        ("attn_qkv.weight", mixed, width),
+        ("attn_gate.weight", value, width),
+        ("ssm_conv1d.weight", mixed, KERNEL),
+        ("ssm_dt.bias", RANK, 0),
+        ("ssm_beta.weight", RANK, width),
+        ("ssm_alpha.weight", RANK, width),
+        ("ssm_norm.weight", STATE, 0),
+        ("ssm_out.weight", width, value),
+    ]

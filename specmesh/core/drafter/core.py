@@ -17,7 +17,7 @@ belong to one verifier, and the engine is asked in its vocabulary.
 """
 
 from math import inf
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.session import (
@@ -26,11 +26,28 @@ from specmesh.core.drafter.session import (
     DraftingState,
     DraftLimits,
 )
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
+from specmesh.core.kv_slots import (
+    NO_CONTENTS,
+    KVContents,
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVOffload,
+    KVSave,
+    KVSlots,
+)
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 REPORT_INTERVAL = 0.25  # seconds between two reports of work, while no session ends
+
+
+class _Orders(NamedTuple):
+    """The orders of the slots, by kind, as a step carries them out."""
+
+    cuts: tuple[KVCut, ...] = ()
+    offloads: tuple[KVOffload, ...] = ()
+    saves: tuple[KVSave | KVDrop, ...] = ()
 
 
 class DrafterCore:
@@ -158,12 +175,11 @@ class DrafterCore:
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now; sessions without drafts to make read nothing."""
         rows = self._rows()
-        cuts: tuple[KVCut, ...] = ()
-        offloads: tuple[KVOffload, ...] = ()
+        orders = _Orders()
         if self.slots.has_orders:
-            cuts, offloads = self._orders()
+            orders = self._orders()
         threads = self._threads
-        if not rows and not cuts and not offloads and threads is None:
+        if not rows and not any(orders) and threads is None:
             return ev.Wait(inf)
         for row in rows:
             # The others come first in the next step.
@@ -171,10 +187,11 @@ class DrafterCore:
         self._threads = None
         return ev.DraftStep(
             upstream=rows[0].key.upstream if rows else -1,
-            cuts=cuts,
+            cuts=orders.cuts,
             rows=tuple(rows),
             threads=threads,
-            offloads=offloads,
+            offloads=orders.offloads,
+            saves=orders.saves,
         )
 
     def _rows(self) -> list[ev.DraftRow]:
@@ -202,24 +219,33 @@ class DrafterCore:
             row = session.plan(room if rows else None)
             if row is None:
                 continue
+            if reading.slot is not None and reading.slot.seq == row.seq:
+                self.slots.reached(reading.slot)
             rows.append(row)
             room -= len(row.ids)
             if on_trial or row.sampler is None or not self._limits.batches:
                 break
         return rows
 
-    def _orders(self) -> tuple[tuple[KVCut, ...], tuple[KVOffload, ...]]:
-        """Return the orders of the slots: at most one cut of a sequence, and those to offload."""
+    def _orders(self) -> _Orders:
+        """Return the orders of the slots, with at most one cut of a sequence."""
         lengths = dict[int, int]()
         offloads = list[KVOffload]()
+        saves = list[KVSave | KVDrop]()
         for order in self.slots.orders():
-            assert not isinstance(order, KVCopy), "a draft model copies nothing"
-            if isinstance(order, KVCut):
-                lengths[order.seq] = min(order.length, lengths.get(order.seq, order.length))
-            else:
-                offloads.append(order)
-        cuts = tuple([KVCut(seq, length) for seq, length in lengths.items()])
-        return cuts, tuple(offloads)
+            match order:
+                case KVCut(seq, length):
+                    lengths[seq] = min(length, lengths.get(seq, length))
+                case KVSave() | KVDrop():
+                    saves.append(order)
+                case KVOffload():
+                    offloads.append(order)
+                case KVCopy():
+                    raise AssertionError("a draft model copies nothing")
+                case _:
+                    assert_never(order)
+        cuts = [KVCut(seq, length) for seq, length in lengths.items()]
+        return _Orders(tuple(cuts), tuple(offloads), tuple(saves))
 
     def finish(
         self,

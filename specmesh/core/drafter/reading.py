@@ -65,6 +65,8 @@ class TextReading:
     def _read_in(self, slot: KVSlot) -> None:
         """Read on in a slot, whose beginning is new."""
         self.slot = slot
+        if slot.start or slot.bos:
+            slot.stops = []  # its cells are not those of the text's beginning
         self.room = self._windows.limit(slot)
         self.quiet_until = self._windows.quiet_until(slot)
         self._chain.set_limit(self.room)

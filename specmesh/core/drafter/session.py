@@ -171,6 +171,9 @@ class DrafterSession:
         if end - begin > self._chunk:
             drafts = False
             end = begin + self._chunk
+        if slot.stops and slot.part_end(end) < end:
+            drafts = False
+            end = slot.part_end(end)
         if room is not None and (not drafts or end - begin > room):
             return None
         sampler: Sampler | None = None

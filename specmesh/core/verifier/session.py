@@ -373,6 +373,7 @@ class VerifierSession:
             end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
             end = prompt
+        end = self.slot.part_end(end)
         most_rows = None
         if self.progress is not None and width is None:
             most_rows = self.progress.most_rows

@@ -74,8 +74,11 @@ class TargetSteps:
         self.batch = batch
         spans: list[ev.Span] = []
         waited = 0.0
+        slots = self._target.slots
         for number, part in batch.parts:
             session = sessions[number].session
+            if session.slot.stops:
+                slots.reached(session.slot)
             if isinstance(part, ev.Verify):
                 waited += session.begin(now)
                 ids = (part.last, *part.drafts)
@@ -86,7 +89,6 @@ class TargetSteps:
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
         threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
-        slots = self._target.slots
         orders = slots.orders() if slots.has_orders else ()
         return ev.Step(orders, tuple(spans), threads)
 

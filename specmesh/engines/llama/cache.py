@@ -32,6 +32,8 @@ class CacheSizes:
         cell does not depend on other sequences. None: steps are not filled up, and all sequences
         share the cells.
     guests: further sequences, of `guest_ids` tokens.
+    drafts: most drafts of a sequence in a step; 0 for a drafter.
+    native: rows that a recurrent model is to take back by states that llama.cpp keeps.
     """
 
     n_ctx: int
@@ -42,6 +44,8 @@ class CacheSizes:
     width: int | None = None
     guests: int = 0
     guest_ids: int = GUEST_IDS
+    drafts: int = 0
+    native: int = 0
 
     @property
     def sequences(self) -> int:
@@ -163,9 +167,14 @@ class LlamaCache:
         """
         return bool(self._seq_rm(self._memory, seq, length, -1))
 
+    def size_of(self, seq: int) -> int:
+        """Return the bytes of a sequence's state."""
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._state_flags)
+        return size
+
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
         """Copy a sequence's state, into `reuse` if it fits. Raises EngineError."""
-        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._state_flags)
+        size = self.size_of(seq)
         state = reuse
         if state is None or len(state) != size:
             state = np.empty(size, np.uint8)
@@ -207,6 +216,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.kv_unified = sizes.width is None
     # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
     params.swa_full = True
+    params.n_rs_seq = sizes.native
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:

@@ -12,7 +12,16 @@ from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.drafter.window import WINDOW_IDS
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import GUEST_IDS, KVCopy, KVCut, KVOffload, KVOrder, KVReuse
+from specmesh.core.kv_slots import (
+    GUEST_IDS,
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVOffload,
+    KVOrder,
+    KVReuse,
+    KVSave,
+)
 from specmesh.engines.base import (
     ANY_ID,
     Ask,
@@ -23,11 +32,11 @@ from specmesh.engines.base import (
     context_of,
 )
 from specmesh.engines.chat_template import MAX_TEMPLATE
-from specmesh.engines.llama.cache import CacheSizes, SavedState
+from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.engines.llama.rollback import open_cache
+from specmesh.engines.llama.rollback import Restore, open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
-from specmesh.host import physical_cores
+from specmesh.host import physical_cores, physical_memory
 from specmesh.paths import read_text
 
 _log = structlog.get_logger("specmesh.engines.llama")
@@ -47,6 +56,11 @@ OFFLOAD_AFTER = {"CPU": 0, "GPU": 256}
 By PCIe an offload should take some hundred times as long as a GPU takes to read the sequence's
 cells once (nothing was measured). Without the wait, a long chat and short completions that take
 turns would pay for it.
+"""
+
+CHECKPOINT_BYTES = 2 * 2**30
+MAX_CHECKPOINTS = 32
+"""Memory of the host for saved states, if that is not more than an eighth; and most of a sequence.
 """
 
 N_BATCH = 512
@@ -115,6 +129,7 @@ class LlamaEngine:
             width=width,
             guests=guests,
             guest_ids=GUEST_IDS if rollback else _spare_ids(settings, n_ctx),
+            drafts=rollback,
         )
         self._cache = open_cache(model, sizes, drafter=not rollback)
         longest = ANY_ID if endless else n_ctx
@@ -139,6 +154,7 @@ class LlamaEngine:
                 batches=not rollback and trimming == "removal",
                 offloads=reuse == "copied" and not settings.rpc,  # a network is too slow
                 endless=endless,
+                checkpoints=_checkpoints_of(self._cache, sequences),
             ),
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
@@ -194,6 +210,11 @@ class LlamaEngine:
                 self._copy(order)
             case KVOffload():
                 self._offload(order.seq)
+            case KVSave():
+                self._save(order)
+            case KVDrop(seq, length):
+                if isinstance(self._cache, Restore):
+                    self._cache.drop(seq, length)
             case _:
                 assert_never(order)
         return self._sequences.held(order.seq)
@@ -211,8 +232,17 @@ class LlamaEngine:
         self._sequences.lengths[seq] = kept
         return kept
 
+    def _save(self, order: KVSave) -> None:
+        held = self._sequences.held(order.seq)
+        if held != order.length or not self.info.capabilities.checkpoints:
+            state = f"a state of {order.length} ids of sequence {order.seq}, which has {held}"
+            raise LocalProtocolError(f"{state}, cannot be saved")
+        if isinstance(self._cache, Restore):
+            self._cache.keep(order.seq)
+
     def _copy(self, copy: KVCopy) -> None:
-        if self.info.capabilities.reuse != "copied":
+        capabilities = self.info.capabilities
+        if capabilities.reuse != "copied" and not capabilities.checkpoints:
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(copy)
         state = self._offloaded.get(copy.source)
@@ -244,7 +274,10 @@ class LlamaEngine:
 
     @property
     def offloaded_bytes(self) -> int:
-        return sum(map(len, list(self._offloaded.values())))
+        size = sum(map(len, list(self._offloaded.values())))
+        if isinstance(self._cache, Restore):
+            size += self._cache.kept_bytes
+        return size
 
     def _wake(self, seq: int) -> None:
         """Bring a sequence back, cut to its present length, if it is offloaded."""
@@ -252,6 +285,14 @@ class LlamaEngine:
         state = self._offloaded.pop(seq, None)
         if state is not None:
             self._cache.load(seq, self._sequences.lengths[seq], state)
+
+
+def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:
+    """Return how many states may be saved in the host's memory; 0 where rows are removed."""
+    if not isinstance(cache, Restore):
+        return 0
+    room = min(CHECKPOINT_BYTES, physical_memory() // 8)
+    return min(room // max(cache.state_bytes, 1), MAX_CHECKPOINTS * sequences)
 
 
 def _on_cpu(threads: int) -> str:

@@ -5,6 +5,7 @@ forgets rows one by one, but a recurrent layer keeps one state, so that of an ea
 have been saved before.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,9 @@ SAVE_EVERY = 32
 
 It drafts as far ahead at most, so the save before reaches behind all drafts.
 """
+
+LEAST_NATIVE_BYTES = 64 * 2**20
+"""Memory that the states of native rollback may always take."""
 
 NOISE = 0.05
 """Share of the logits' spread by which kernels of different width may differ.
@@ -81,29 +85,68 @@ class FixedWidth(LlamaCache):
         return self.logits(self._width)[: len(span.ids)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A saved state.
+
+    length: tokens before it. state: None is that of an empty sequence.
+    checkpoint: the daemon's core has ordered it, and drops it.
+    """
+
+    length: int
+    state: SavedState | None
+    checkpoint: bool = False
+
+
+_EMPTY = _Saved(0, None)
+
+
 @dataclass(slots=True)
 class _Track:
     """One sequence of Restore.
 
     ids: its tokens.
-    states: saved states, oldest first, each with the number of tokens before it. None: the state
-        of an empty sequence.
+    saved: its states, the shortest first.
     behind: tokens were taken back, and the memory has not been restored yet.
     """
 
     ids: list[int] = field(default_factory=list)
-    states: list[tuple[int, SavedState | None]] = field(default_factory=lambda: [(0, None)])
+    saved: list[_Saved] = field(default_factory=lambda: [_EMPTY])
     behind: bool = False
+
+    def newest(self, length: int) -> _Saved | None:
+        """Return the longest state of at most `length` tokens."""
+        found: _Saved | None = None
+        for saved in self.saved:
+            if saved.length <= length:
+                found = saved
+        return found
+
+    def add(self, saved: _Saved) -> None:
+        """Add a state in its place, instead of another of its length."""
+        others = [other for other in self.saved if other.length != saved.length]
+        self.saved = sorted([*others, saved], key=lambda other: other.length)
+
+    def cut(self, length: int) -> None:
+        """Forget tokens, and the states beyond them."""
+        del self.ids[length:]
+        self.saved = [saved for saved in self.saved if saved.length <= length]
 
 
 class Restore(LlamaCache):
-    """Saves the state before rows that may be taken back.
+    """Saves the state before rows that may be taken back, and at checkpoints.
 
     To take rows back, the state is restored, and the tokens that stay are decoded again:
 
     - Up to CARRY tokens go at the head of the next step, which reads the weights only once.
     - More tokens are decoded on their own, and the state is saved after them.
 
+    Where llama.cpp keeps the states of the last rows (`CacheSizes.native`), the rows of the newest
+    step but its first are taken back by removing them, and nothing is saved for them. llama.cpp
+    answers True for others too, and goes on from a wrong state.
+
+    native: most rows that are taken back by removing them; 0 where llama.cpp cannot.
+    state_bytes: size of a saved state, once `open_cache` has measured it.
     ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose
         rows come one by one: it saves every SAVE_EVERY tokens and keeps two states, so that the
         older reaches behind everything drafted.
@@ -118,12 +161,60 @@ class Restore(LlamaCache):
         self._ahead = ahead
         self._most_states = 2 if ahead else 1
         self._tracks = [_Track() for _ in range(sizes.sequences)]
+        self.native = int(self.lib.llama_n_rs_seq(self._handle))
+        self.state_bytes = 0
+        # By sequence the first of the rows that can be taken back natively.
+        self._newest: dict[int, int] = {}
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        logits = super().run(self._prepared(spans), outputs)
+        prepared = self._prepared(spans)
+        self._newest = {}
+        logits = self._decoded(prepared, outputs)
         for span in spans:
             self._tracks[span.seq].ids += span.ids
         return logits
+
+    def _decoded(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
+        """Run a step whose spans with drafts may be taken back natively.
+
+        llama.cpp keeps the states of the last rows in places that a later batch of several
+        sequences may give away, and splits a step of unequal spans into such batches. So the spans
+        with drafts come last, in one decode if they are equally long, else in one each.
+        """
+        drafted = self._drafted(spans)
+        lengths = {len(span.ids) for span in drafted}
+        parts: list[list[Span]] = []
+        others = [span for span in spans if span not in drafted]
+        if others:
+            parts.append(others)
+        if len(lengths) > 1:
+            parts += [[span] for span in drafted]
+        elif drafted:
+            parts.append(drafted)
+        for span in drafted:
+            self._newest[span.seq] = span.position
+        if len(parts) == 1:
+            return super().run(spans, outputs)
+        rows: dict[int, NDArray[np.float32]] = {}
+        for part in parts:
+            logits = super().run(part, sum(len(span.ids) for span in part if span.logits))
+            start = 0
+            for span in part:
+                if span.logits:
+                    rows[id(span)] = logits[start : start + len(span.ids)].copy()
+                    start += len(span.ids)
+        blocks = [rows[id(span)] for span in spans if span.logits]
+        return np.concatenate(blocks) if blocks else self.logits(0)
+
+    def _drafted(self, spans: Sequence[Span]) -> list[Span]:
+        """Return the spans whose rows but the first can be taken back natively."""
+        counts = Counter(span.seq for span in spans)
+        found: list[Span] = []
+        for span in spans:
+            is_short = 1 < len(span.ids) <= self.native + 1
+            if span.logits and is_short and counts[span.seq] == 1:
+                found.append(span)
+        return found
 
     def _prepared(self, spans: Sequence[Span]) -> list[Span]:
         """Restore states that are behind, and save states that are due; return the spans to run."""
@@ -144,15 +235,13 @@ class Restore(LlamaCache):
         track = self._tracks[seq]
         if not track.behind:
             return None
-        while track.states[-1][0] > len(track.ids):
-            track.states.pop()
-        length, state = track.states[-1]
-        self.load(seq, length, state)
+        saved = track.saved[-1]
+        self.load(seq, saved.length, saved.state)
         track.behind = False
-        ids = tuple(track.ids[length:])
+        ids = tuple(track.ids[saved.length :])
         if not ids:
             return None
-        return Span(seq, length, ids, logits=False)
+        return Span(seq, saved.length, ids, logits=False)
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
         """Return True if a state is to be saved before these spans.
@@ -160,32 +249,89 @@ class Restore(LlamaCache):
         settled: tokens were just decoded again on their own.
         """
         track = self._tracks[seq]
-        since = len(track.ids) - track.states[-1][0]
+        since = len(track.ids) - track.saved[-1].length
         if since <= 0:
             return False
         if self._ahead:
             return settled or since >= SAVE_EVERY
-        return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
+        own = [span for span in spans if span.seq == seq]
+        if self._drafted(own):
+            return False
+        return any(span.logits and len(span.ids) > 1 for span in own)
 
     def _save(self, seq: int) -> None:
         track = self._tracks[seq]
         reused = None
-        if len(track.states) >= self._most_states:
-            _, reused = track.states.pop(0)
-        state = self.save(seq, reused)
-        track.states.append((len(track.ids), state))
+        own = [saved for saved in track.saved if not saved.checkpoint]
+        if len(own) >= self._most_states:
+            track.saved.remove(own[0])
+            reused = own[0].state
+        track.add(_Saved(len(track.ids), self.save(seq, reused)))
 
     def trim(self, seq: int, length: int) -> bool:
         track = self._tracks[seq]
-        if length < track.states[0][0]:
+        first = self._newest.get(seq)
+        removed = len(track.ids) - length
+        if first is not None and first < length and removed <= self.native and not track.behind:
+            del self._newest[seq]  # llama.cpp takes rows back once
+            if self.remove(seq, length):
+                track.cut(length)
+                return True
+        if track.newest(length) is None:
             return False
-        del track.ids[length:]
+        track.cut(length)
         track.behind = True
         return True
 
     def clear(self, seq: int) -> None:
         super().clear(seq)
         self._tracks[seq] = _Track()
+        self._newest.pop(seq, None)
+
+    # --- checkpoints
+
+    def keep(self, seq: int) -> None:
+        """Save a checkpoint of a sequence. Raises EngineError."""
+        again = self._restored(seq)
+        if again is not None:
+            self._newest = {}
+            self.read(again)
+        track = self._tracks[seq]
+        track.add(_Saved(len(track.ids), self.save(seq), checkpoint=True))
+
+    def drop(self, seq: int, length: int) -> None:
+        """Forget a checkpoint."""
+        track = self._tracks[seq]
+        track.saved = [saved for saved in track.saved if saved.length != length] or [_EMPTY]
+
+    def share(self, seq: int, source: int, length: int) -> None:
+        """Let the empty `seq` begin with a checkpoint of `source`.
+
+        Raises LocalProtocolError if there is none of this length.
+        """
+        origin = self._tracks[source]
+        saved = origin.newest(length)
+        if saved is None or saved.length != length or not saved.checkpoint:
+            reason = f"no state of {length} ids was saved"
+            raise LocalProtocolError(f"sequence {source} cannot share ids: {reason}")
+        super().share(seq, source, length)
+        self.load(seq, length, saved.state)
+        track = self._tracks[seq]
+        track.ids = origin.ids[:length]
+        track.saved = []
+        for other in origin.saved:
+            if other.checkpoint and other.length <= length:
+                track.saved.append(other)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the size of all checkpoints."""
+        states: dict[int, int] = {}
+        for track in list(self._tracks):
+            for saved in list(track.saved):
+                if saved.checkpoint and saved.state is not None:
+                    states[id(saved.state)] = len(saved.state)
+        return sum(states.values())
 
 
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
@@ -194,31 +340,71 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     A drafter's wrong state costs drafts only, but a verifier's would be in the text, so it is
     tested.
     """
-    cache = _cache_of(model, sizes, drafter=drafter)
-    try:
-        cache.run([Span(0, 0, (0, 0), logits=False)], 0)  # also warms up
-    except EngineError as error:
-        cache.close()
-        raise ConfigError(f"{model.name} does not run: {error}") from error
-    cache.clear(0)
-    if model.has_states and not drafter and not _takes_back(cache):
-        cache.close()
+    if sizes.width is not None or not model.has_states:
+        cache = LlamaCache(model, sizes) if sizes.width is None else _fixed_width(model, sizes)
+        _warm_up(model, cache)
+        return cache
+    sizes = replace(sizes, rows=sizes.rows + CARRY * sizes.sequences)
+    if not drafter:
+        sizes = replace(sizes, native=_native_rows(model, sizes))
+    restore = _opened(model, sizes, drafter=drafter)
+    if restore.native and not _takes_back(restore):
+        restore.close()
+        restore = _opened(model, replace(sizes, native=0), drafter=drafter)
+    if drafter:
+        return restore
+    native = restore.native
+    restore.native = 0
+    takes_back = _takes_back(restore)
+    restore.native = native
+    if not takes_back:
+        restore.close()
         reason = f"{model.name} does not return to a saved state, so it cannot verify"
         raise ConfigError(reason, "choose another model")
-    return cache
+    return restore
 
 
-def _cache_of(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
-    if sizes.width is None and model.has_states:
-        rows = sizes.rows + CARRY * sizes.sequences
-        return Restore(model, replace(sizes, rows=rows), ahead=drafter)
-    if sizes.width is None:
-        return LlamaCache(model, sizes)
+def _fixed_width(model: LlamaModel, sizes: CacheSizes) -> FixedWidth:
     if model.has_states:
         reason = "keeps states that rows cannot be removed from"
         effect = "so its steps cannot be filled up to one width"
         raise ConfigError(f"{model.name} {reason}, {effect}", "leave --reproducible out")
     return FixedWidth(model, sizes)
+
+
+def _opened(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> Restore:
+    cache = Restore(model, sizes, ahead=drafter)
+    _warm_up(model, cache)
+    return cache
+
+
+def _warm_up(model: LlamaModel, cache: LlamaCache) -> None:
+    """Run a first step, and measure a state; close the cache and raise ConfigError if it fails."""
+    try:
+        cache.run([Span(0, 0, (0, 0), logits=False)], 0)
+    except EngineError as error:
+        cache.close()
+        raise ConfigError(f"{model.name} does not run: {error}") from error
+    if isinstance(cache, Restore):
+        cache.state_bytes = cache.size_of(0)
+    cache.clear(0)
+
+
+def _native_rows(model: LlamaModel, sizes: CacheSizes) -> int:
+    """Return how many rows llama.cpp may take back: it keeps a state for each, of each sequence.
+
+    They get up to half of the size of the weights. 0 if the model's kind has no native rollback.
+    """
+    small = replace(sizes, n_ctx=64, max_sessions=1, guests=0, rows=8, outputs=2, native=1)
+    probe = _opened(model, small, drafter=False)
+    size = probe.state_bytes * sizes.sequences
+    has_native = probe.native > 0
+    probe.close()
+    if not has_native or not size:
+        return 0
+    weights: int = model.lib.llama_model_size(model.handle)
+    room = max(weights // 2, LEAST_NATIVE_BYTES)
+    return min(room // size, sizes.drafts, sizes.rows - 2)
 
 
 def _takes_back(cache: LlamaCache) -> bool:

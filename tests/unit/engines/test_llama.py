@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut, KVOffload
+from specmesh.core.kv_slots import KVCut, KVOffload, KVSave
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
 from specmesh.engines.llama.encoder import TextCoverage
@@ -380,7 +380,7 @@ def test_no_file(tiny_gguf, tmp_path):
 # --- how rows are taken back by models with recurrent layers
 
 IDS = tuple(range(40, 100))
-RESTORING = ["mamba", "lfm2"]
+RESTORING = ["mamba", "lfm2", "qwen35"]
 
 
 def restoring(make_gguf, arch):
@@ -417,12 +417,13 @@ class TestRestore:
     def test_a_state_that_does_not_come_back(self, make_gguf, opened, arch, monkeypatch):
         engine = opened(LlamaVerifier(restoring(make_gguf, arch), max_draft=8))
         engine.decode(both(0, IDS[:8], logits=False))
+        engine.carry_out(KVSave(0, 8))
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
-        engine.carry_out(KVCut(0, 10))
+        engine.carry_out(KVCut(0, 8))
         with monkeypatch.context() as patch:
             patch.setattr(llama_library.library(), "llama_state_seq_set_data_ext", lambda *_: 0)
             with pytest.raises(EngineError, match="did not restore"):
-                engine.decode([Span(0, 10, IDS[10:12], logits=True)])
+                engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         after = rows(engine, Span(1, 8, IDS[8:9], logits=True))
         assert close_to(rows(engine, Span(0, 0, IDS[:9], logits=True))[-1:], after)
 
