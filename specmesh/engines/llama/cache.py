@@ -34,6 +34,7 @@ class CacheSizes:
     guests: further sequences, of `guest_ids` tokens.
     drafts: most drafts of a sequence in a step; 0 for a drafter.
     native: rows that a recurrent model is to take back by states that llama.cpp keeps.
+    helpers: sequences of the cache's own.
     """
 
     n_ctx: int
@@ -46,6 +47,7 @@ class CacheSizes:
     guest_ids: int = GUEST_IDS
     drafts: int = 0
     native: int = 0
+    helpers: int = 0
 
     @property
     def sequences(self) -> int:
@@ -181,12 +183,17 @@ class LlamaCache:
         written = 0
         if size:
             written = self.lib.llama_state_seq_get_data_ext(
-                self._handle, _pointer(state), size, seq, self._state_flags
+                self._handle, self.pointer(state), size, seq, self._state_flags
             )
         if size == 0 or written != size:
             reason = quoted_errors()
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({reason})")
         return state
+
+    @staticmethod
+    def pointer(state: SavedState) -> Any:
+        """Return the address of a state, as llama.cpp takes it."""
+        return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
     def load(self, seq: int, length: int, state: SavedState | None) -> None:
         """Restore the `length` tokens that a sequence held when `state` was saved.
@@ -197,7 +204,7 @@ class LlamaCache:
             self._seq_rm(self._memory, seq, -1, -1)
             return
         done = self.lib.llama_state_seq_set_data_ext(
-            self._handle, _pointer(state), len(state), seq, self._state_flags
+            self._handle, self.pointer(state), len(state), seq, self._state_flags
         )
         if not done or not self.remove(seq, length):
             reason = quoted_errors()
@@ -209,7 +216,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     ids = sizes.n_ctx + (sizes.width or 0)  # rows that fill a step up take cells too
     params.n_ctx = ids * sizes.max_sessions + sizes.guest_ids * sizes.guests
     params.n_batch = params.n_ubatch = sizes.rows
-    params.n_seq_max = sizes.sequences
+    params.n_seq_max = sizes.sequences + sizes.helpers
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
@@ -224,10 +231,6 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
         reason = f"no context of {size} for {model.name} ({quoted_errors()})"
         raise ConfigError(reason, "choose a smaller context or fewer sequences")
     return handle
-
-
-def _pointer(state: SavedState) -> Any:
-    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 class _Batch:

@@ -152,7 +152,8 @@ class LlamaEngine:
                 reuse=reuse,
                 width=width,
                 batches=not rollback and trimming == "removal",
-                offloads=reuse == "copied" and not settings.rpc,  # a network is too slow
+                # A network is too slow for it.
+                offloads=reuse == "copied" and not settings.rpc and not model.chunked,
                 endless=endless,
                 checkpoints=_checkpoints_of(self._cache, sequences),
             ),
@@ -163,10 +164,7 @@ class LlamaEngine:
         )
 
     def _reuse(self, width: int | None) -> KVReuse:
-        model = self._model
-        # With a sliding window llama.cpp gives the cells that have left it to other sequences.
-        has_window = model.lib.llama_model_n_swa(model.handle) > 0
-        if self._cache.trimming != "removal" or has_window:
+        if self._cache.trimming != "removal":
             return "whole"
         if width is not None:
             return "cut"

@@ -40,6 +40,8 @@ class LlamaModel:
     backend: the GPUs and their layers in words, if `on_gpu`.
     has_states: some layers have a state for each sequence.
     recurrent: all layers have, and no memory grows with a text.
+    n_swa: ids of a sliding window, if some layers have one; else 0.
+    chunked: these windows begin at multiples of n_swa.
     """
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
@@ -70,7 +72,15 @@ class LlamaModel:
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"
         self.on_gpu = bool(gpus)
         self.recurrent: bool = lib.llama_model_is_recurrent(self.handle)
+        self.n_swa: int = lib.llama_model_n_swa(self.handle)
+        self.chunked = self._architecture() == "llama4"
         self.has_states = self.recurrent or bool(lib.llama_model_is_hybrid(self.handle))
+
+    def _architecture(self) -> str:
+        buffer = ctypes.create_string_buffer(256)
+        key = b"general.architecture"
+        self.lib.llama_model_meta_val_str(self.handle, key, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
 
     def tokenizer(self, chosen: str | None, tool_format: str | None = None) -> ChatTokenizer:
         """Return the tokenizer with the `chosen` template, or with the model's own if it works.

@@ -16,6 +16,7 @@ from specmesh.core.events import Span
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.windows import WindowCache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 CARRY = 8
@@ -341,7 +342,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     tested.
     """
     if sizes.width is not None or not model.has_states:
-        cache = LlamaCache(model, sizes) if sizes.width is None else _fixed_width(model, sizes)
+        cache = _attention(model, sizes)
         _warm_up(model, cache)
         return cache
     sizes = replace(sizes, rows=sizes.rows + CARRY * sizes.sequences)
@@ -364,7 +365,11 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     return restore
 
 
-def _fixed_width(model: LlamaModel, sizes: CacheSizes) -> FixedWidth:
+def _attention(model: LlamaModel, sizes: CacheSizes) -> LlamaCache:
+    if sizes.width is None and model.n_swa:
+        return WindowCache(model, sizes)
+    if sizes.width is None:
+        return LlamaCache(model, sizes)
     if model.has_states:
         reason = "keeps states that rows cannot be removed from"
         effect = "so its steps cannot be filled up to one width"
