@@ -109,6 +109,8 @@ class ModelSettings:
     require_gpu: without a GPU nothing is loaded.
     chat_template: a Jinja file that replaces the target's own template.
     tool_format: the form of the target's calls of tools, if its template does not show it.
+    swa_full: layers with a sliding window have a cell for each id, as other layers have. None: if
+        that takes little memory.
     reproducible: all steps of a target have the same number of rows, so that no bit of its text
         depends on drafts.
     rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a target.
@@ -126,6 +128,7 @@ class ModelSettings:
     require_gpu: bool = False
     chat_template: Path | None = None
     tool_format: str | None = None
+    swa_full: bool | None = None
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False

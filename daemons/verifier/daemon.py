@@ -350,6 +350,7 @@ def core_of(
         guests=info.guests,
         n_ctx=info.n_ctx,
         checkpoints=capabilities.checkpoints,
+        windows=capabilities.windows,
     )
     # Numbers of sessions differ from those before a restart.
     first = time.monotonic_ns() & 0xFFFFFF

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specmesh.core.kv_checkpoints import Checkpoints
+from specmesh.core.kv_windows import WindowRoom, WindowSizes
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 
@@ -72,6 +73,7 @@ class KVBegin:
 
 
 TEXT_BEGIN = KVBegin()
+NO_WINDOWS = WindowSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,15 @@ class KVDrop:
     length: int
 
 
-KVOrder = KVCut | KVCopy | KVOffload | KVSave | KVDrop
+@dataclass(frozen=True, slots=True)
+class KVNarrow:
+    """Leave to lose the ids of a sequence before `begin` in layers with a sliding window."""
+
+    seq: int
+    begin: int
+
+
+KVOrder = KVCut | KVCopy | KVOffload | KVSave | KVDrop | KVNarrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +227,7 @@ class KVSlots:
         n_ctx: int = 0,
         checkpoints: int = 0,
         copies: bool = True,
+        windows: WindowSizes = NO_WINDOWS,
     ) -> None:
         """Begin with empty sequences: 0 .. max_sessions + guests - 1.
 
@@ -232,6 +243,7 @@ class KVSlots:
         n_ctx: ids of a text that is not short, at most; needed only if there are guests.
         checkpoints: states of sequences that may be saved, if only whole ones are reused.
         copies: a sequence may begin with a checkpoint of another one.
+        windows: of the model's layers; they need no room if there is a cell for each id.
         """
         self._reuse = reuse
         self._room = room
@@ -240,6 +252,8 @@ class KVSlots:
         self._guests = guests
         self._n_ctx = n_ctx
         self._checkpoints = Checkpoints(checkpoints)
+        self._windows = WindowRoom(windows)
+        self._away: set[int] = set()  # sequences that were to be offloaded
         self._copies = reuse == "copied" or (checkpoints > 0 and copies)
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
@@ -365,7 +379,7 @@ class KVSlots:
     def _copyable(self, seq: int, usable: int) -> int:
         """Return how many of the usable ids of a sequence another one can begin with."""
         if self._reuse == "copied":
-            return usable
+            return usable if self._windows.reaches(seq, usable) else 0
         return self._checkpoints.reachable(seq, usable)
 
     def _usable(self, seq: int, contents: KVContents, text: _Text) -> int:
@@ -383,6 +397,8 @@ class KVSlots:
             if contents.begin.start:
                 return 0
             count = self._checkpoints.reachable(seq, count)
+        if count < len(contents.ids) and not self._windows.reaches(seq, count):
+            return 0
         return count if count >= MIN_REUSED_IDS else 0
 
     def _take(self, chosen: _Candidate) -> KVSlot:
@@ -401,9 +417,11 @@ class KVSlots:
         if not in_place:
             self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
             self._checkpoints.copy(chosen.seq, source, chosen.reused)
+            self._windows.copy(chosen.seq, source, chosen.reused)
         begin = chosen.begin
         slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
         self._taken[slot.seq] = slot
+        self._away.discard(slot.seq)
         return slot
 
     # --- a session ends
@@ -450,6 +468,7 @@ class KVSlots:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
         self._checkpoints.cut(seq, length)
+        self._windows.cut(seq, length)
         self.has_orders = True
 
     def reached(self, slot: KVSlot) -> None:
@@ -488,8 +507,11 @@ class KVSlots:
                 prompt = min(contents.prompt, len(kept))
                 self._free[seq] = replace(contents, ids=kept, prompt=prompt)
 
-    def orders(self) -> tuple[KVOrder, ...]:
-        """Return the orders to carry out before the next step, in this order."""
+    def orders(self, rows: int = 0) -> tuple[KVOrder, ...]:
+        """Return the orders to carry out before the next step, in this order.
+
+        rows: of that step.
+        """
         orders = self._orders
         self._orders = []
         self.has_orders = False
@@ -498,8 +520,23 @@ class KVSlots:
                 shared = max(common_length(contents.ids, ids) for ids in self._began)
                 if len(contents.ids) > 2 * shared:
                     orders.append(KVOffload(seq))
+                    self._away.add(seq)
         self._began = []
+        if self._windows.limited:
+            narrowed = self._windows.make_room(self._held(), rows)
+            orders += [KVNarrow(seq, begin) for seq, begin in narrowed]
+            self.has_orders = True  # the next step may need room too
         return tuple(orders)
+
+    def _held(self) -> dict[int, int]:
+        """Return the cells of each sequence but those offloaded, the least recently used first."""
+        held: dict[int, int] = {}
+        for seq, contents in self._free.items():
+            if contents.ids and seq not in self._away:
+                held[seq] = contents.cells
+        for seq, slot in self._taken.items():
+            held[seq] = slot.length
+        return held
 
     def doubt(self, seqs: set[int]) -> None:
         """Empty sequences without a session that a failed step has used."""

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import (
+    NO_WINDOWS,
     KVCopy,
     KVCut,
     KVDrop,
+    KVNarrow,
     KVOffload,
     KVOrder,
     KVReuse,
     KVSave,
 )
+from specmesh.core.kv_windows import WindowSizes
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -79,6 +82,8 @@ class Capabilities:
     offloads: steps pay for the ids that all sequences hold, and a `KVOffload` moves idle ones away.
     endless: a sequence may have any number of ids, as the memory of each is the same for all.
     checkpoints: states that may be saved by `KVSave`, of all sequences together.
+    windows: sizes of the model's sliding windows. If they have fewer cells than the rest, the
+        caller makes room for each step by `KVNarrow`.
     """
 
     trimming: Trimming = "removal"
@@ -88,6 +93,7 @@ class Capabilities:
     offloads: bool = False
     endless: bool = False
     checkpoints: int = 0
+    windows: WindowSizes = NO_WINDOWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +157,9 @@ class Engine(Protocol):
 
         KVSave: it holds `length` ids, and can be cut to them later, or copied. A KVCut to fewer ids
         forgets it, and so does KVDrop.
+
+        KVNarrow: it may lose the ids before `begin` in layers with a window, and then be cut to no
+        fewer than `begin` and a window.
         """
         ...
 
@@ -309,7 +318,7 @@ class Sequences:
             beginning = f"{copy.length} ids of sequence {copy.source}"
             raise LocalProtocolError(f"sequence {copy.seq} cannot begin with {beginning}")
 
-    def decline(self, order: KVCopy | KVOffload | KVSave | KVDrop) -> int:
+    def decline(self, order: KVCopy | KVOffload | KVSave | KVDrop | KVNarrow) -> int:
         """Return how many ids a sequence holds that is neither offloaded nor saved; refuse a copy."""
         if isinstance(order, KVCopy):
             raise LocalProtocolError(f"sequence {order.seq} cannot share ids with another")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
-from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
 from specmesh.core.prefix import Prefix
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.text.chat_message import ChatMessage
@@ -165,7 +165,7 @@ class _SimEngine(Unthreaded):
                 beginning = self.prefixes[order.source][: order.length]
                 self.prefixes[order.seq].extend(beginning)
                 self.sequences.lengths[order.seq] = order.length
-            case KVOffload() | KVSave() | KVDrop():
+            case KVOffload() | KVSave() | KVDrop() | KVNarrow():
                 pass
             case _:
                 assert_never(order)

@@ -32,6 +32,7 @@ from specmesh.core.kv_slots import (
     KVCopy,
     KVCut,
     KVDrop,
+    KVNarrow,
     KVOffload,
     KVSave,
     KVSlots,
@@ -240,8 +241,8 @@ class DrafterCore:
                     saves.append(order)
                 case KVOffload():
                     offloads.append(order)
-                case KVCopy():
-                    raise AssertionError("a draft model copies nothing")
+                case KVCopy() | KVNarrow():
+                    raise AssertionError("a draft model copies nothing, and has room")
                 case _:
                     assert_never(order)
         cuts = [KVCut(seq, length) for seq, length in lengths.items()]

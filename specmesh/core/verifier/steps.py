@@ -89,7 +89,7 @@ class TargetSteps:
             spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
         threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
-        orders = slots.orders() if slots.has_orders else ()
+        orders = slots.orders(batch.rows) if slots.has_orders else ()
         return ev.Step(orders, tuple(spans), threads)
 
     # --- a step ends

@@ -35,6 +35,7 @@ class CacheSizes:
     drafts: most drafts of a sequence in a step; 0 for a drafter.
     native: rows that a recurrent model is to take back by states that llama.cpp keeps.
     helpers: sequences of the cache's own.
+    swa_full: layers with a sliding window have a cell for each id.
     """
 
     n_ctx: int
@@ -48,6 +49,13 @@ class CacheSizes:
     drafts: int = 0
     native: int = 0
     helpers: int = 0
+    swa_full: bool = True
+
+    @property
+    def cells(self) -> int:
+        """Return the cells of all sequences."""
+        ids = self.n_ctx + (self.width or 0)  # rows that fill a step up take cells too
+        return ids * self.max_sessions + self.guest_ids * self.guests
 
     @property
     def sequences(self) -> int:
@@ -213,16 +221,14 @@ class LlamaCache:
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    ids = sizes.n_ctx + (sizes.width or 0)  # rows that fill a step up take cells too
-    params.n_ctx = ids * sizes.max_sessions + sizes.guest_ids * sizes.guests
+    params.n_ctx = sizes.cells
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.sequences + sizes.helpers
-    params.n_outputs_max = sizes.outputs
+    params.n_outputs_max = max(sizes.outputs, params.n_seq_max)
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
     params.kv_unified = sizes.width is None
-    # A window-sized cache would let a deep cut succeed and then attend to ids it has dropped.
-    params.swa_full = True
+    params.swa_full = sizes.swa_full
     params.n_rs_seq = sizes.native
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)

@@ -17,11 +17,13 @@ from specmesh.core.kv_slots import (
     KVCopy,
     KVCut,
     KVDrop,
+    KVNarrow,
     KVOffload,
     KVOrder,
     KVReuse,
     KVSave,
 )
+from specmesh.core.kv_windows import WindowSizes
 from specmesh.engines.base import (
     ANY_ID,
     Ask,
@@ -35,6 +37,7 @@ from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore, open_cache
+from specmesh.engines.llama.windows import WindowCache, cells_of
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 from specmesh.host import physical_cores, physical_memory
 from specmesh.paths import read_text
@@ -131,6 +134,8 @@ class LlamaEngine:
             guest_ids=GUEST_IDS if rollback else _spare_ids(settings, n_ctx),
             drafts=rollback,
         )
+        windows = _windows_of(model, sizes, settings.swa_full, drafter=not rollback)
+        sizes = replace(sizes, swa_full=not windows.limited)
         self._cache = open_cache(model, sizes, drafter=not rollback)
         longest = ANY_ID if endless else n_ctx
         self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
@@ -156,6 +161,7 @@ class LlamaEngine:
                 offloads=reuse == "copied" and not settings.rpc and not model.chunked,
                 endless=endless,
                 checkpoints=_checkpoints_of(self._cache, sequences),
+                windows=windows,
             ),
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
@@ -210,6 +216,9 @@ class LlamaEngine:
                 self._offload(order.seq)
             case KVSave():
                 self._save(order)
+            case KVNarrow(seq, begin):
+                if isinstance(self._cache, WindowCache):
+                    self._cache.narrow(seq, begin)
             case KVDrop(seq, length):
                 if isinstance(self._cache, Restore):
                     self._cache.drop(seq, length)
@@ -243,9 +252,16 @@ class LlamaEngine:
         if capabilities.reuse != "copied" and not capabilities.checkpoints:
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(copy)
+        cache = self._cache
+        if isinstance(cache, WindowCache) and not cache.reaches(copy.source, copy.length):
+            raise LocalProtocolError(f"sequence {copy.source} has lost ids before {copy.length}")
         state = self._offloaded.get(copy.source)
-        if state is not None:
-            self._cache.load(copy.seq, copy.length, state)
+        if state is not None:  # it comes back with the next step
+            self._offloaded[copy.seq] = state
+            self._idle[copy.seq] = self._steps
+            if self.info.capabilities.windows.limited:
+                begin = copy.length - self.info.capabilities.windows.ids
+                self.carry_out(KVNarrow(copy.seq, begin))
         else:
             self._cache.share(copy.seq, copy.source, copy.length)
         self._sequences.lengths[copy.seq] = copy.length
@@ -261,7 +277,7 @@ class LlamaEngine:
             return
         idle_for = self._steps - self._idle.setdefault(seq, self._steps)
         device = "GPU" if self._model.on_gpu else "CPU"
-        if idle_for < OFFLOAD_AFTER[device]:
+        if idle_for < OFFLOAD_AFTER[device] and not self.info.capabilities.windows.limited:
             return
         try:
             self._offloaded[seq] = self._cache.save(seq)
@@ -272,7 +288,8 @@ class LlamaEngine:
 
     @property
     def offloaded_bytes(self) -> int:
-        size = sum(map(len, list(self._offloaded.values())))
+        states = {id(state): len(state) for state in list(self._offloaded.values())}
+        size = sum(states.values())
         if isinstance(self._cache, Restore):
             size += self._cache.kept_bytes
         return size
@@ -283,6 +300,20 @@ class LlamaEngine:
         state = self._offloaded.pop(seq, None)
         if state is not None:
             self._cache.load(seq, self._sequences.lengths[seq], state)
+
+
+def _windows_of(
+    model: LlamaModel, sizes: CacheSizes, full: bool | None, *, drafter: bool
+) -> WindowSizes:
+    """Return the sizes of a target's windows; a draft model has a cell for each id.
+
+    full: of the settings. None: there is one for each id if that takes at most twice the memory.
+    """
+    if drafter or sizes.width is not None or model.has_states or not model.n_swa or full:
+        return WindowSizes()
+    cells = cells_of(model.n_swa, sizes)
+    most = sizes.cells if full is False else sizes.cells // 2
+    return WindowSizes(model.n_swa, cells if cells < most else 0)
 
 
 def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:

@@ -1,8 +1,9 @@
-"""A cache of a model with sliding windows, whose sequences can be cut anywhere.
+"""A cache of a model with sliding windows, whose sequences can be cut far behind their ends.
 
 Layers with a window attend to the last ids only. llama.cpp gives a cell that has left the window
 of its sequence to other ids, even if there is a cell for each id. But it does so only if the cell
-belongs to one sequence. Here a further sequence, the keeper, holds such cells too.
+belongs to one sequence. Here a further sequence, the keeper, holds such cells too, until the
+daemon's core gives them up.
 """
 
 from collections.abc import Sequence
@@ -19,24 +20,53 @@ from specmesh.errors import EngineError
 _HEADER = np.dtype(np.int64)
 _WHOLE = 0
 
+HELPERS = 2
+"""Sequences of the cache's own: the keeper, and one that parts of others pass through."""
+
+LEAST_CELLS = 4096
+"""Cells for windows, at least: llama.cpp reserves a window for each sequence, which may be short."""
+
+_MAX_SEQUENCES = 256
+
+
+def helpers_of(n_swa: int, sizes: CacheSizes) -> int:
+    """Return how many sequences of its own a cache with few cells for windows has."""
+    wanted = (LEAST_CELLS - sizes.rows) // n_swa - sizes.sequences
+    return min(max(wanted, HELPERS), _MAX_SEQUENCES - sizes.sequences)
+
+
+def cells_of(n_swa: int, sizes: CacheSizes) -> int:
+    """Return the cells that such a cache has for windows, at least."""
+    return n_swa * (sizes.sequences + helpers_of(n_swa, sizes)) + sizes.rows
+
 
 class WindowCache(LlamaCache):
-    """A LlamaCache with as many cells for windows as for the rest.
+    """A LlamaCache whose keeper holds the cells that windows have left.
 
-    Each step ends within n_swa ids of its beginning or before, so cells leave a window only after
-    the step that filled them: until then the keeper has them.
+    A cell leaves its window after the step that filled it, and the keeper gets it before another
+    step begins.
     """
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        super().__init__(model, replace(sizes, helpers=2))
+        helpers = HELPERS if sizes.swa_full else helpers_of(model.n_swa, sizes)
+        super().__init__(model, replace(sizes, helpers=helpers))
         self._partial = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
-        self._n_swa: int = self.lib.llama_model_n_swa(model.handle)
+        self._n_swa = model.n_swa
         self._keeper = sizes.sequences
         self._spare = sizes.sequences + 1  # parts of a sequence pass through it
-        # By sequence, the ids from the beginning on whose cells the keeper holds.
+        # The keeper holds the cells of each sequence from its begin up to kept.
+        self._begins: dict[int, int] = {}
         self._kept: dict[int, int] = {}
+        self._limited = not sizes.swa_full
+        # Windows that a sequence gets before its next step, in cells of its own.
+        self._coming: dict[int, SavedState] = {}
 
     def decode(self, spans: Sequence[Span]) -> None:
+        for span in spans:
+            if span.seq in self._coming:
+                self._copy_in(span.seq, self._partial, self._coming.pop(span.seq))
+                super().remove(span.seq, span.position)
+                self._keep(span.seq, span.position)
         super().decode(spans)
         for span in spans:
             # Windows may begin at multiples of n_swa, or move with each id: then they end later.
@@ -44,18 +74,42 @@ class WindowCache(LlamaCache):
                 self._keep(span.seq, span.end)
 
     def _keep(self, seq: int, length: int) -> None:
-        self._seq_cp(self._memory, seq, self._keeper, self._kept.get(seq, 0), length)
+        begin = max(self._kept.get(seq, 0), self._begins.get(seq, 0))
+        if begin < length:
+            self._seq_cp(self._memory, seq, self._keeper, begin, length)
         self._kept[seq] = length
+
+    def narrow(self, seq: int, begin: int) -> None:
+        """Let the cells of a sequence before `begin` be lost, in layers with a window."""
+        before = self._begins.get(seq, 0)
+        self._begins[seq] = max(begin, before)
+        end = min(begin, self._kept.get(seq, 0))
+        if before < end:
+            self._give_up(before, end)
+
+    def _give_up(self, begin: int, end: int) -> None:
+        """Have the keeper hold these positions of such sequences only as still want them."""
+        self._seq_rm(self._memory, self._keeper, begin, end)
+        for other, kept in self._kept.items():
+            first = max(begin, self._begins.get(other, 0))
+            last = min(end, kept)
+            if first < last:
+                self._seq_cp(self._memory, other, self._keeper, first, last)
+
+    def reaches(self, seq: int, length: int) -> bool:
+        """Return True if a sequence that is longer can be cut to this length."""
+        begin = self._begins.get(seq, 0)
+        return begin == 0 or length >= begin + self._n_swa
+
+    def trim(self, seq: int, length: int) -> bool:
+        return self.reaches(seq, length) and self.remove(seq, length)
 
     def _release(self, seq: int, length: int) -> None:
         """Have the keeper hold no cells of a sequence beyond a length."""
-        if self._kept.get(seq, 0) <= length:
-            return
-        self._kept[seq] = length
-        self._seq_rm(self._memory, self._keeper, length, -1)
-        for other, kept in self._kept.items():
-            if kept > length:
-                self._seq_cp(self._memory, other, self._keeper, length, kept)
+        kept = self._kept.get(seq, 0)
+        if kept > length:
+            self._kept[seq] = length
+            self._give_up(length, kept)
 
     def remove(self, seq: int, length: int) -> bool:
         removed = super().remove(seq, length)
@@ -66,22 +120,41 @@ class WindowCache(LlamaCache):
     def clear(self, seq: int) -> None:
         super().clear(seq)
         self._release(seq, 0)
+        self._begins.pop(seq, None)
+        self._coming.pop(seq, None)
 
     def share(self, seq: int, source: int, length: int) -> None:
+        """Let the empty `seq` share the cells of the first `length` tokens of `source`.
+
+        A cell of two sequences is never given away. So where cells are few, `seq` has only those of
+        other layers in common, and a copy of the last window.
+        """
+        begin = self._begins.get(source, 0)
+        kept = min(self._kept.get(source, 0), length)
+        if self._limited:
+            self._part(source, length)
+            window = np.empty(self._size(self._spare, self._partial), np.uint8)
+            self._copy_out(self._spare, self._partial, window)
+            self._seq_rm(self._memory, self._spare, -1, -1)
+            self._coming[seq] = window
+            begin = max(begin, length - self._n_swa)
+            kept = 0
         super().share(seq, source, length)
-        self._kept[seq] = min(self._kept.get(source, 0), length)
+        self._begins[seq] = begin
+        self._kept[seq] = kept
 
     # --- offloading: llama.cpp saves the ids of the last window only, of those layers
 
-    def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
+    def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:  # noqa: ARG002
         """Copy a sequence: its state, and each earlier window as the state of a part."""
         held: int = self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1
-        ends = range(held - self._n_swa, 0, -self._n_swa)
+        first = self._begins.get(seq, 0)
+        ends = range(held - self._n_swa, first, -self._n_swa)
         sizes = [self._size(seq, _WHOLE)]
         for end in ends:
             self._part(seq, end)
             sizes.append(self._size(self._spare, self._partial))
-        header = np.array([len(sizes), *sizes], _HEADER).view(np.uint8)
+        header = np.array([first, len(sizes), *sizes], _HEADER).view(np.uint8)
         state = np.empty(len(header) + sum(sizes), np.uint8)
         state[: len(header)] = header
         at = len(header)
@@ -97,7 +170,8 @@ class WindowCache(LlamaCache):
     def _part(self, seq: int, end: int) -> None:
         """Have the spare sequence hold the window before `end` of another one, and no more."""
         self._seq_rm(self._memory, self._spare, -1, -1)
-        self._seq_cp(self._memory, seq, self._spare, max(end - self._n_swa, 0), end)
+        begin = max(end - self._n_swa, self._begins.get(seq, 0))
+        self._seq_cp(self._memory, seq, self._spare, begin, end)
 
     def _size(self, seq: int, flags: int) -> int:
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags)
@@ -115,20 +189,29 @@ class WindowCache(LlamaCache):
         if state is None:
             self.clear(seq)
             return
-        [count] = state[: _HEADER.itemsize].view(_HEADER)
-        at = _HEADER.itemsize * (1 + int(count))
-        sizes = state[_HEADER.itemsize : at].view(_HEADER).tolist()
+        first, count = state[: 2 * _HEADER.itemsize].view(_HEADER).tolist()
+        at = _HEADER.itemsize * (2 + count)
+        sizes = state[2 * _HEADER.itemsize : at].view(_HEADER).tolist()
+        begin = max(first, self._begins.get(seq, 0))
         self.clear(seq)
         self._copy_in(seq, _WHOLE, state[at : at + sizes[0]])
         at += sizes[0]
-        self._keep(seq, self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1)
+        self._begins[seq] = begin
+        end: int = self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1
+        self._keep(seq, end)
         for size in sizes[1:]:
+            end -= self._n_swa
+            if end <= begin:
+                break
             self._copy_in(self._spare, self._partial, state[at : at + size])
             at += size
+            if end - self._n_swa < begin:
+                self._seq_rm(self._memory, self._spare, 0, begin)
             for other in (seq, self._keeper):
                 self._seq_cp(self._memory, self._spare, other, -1, -1)
             self._seq_rm(self._memory, self._spare, -1, -1)
-        self.remove(seq, length)
+        if not self.trim(seq, length):
+            raise EngineError(f"sequence {seq} cannot go back to {length} ids")
 
     def _copy_in(self, seq: int, flags: int, state: SavedState) -> None:
         pointer = self.pointer(state)

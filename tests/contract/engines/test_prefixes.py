@@ -13,10 +13,11 @@ import pytest
 from harness import engine_contract as contract
 from harness.engine_contract import N_SEQ, span
 
-from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVOffload, KVSave
+from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
+from specmesh.core.kv_windows import WindowRoom
+from specmesh.engines.llama import windows
 from specmesh.engines.llama.cache import LlamaCache
 from specmesh.engines.llama.engine import LlamaVerifier
-from specmesh.engines.llama.windows import WindowCache
 from specmesh.errors import LocalProtocolError
 
 pytestmark = pytest.mark.models
@@ -30,22 +31,29 @@ CHECKED = 0.2  # share of the rows that are compared
 NOISE = 0.05
 """Share of the logits' spread by which kernels of different width may differ."""
 
-KINDS = ("gemma3", "gemma3-reproducible", "lfm2", "qwen35", "mamba")
+KINDS = ("gemma3", "gemma3-narrow", "gemma3-reproducible", "lfm2", "qwen35", "mamba")
 NATIVE = ("lfm2", "qwen35")
 """Models whose rejected rows llama.cpp takes back itself."""
 
 
 @pytest.fixture(scope="module")
-def opened(make_gguf):
+def patches():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def opened(make_gguf, patches):
     """Return a function that opens a target of a kind, with room for N_SEQ texts and little more."""
     engines = []
+    patches.setattr(windows, "LEAST_CELLS", 0)
 
     def open_one(kind, **changes):
-        arch, _, reproducible = kind.partition("-")
+        arch, _, way = kind.partition("-")
         path = make_gguf(f"prefixes-{arch}", arch=arch)
         settings = contract.settings("llama", path, threads=1, ctx=LENGTH + 8)
-        settings = replace(settings, reproducible=bool(reproducible), **changes)
-        engine = LlamaVerifier(settings, n_batch=64, max_draft=DRAFTS)
+        changed = {"reproducible": way == "reproducible", "swa_full": way != "narrow"} | changes
+        engine = LlamaVerifier(replace(settings, **changed), n_batch=64, max_draft=DRAFTS)
         engines.append(engine)
         return engine
 
@@ -66,6 +74,8 @@ class Sequences:
         self.texts = [self.new_ids(LENGTH) for _ in range(N_SEQ)]
         self.held = [0] * N_SEQ
         self.saved = [[] for _ in range(N_SEQ)]
+        self.windows = WindowRoom(engine.info.capabilities.windows)
+        self.away = set()
         self.seen = []
         self.rejections = 0
 
@@ -108,7 +118,16 @@ class Sequences:
         if spans:
             self._run(spans, kept)
 
+    def make_room(self, rows):
+        """Have sequences lose cells of windows, as the daemon's core does."""
+        held = {seq: self.held[seq] for seq in range(N_SEQ) if seq not in self.away}
+        for seq, begin in self.windows.make_room(held, rows):
+            self.order(KVNarrow(seq, begin))
+
     def _run(self, spans, kept):
+        self.away -= set(kept)
+        if self.windows.limited:
+            self.make_room(sum(len(part.ids) for part in spans))
         for part, rows in zip(spans, self.engine.decode(spans), strict=True):
             count = kept[part.seq]
             if rows is not None and self.random.random() < CHECKED:
@@ -135,6 +154,8 @@ class Sequences:
 
     def _reuse_any(self, seq):
         length = int(self.random.integers(1, self.held[seq] + 1))
+        if not self.windows.reaches(seq, length):
+            return
         other = (seq + 1) % N_SEQ
         match int(self.random.integers(0, 8)):
             case 0:
@@ -144,8 +165,13 @@ class Sequences:
                 self.engine.carry_out(KVCut(other, 0))
                 self.part_at(other, length, seq)
                 self.order(KVCopy(other, seq, length))
+                self.windows.cut(other, 0)
+                self.windows.copy(other, seq, length)
+                self.away.discard(other)
             case 2:
                 self.order(KVOffload(seq))
+                if self.engine.info.capabilities.offloads:
+                    self.away.add(seq)
 
     def _reuse_saved(self, seq):
         saved = self.saved[seq]
@@ -178,6 +204,8 @@ class Sequences:
             if self.random.random() < 0.02:
                 seq = int(self.random.integers(0, N_SEQ))
                 self.saved[seq] = []
+                self.windows.cut(seq, 0)
+                self.away.discard(seq)
                 self.part_at(seq, 0)
                 self.order(KVCut(seq, 0))
         return self
@@ -206,7 +234,7 @@ def test_what_is_reused_is_as_good_as_new(opened, kind, seed):
 
 def test_without_the_keeper_cells_are_lost(opened, monkeypatch):
     """The guard is needed, and the comparison finds what it prevents."""
-    monkeypatch.setattr(WindowCache, "_keep", lambda *_: None)
+    monkeypatch.setattr(windows.WindowCache, "_keep", lambda *_: None)
     texts = Sequences(opened("gemma3"), 1).run()
     assert worst_difference(texts.seen, opened("gemma3")) > NOISE
 
