@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound=DaemonSettings | ModelSettings)
 ADDRESS = "tcp://127.0.0.1:7071"
+SWA_FULL = {"auto": None, "on": True, "off": False}
 
 
 class DaemonOptions(TypedDict):
@@ -60,6 +61,7 @@ class DaemonOptions(TypedDict):
     wait: bool
     bind: NotRequired[str]
     window: NotRequired[str]
+    swa_full: NotRequired[str]
 
 
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).")
@@ -204,6 +206,14 @@ _insecure_rpc_option = flag(
     "Give every step the same number of rows: the text is then the same to the last bit with and "
     "without drafts, whatever else runs. Steps cost more, see docs/usage.md.",
 )
+@option(
+    "--swa-full",
+    click.Choice([*SWA_FULL]),
+    None,
+    "Keep all of a text for layers with a sliding window, not the last part of it only; auto: if "
+    "that takes at most twice the memory. Longer parts of more texts are then reused.",
+    "auto",
+)
 @several(
     "--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`."
 )
@@ -282,6 +292,7 @@ def _run(role: str, values: DaemonOptions) -> None:
             "port": port,
             "wait": wait,
             "window": window,
+            "swa_full": SWA_FULL[values.get("swa_full", "auto")],
         }
         given["model"] = _settings(ModelSettings, given)
         # Not imported earlier: errors of the settings shall be shown at once.

@@ -37,7 +37,7 @@ from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore, open_cache
-from specmesh.engines.llama.windows import WindowCache, cells_of
+from specmesh.engines.llama.windows import HELPERS, WindowCache, cells_of, has_keeper
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 from specmesh.host import physical_cores, physical_memory
 from specmesh.paths import read_text
@@ -102,6 +102,8 @@ class LlamaEngine:
         model = self._model
         max_sessions = settings.max_sessions
         most: int = model.lib.llama_max_parallel_sequences()
+        if model.n_swa:
+            most -= HELPERS
         guests = min(guests, max(most - max_sessions, 0))
         endless = model.recurrent and not rollback
         if (
@@ -170,7 +172,8 @@ class LlamaEngine:
         )
 
     def _reuse(self, width: int | None) -> KVReuse:
-        if self._cache.trimming != "removal":
+        lacks_keeper = self._model.n_swa > 0 and not isinstance(self._cache, WindowCache)
+        if self._cache.trimming != "removal" or (lacks_keeper and width is None):
             return "whole"
         if width is not None:
             return "cut"
@@ -309,9 +312,9 @@ def _windows_of(
 
     full: of the settings. None: there is one for each id if that takes at most twice the memory.
     """
-    if drafter or sizes.width is not None or model.has_states or not model.n_swa or full:
+    if not has_keeper(model, sizes) or drafter or full:
         return WindowSizes()
-    cells = cells_of(model.n_swa, sizes)
+    cells = cells_of(model, sizes)
     most = sizes.cells if full is False else sizes.cells // 2
     return WindowSizes(model.n_swa, cells if cells < most else 0)
 

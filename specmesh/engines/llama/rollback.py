@@ -16,7 +16,7 @@ from specmesh.core.events import Span
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.engines.llama.windows import WindowCache
+from specmesh.engines.llama.windows import WindowCache, has_keeper
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 CARRY = 8
@@ -366,7 +366,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
 
 
 def _attention(model: LlamaModel, sizes: CacheSizes) -> LlamaCache:
-    if sizes.width is None and model.n_swa:
+    if has_keeper(model, sizes):
         return WindowCache(model, sizes)
     if sizes.width is None:
         return LlamaCache(model, sizes)

@@ -26,18 +26,28 @@ HELPERS = 2
 LEAST_CELLS = 4096
 """Cells for windows, at least: llama.cpp reserves a window for each sequence, which may be short."""
 
-_MAX_SEQUENCES = 256
+
+def has_keeper(model: LlamaModel, sizes: CacheSizes) -> bool:
+    """Return True if a model has windows, in cells that all sequences share, and room for a keeper.
+
+    In cells of its own a sequence is never overwritten before they are full.
+    """
+    if model.has_states or not model.n_swa or sizes.width is not None:
+        return False
+    most: int = model.lib.llama_max_parallel_sequences()
+    return sizes.sequences + HELPERS <= most
 
 
-def helpers_of(n_swa: int, sizes: CacheSizes) -> int:
+def helpers_of(model: LlamaModel, sizes: CacheSizes) -> int:
     """Return how many sequences of its own a cache with few cells for windows has."""
-    wanted = (LEAST_CELLS - sizes.rows) // n_swa - sizes.sequences
-    return min(max(wanted, HELPERS), _MAX_SEQUENCES - sizes.sequences)
+    most: int = model.lib.llama_max_parallel_sequences()
+    wanted = (LEAST_CELLS - sizes.rows) // model.n_swa - sizes.sequences
+    return min(max(wanted, HELPERS), most - sizes.sequences)
 
 
-def cells_of(n_swa: int, sizes: CacheSizes) -> int:
+def cells_of(model: LlamaModel, sizes: CacheSizes) -> int:
     """Return the cells that such a cache has for windows, at least."""
-    return n_swa * (sizes.sequences + helpers_of(n_swa, sizes)) + sizes.rows
+    return model.n_swa * (sizes.sequences + helpers_of(model, sizes)) + sizes.rows
 
 
 class WindowCache(LlamaCache):
@@ -48,7 +58,7 @@ class WindowCache(LlamaCache):
     """
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        helpers = HELPERS if sizes.swa_full else helpers_of(model.n_swa, sizes)
+        helpers = HELPERS if sizes.swa_full else helpers_of(model, sizes)
         super().__init__(model, replace(sizes, helpers=helpers))
         self._partial = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._n_swa = model.n_swa
