@@ -5,8 +5,10 @@ CPU threads of daemons on one machine, and a target with layers on others by lla
 
 from importlib.resources import files
 from itertools import product
+from operator import ge
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness.ports import free_port, is_open
 from meshes import running
@@ -114,7 +116,7 @@ def agree(found, truth):
         assert place["logprob"] == pytest.approx(other["logprob"], abs=KERNELS)
 
 
-@pytest.mark.parametrize("arch", ["mamba", "lfm2"])
+@pytest.mark.parametrize("arch", ["mamba", "lfm2", "qwen35", "gemma3"])
 @pytest.mark.fault("E7.79")
 def test_recurrent_and_hybrid_targets(make_gguf, mesh, arch):
     """They speculate; ids are the same up to a near tie, as steps have no constant width."""
@@ -135,7 +137,84 @@ def test_recurrent_and_hybrid_targets(make_gguf, mesh, arch):
 
     until(mostly, "drafts are verified")
     assert accepted > 0.8 * drafts
-    assert verifier.event("ready")["trimming"] == "restore"
+    trimming = "removal" if arch == "gemma3" else "restore"
+    assert verifier.event("ready")["trimming"] == trimming
+
+
+# --- what a next prompt reuses
+
+LEAST_REUSED = {
+    "lfm2": [696, 715, 184, 194, 194],
+    "mamba": [696, 715, 184, 194, 194],
+    "qwen35": [696, 715, 184, 194, 194],
+    "gemma3": [699, 715, 650, 650, 690],
+}
+"""Tokens that llama-server takes from its cache, for the prompts of `next_prompts` in turn."""
+
+
+def new_ids(count, seed):
+    return np.random.default_rng(seed).integers(40, 120, count).tolist()
+
+
+def next_prompts(prompt, answer):
+    """Return the same prompt, a next turn, an edited message, another end, a turn cut short."""
+    return [
+        prompt,
+        prompt + answer + new_ids(60, 1),
+        prompt[:650] + new_ids(60, 2),
+        prompt[:690] + new_ids(10, 3),
+        prompt + answer[:-3],
+    ]
+
+
+def answered(daemon, prompt, count=16, **options):
+    """Return the ids of a text after a prompt, and how many ids of that were in the cache."""
+    stream = complete(daemon, body(prompt, count, ignore_eos=True, **options))
+    return stream.ids, stream.result["report"]["cached_tokens"]
+
+
+@pytest.fixture
+def long_texts(make_gguf, mesh):
+    def start(arch):
+        path = make_gguf(f"long-{arch}", arch=arch, n_ctx=2048)
+        return mesh.verifier(path, "--ctx", 1024, "--max-sessions", 4, engine="llama")
+
+    return start
+
+
+@pytest.mark.parametrize("arch", LEAST_REUSED)
+def test_a_next_prompt_reuses_what_llama_server_does(long_texts, arch):
+    verifier = long_texts(arch)
+    prompt = new_ids(700, 0)
+    answer, _ = answered(verifier, prompt, cache_prompt=True)
+    reused = []
+    for following in next_prompts(prompt, answer):
+        reused.append(answered(verifier, following, cache_prompt=True)[1])
+    assert all(map(ge, reused, LEAST_REUSED[arch])), reused
+
+
+@pytest.mark.parametrize("arch", LEAST_REUSED)
+def test_a_text_is_the_same_from_what_is_reused(long_texts, arch):
+    verifier = long_texts(arch)
+    prompt = new_ids(700, 0)
+    answer, _ = answered(verifier, prompt, cache_prompt=True)
+    for following in next_prompts(prompt, answer):
+        anew, _ = logprobs_of(verifier, following, draft_n=0)
+        found, _ = logprobs_of(verifier, following, draft_n=0, cache_prompt=True)
+        agree(found, anew)
+
+
+@pytest.mark.parametrize("arch", LEAST_REUSED)
+def test_conversations_in_turn_keep_their_prefixes(long_texts, arch):
+    verifier = long_texts(arch)
+    texts = [new_ids(300, seed) for seed in (4, 5)]
+    reused = []
+    for _ in range(3):
+        for number, text in enumerate(texts):
+            answer, cached = answered(verifier, text, cache_prompt=True)
+            reused.append(cached)
+            texts[number] = text + answer
+    assert reused == [0, 0, 315, 315, 331, 331]
 
 
 @pytest.mark.skipif(
