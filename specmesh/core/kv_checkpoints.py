@@ -63,13 +63,25 @@ class Checkpoints:
         begin: ids that are there already. end: ids of the whole prompt.
         common: ids that it shares with another text, where others may leave it too.
         """
+        found = set(self.places(begin, end, common))
+        if found:
+            found |= set(range(end - NEAR_END, begin + LEAST_GAP - 1, -SPACING))
+        return sorted(found)
+
+    def places(self, begin: int, end: int, common: int) -> list[int]:
+        """Return the lengths at which other texts will most likely leave this one.
+
+        begin, end, common: as in `stops`.
+        """
         if not self:
             return []
         last = end - NEAR_END
-        found = set(range(last, begin + LEAST_GAP - 1, -SPACING))
+        found: list[int] = []
         if begin + LEAST_GAP <= common <= last - LEAST_GAP:
-            found.add(common)
-        return sorted(found)
+            found.append(common)
+        if last >= begin + LEAST_GAP:
+            found.append(last)
+        return found
 
     def add(self, seq: int, length: int) -> tuple[list[tuple[int, int]], bool]:
         """Note that a sequence, which has this length, is to be saved.

@@ -123,7 +123,7 @@ class KVOffload:
 
 @dataclass(frozen=True, slots=True)
 class KVSave:
-    """An order to save the state of a sequence, which holds `length` ids."""
+    """An order to save the state of a sequence after its first `length` ids."""
 
     seq: int
     length: int
@@ -254,6 +254,9 @@ class KVSlots:
         self._checkpoints = Checkpoints(checkpoints)
         self._windows = WindowRoom(windows)
         self._away: set[int] = set()  # sequences that were to be offloaded
+        self._woken: set[int] = set()  # those that come back with the next step
+        # Lengths to be saved before a sequence loses the windows there.
+        self._places: dict[int, list[int]] = {}
         self._copies = reuse == "copied" or (checkpoints > 0 and copies)
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
@@ -321,9 +324,27 @@ class KVSlots:
             common = self._longest_common(text[:-1])
         slot = self._take(best)
         if not slot.start:
-            slot.stops = self._checkpoints.stops(slot.length, prompt + 1, common)
+            end = prompt + 1
+            if self._reuse == "whole":
+                slot.stops = self._checkpoints.stops(slot.length, end, common)
+            else:
+                places = self._checkpoints.places(slot.length, end, common)
+                self._places.setdefault(slot.seq, []).extend(places)
         self._shrink()
         return slot
+
+    def _note_place(self, seq: int, length: int) -> None:
+        """Note that texts may leave the one in a sequence at its present length."""
+        if self._reuse == "whole":
+            self._save(seq, length)
+        elif self._checkpoints:
+            self._places.setdefault(seq, []).append(length)
+
+    def _cut_places(self, seq: int, length: int) -> None:
+        """Forget where texts may leave the one in a sequence, beyond a length."""
+        places = self._places.get(seq)
+        if places:
+            self._places[seq] = [place for place in places if place <= length]
 
     def _longest_common(self, text: Sequence[int]) -> int:
         """Return how many ids a text shares with one that a free sequence holds."""
@@ -379,7 +400,7 @@ class KVSlots:
     def _copyable(self, seq: int, usable: int) -> int:
         """Return how many of the usable ids of a sequence another one can begin with."""
         if self._reuse == "copied":
-            return usable if self._windows.reaches(seq, usable) else 0
+            return usable
         return self._checkpoints.reachable(seq, usable)
 
     def _usable(self, seq: int, contents: KVContents, text: _Text) -> int:
@@ -398,7 +419,7 @@ class KVSlots:
                 return 0
             count = self._checkpoints.reachable(seq, count)
         if count < len(contents.ids) and not self._windows.reaches(seq, count):
-            return 0
+            count = self._checkpoints.reachable(seq, count)
         return count if count >= MIN_REUSED_IDS else 0
 
     def _take(self, chosen: _Candidate) -> KVSlot:
@@ -410,18 +431,24 @@ class KVSlots:
         del self._free[chosen.seq]
         if chosen.lost:
             self.cut(chosen.seq, chosen.cells if in_place else 0)
+            if in_place:
+                self._windows.restore(chosen.seq, chosen.cells)
         elif in_place and chosen.reused and not chosen.begin.start:
-            self._save(chosen.seq, chosen.reused)  # the text may yet go on in another way
+            self._note_place(chosen.seq, chosen.reused)  # the text may yet go on in another way
         if chosen.reused:
             self._checkpoints.use(source, chosen.reused)
         if not in_place:
             self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
             self._checkpoints.copy(chosen.seq, source, chosen.reused)
             self._windows.copy(chosen.seq, source, chosen.reused)
+            self._places[chosen.seq] = list(self._places.get(source, ()))
+            self._cut_places(chosen.seq, chosen.reused)
         begin = chosen.begin
         slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
         self._taken[slot.seq] = slot
-        self._away.discard(slot.seq)
+        if slot.seq in self._away:
+            self._away.discard(slot.seq)
+            self._woken.add(slot.seq)
         return slot
 
     # --- a session ends
@@ -469,6 +496,7 @@ class KVSlots:
         self._orders.append(KVCut(seq, length))
         self._checkpoints.cut(seq, length)
         self._windows.cut(seq, length)
+        self._cut_places(seq, length)
         self.has_orders = True
 
     def reached(self, slot: KVSlot) -> None:
@@ -523,10 +551,34 @@ class KVSlots:
                     self._away.add(seq)
         self._began = []
         if self._windows.limited:
-            narrowed = self._windows.make_room(self._held(), rows)
-            orders += [KVNarrow(seq, begin) for seq, begin in narrowed]
+            orders = self._with_room(orders, rows)
+            self._woken = set()
             self.has_orders = True  # the next step may need room too
         return tuple(orders)
+
+    def _with_room(self, orders: list[KVOrder], rows: int) -> list[KVOrder]:
+        """Return orders before which there is room in windows.
+
+        What leaves comes first, and saved states are dropped last: others may be copied from them.
+        """
+        offloads = [order for order in orders if isinstance(order, KVOffload)]
+        others = [order for order in orders if not isinstance(order, KVOffload)]
+        room = self._narrow(rows)
+        drops = [order for order in room if isinstance(order, KVDrop)]
+        room = [order for order in room if not isinstance(order, KVDrop)]
+        return [*offloads, *room, *others, *drops]
+
+    def _narrow(self, rows: int) -> list[KVOrder]:
+        """Return the orders that make room in windows, and save what would else be lost."""
+        for narrowed in self._windows.make_room(self._held(), rows):
+            seq = narrowed.seq
+            for place in self._places.get(seq, ()):
+                if self._windows.loses(narrowed, place) and seq not in self._woken:
+                    self._save(seq, place)
+            self._orders.append(KVNarrow(seq, narrowed.begin))
+        orders = self._orders
+        self._orders = []
+        return orders
 
     def _held(self) -> dict[int, int]:
         """Return the cells of each sequence but those offloaded, the least recently used first."""

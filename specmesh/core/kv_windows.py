@@ -7,6 +7,7 @@ there. Which ids are held is decided here; the engine keeps to it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 STEP = 256  # ids that a sequence loses at once, at least, if it has so many
 
@@ -28,6 +29,17 @@ class WindowSizes:
         return self.cells > 0
 
 
+class Narrowed(NamedTuple):
+    """A sequence that loses ids.
+
+    before, begin: the first id that it had, and that it keeps.
+    """
+
+    seq: int
+    before: int
+    begin: int
+
+
 class WindowRoom:
     """The ids from which on each sequence is held in layers with a window."""
 
@@ -45,6 +57,12 @@ class WindowRoom:
         begin = self._begins.get(seq, 0)
         return begin == 0 or length >= begin + self._sizes.ids
 
+    def loses(self, narrowed: Narrowed, length: int) -> bool:
+        """Return True if a sequence could be cut to this length before it lost ids, but not then."""
+        ids = self._sizes.ids
+        could = narrowed.before == 0 or length >= narrowed.before + ids
+        return could and length < narrowed.begin + ids
+
     def cut(self, seq: int, length: int) -> None:
         """Note that a sequence is cut."""
         if length == 0:
@@ -57,17 +75,22 @@ class WindowRoom:
         """
         self._begins[seq] = self._begins.get(source, 0)
         if self.limited:
-            self._begins[seq] = max(self._begins[seq], length - self._sizes.ids)
+            self._begins[seq] = max(length - self._sizes.ids, 0)
 
-    def make_room(self, held: Mapping[int, int], rows: int) -> list[tuple[int, int]]:
-        """Return each sequence that is to lose ids before a step, and the first that it keeps.
+    def restore(self, seq: int, length: int) -> None:
+        """Note that a sequence is cut to a checkpoint: it has the window before that, and no more."""
+        if not self.reaches(seq, length):
+            self._begins[seq] = max(length - self._sizes.ids, 0)
+
+    def make_room(self, held: Mapping[int, int], rows: int) -> list["Narrowed"]:
+        """Return the sequences that are to lose ids before a step.
 
         held: the ids of each sequence, the first to lose some first. rows: of the step.
         """
         missing = rows - self._sizes.cells
         for seq, length in held.items():
             missing += length - self._begins.get(seq, 0)
-        narrowed: list[tuple[int, int]] = []
+        narrowed: list[Narrowed] = []
         for seq, length in held.items():
             if missing <= 0:
                 break
@@ -78,5 +101,5 @@ class WindowRoom:
             lost = min(spare, max(missing, STEP))
             self._begins[seq] = begin + lost
             missing -= lost
-            narrowed.append((seq, begin + lost))
+            narrowed.append(Narrowed(seq, begin, begin + lost))
         return narrowed

@@ -155,8 +155,8 @@ class Engine(Protocol):
         KVOffload: it is idle, and may leave the memory that each step reads until it is used.
         Callers see no difference. Without `capabilities.offloads` it stays.
 
-        KVSave: it holds `length` ids, and can be cut to them later, or copied. A KVCut to fewer ids
-        forgets it, and so does KVDrop.
+        KVSave: it can be cut to `length` ids later, or copied, whatever it loses. With the trimming
+        "restore" it holds no more. A KVCut to fewer ids forgets it, and so does KVDrop.
 
         KVNarrow: it may lose the ids before `begin` in layers with a window, and then be cut to no
         fewer than `begin` and a window.

@@ -110,8 +110,16 @@ class LlamaCache:
         """
         return self.remove(seq, length)
 
+    def trim_offloaded(self, seq: int, length: int) -> bool:  # noqa: ARG002
+        """Return True if an offloaded sequence can have `length` tokens when it is loaded."""
+        return True
+
     def clear(self, seq: int) -> None:
         """Empty a sequence and free its saved states: possible for every model."""
+        self.vacate(seq)
+
+    def vacate(self, seq: int) -> None:
+        """Empty the cells of a sequence that is loaded again later."""
         self._seq_rm(self._memory, seq, -1, -1)
 
     def share(self, seq: int, source: int, length: int) -> None:

@@ -223,7 +223,7 @@ class LlamaEngine:
                 if isinstance(self._cache, WindowCache):
                     self._cache.narrow(seq, begin)
             case KVDrop(seq, length):
-                if isinstance(self._cache, Restore):
+                if isinstance(self._cache, Restore | WindowCache):
                     self._cache.drop(seq, length)
             case _:
                 assert_never(order)
@@ -234,7 +234,7 @@ class LlamaEngine:
         kept = self._sequences.check_cut(cut)
         seq = cut.seq
         held = self._sequences.lengths[seq]
-        if kept == 0 or (kept < held and not self._cache.trim(seq, kept)):
+        if kept == 0 or (kept < held and not self._trim(seq, kept)):
             self._cache.clear(seq)
             self._offloaded.pop(seq, None)
             self._idle.pop(seq, None)
@@ -242,13 +242,26 @@ class LlamaEngine:
         self._sequences.lengths[seq] = kept
         return kept
 
+    def _trim(self, seq: int, length: int) -> bool:
+        """Take rows back; an offloaded sequence is cut when it is back."""
+        if seq in self._offloaded:
+            return self._cache.trim_offloaded(seq, length)
+        return self._cache.trim(seq, length)
+
     def _save(self, order: KVSave) -> None:
-        held = self._sequences.held(order.seq)
-        if held != order.length or not self.info.capabilities.checkpoints:
-            state = f"a state of {order.length} ids of sequence {order.seq}, which has {held}"
-            raise LocalProtocolError(f"{state}, cannot be saved")
-        if isinstance(self._cache, Restore):
-            self._cache.keep(order.seq)
+        seq = order.seq
+        length = order.length
+        held = self._sequences.held(seq)
+        match self._cache:
+            case Restore() as cache if length == held:
+                cache.keep(seq)
+            case WindowCache() as cache if (
+                length <= held and seq not in self._offloaded and cache.reaches(seq, length)
+            ):
+                cache.keep(seq, length)
+            case _:
+                state = f"a state of {length} ids of sequence {seq}, which has {held}"
+                raise LocalProtocolError(f"{state}, cannot be saved")
 
     def _copy(self, copy: KVCopy) -> None:
         capabilities = self.info.capabilities
@@ -256,15 +269,15 @@ class LlamaEngine:
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(copy)
         cache = self._cache
-        if isinstance(cache, WindowCache) and not cache.reaches(copy.source, copy.length):
+        held = self._sequences.held(copy.source)
+        if isinstance(cache, WindowCache) and not cache.can_copy(copy.source, copy.length, held):
             raise LocalProtocolError(f"sequence {copy.source} has lost ids before {copy.length}")
         state = self._offloaded.get(copy.source)
         if state is not None:  # it comes back with the next step
             self._offloaded[copy.seq] = state
             self._idle[copy.seq] = self._steps
-            if self.info.capabilities.windows.limited:
-                begin = copy.length - self.info.capabilities.windows.ids
-                self.carry_out(KVNarrow(copy.seq, begin))
+            if isinstance(cache, WindowCache):
+                cache.share_offloaded(copy.seq, copy.source, copy.length)
         else:
             self._cache.share(copy.seq, copy.source, copy.length)
         self._sequences.lengths[copy.seq] = copy.length
@@ -287,13 +300,13 @@ class LlamaEngine:
         except (EngineError, MemoryError) as error:  # it stays in its cells
             _log.warning("not_offloaded", seq=seq, error=str(error))
         else:
-            self._cache.clear(seq)
+            self._cache.vacate(seq)
 
     @property
     def offloaded_bytes(self) -> int:
         states = {id(state): len(state) for state in list(self._offloaded.values())}
         size = sum(states.values())
-        if isinstance(self._cache, Restore):
+        if isinstance(self._cache, Restore | WindowCache):
             size += self._cache.kept_bytes
         return size
 
@@ -321,7 +334,7 @@ def _windows_of(
 
 def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:
     """Return how many states may be saved in the host's memory; 0 where rows are removed."""
-    if not isinstance(cache, Restore):
+    if not isinstance(cache, Restore | WindowCache) or not cache.state_bytes:
         return 0
     room = min(CHECKPOINT_BYTES, physical_memory() // 8)
     return min(room // max(cache.state_bytes, 1), MAX_CHECKPOINTS * sequences)

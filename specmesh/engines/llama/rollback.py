@@ -392,6 +392,8 @@ def _warm_up(model: LlamaModel, cache: LlamaCache) -> None:
         raise ConfigError(f"{model.name} does not run: {error}") from error
     if isinstance(cache, Restore):
         cache.state_bytes = cache.size_of(0)
+    elif isinstance(cache, WindowCache):
+        cache.measure(2)
     cache.clear(0)
 
 

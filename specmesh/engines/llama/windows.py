@@ -46,8 +46,12 @@ def helpers_of(model: LlamaModel, sizes: CacheSizes) -> int:
 
 
 def cells_of(model: LlamaModel, sizes: CacheSizes) -> int:
-    """Return the cells that such a cache has for windows, at least."""
-    return model.n_swa * (sizes.sequences + helpers_of(model, sizes)) + sizes.rows
+    """Return the cells that the sequences of such a cache have for windows, at least.
+
+    What is loaded passes through some more.
+    """
+    own = sizes.sequences + helpers_of(model, sizes) - HELPERS
+    return model.n_swa * own + sizes.rows
 
 
 class WindowCache(LlamaCache):
@@ -68,15 +72,12 @@ class WindowCache(LlamaCache):
         self._begins: dict[int, int] = {}
         self._kept: dict[int, int] = {}
         self._limited = not sizes.swa_full
-        # Windows that a sequence gets before its next step, in cells of its own.
-        self._coming: dict[int, SavedState] = {}
+        self._saved: dict[int, dict[int, SavedState]] = {}  # by sequence and length
+        # Of offloaded sequences that were cut to a checkpoint, the window there.
+        self._ends: dict[int, SavedState] = {}
+        self.state_bytes = 0
 
     def decode(self, spans: Sequence[Span]) -> None:
-        for span in spans:
-            if span.seq in self._coming:
-                self._copy_in(span.seq, self._partial, self._coming.pop(span.seq))
-                super().remove(span.seq, span.position)
-                self._keep(span.seq, span.position)
         super().decode(spans)
         for span in spans:
             # Windows may begin at multiples of n_swa, or move with each id: then they end later.
@@ -111,8 +112,83 @@ class WindowCache(LlamaCache):
         begin = self._begins.get(seq, 0)
         return begin == 0 or length >= begin + self._n_swa
 
+    def can_copy(self, seq: int, length: int, held: int) -> bool:
+        """Return True if another sequence can begin with so many ids of a sequence."""
+        is_end = seq in self._ends and length == held
+        return is_end or self.reaches(seq, length) or length in self._saved.get(seq, {})
+
+    def trim_offloaded(self, seq: int, length: int) -> bool:
+        if not self.reaches(seq, length):
+            window = self._saved.get(seq, {}).get(length)
+            if window is None:
+                return False
+            self._ends[seq] = window
+        self._forget_saved(seq, length)
+        return True
+
+    def _forget_saved(self, seq: int, length: int) -> None:
+        saved = self._saved.get(seq, {})
+        self._saved[seq] = {other: saved[other] for other in saved if other <= length}
+
     def trim(self, seq: int, length: int) -> bool:
-        return self.reaches(seq, length) and self.remove(seq, length)
+        window = None
+        if not self.reaches(seq, length):
+            window = self._saved.get(seq, {}).get(length)
+            if window is None:
+                return False
+        self._forget_saved(seq, length)
+        self.remove(seq, length)
+        if window is not None:
+            self._restore(seq, length, window)
+        return True
+
+    def _restore(self, seq: int, length: int, window: SavedState) -> None:
+        """Give a sequence of this length its last window, in cells of its own, instead of others."""
+        self._release(seq, 0)
+        self._begins[seq] = max(length - self._n_swa, 0)
+        self._copy_in(seq, self._partial, window)
+        self._keep(seq, length)
+
+    # --- checkpoints
+
+    def measure(self, held: int) -> None:
+        """Note the size of a checkpoint, while sequence 0 holds so many ids."""
+        if self._limited:
+            self.state_bytes = self._size(0, self._partial) * self._n_swa // held
+
+    def keep(self, seq: int, length: int) -> None:
+        """Save the window before a length of a sequence that reaches it. Raises EngineError."""
+        self._saved.setdefault(seq, {})[length] = self._window(seq, length)
+
+    def drop(self, seq: int, length: int) -> None:
+        """Forget a checkpoint."""
+        self._saved.get(seq, {}).pop(length, None)
+
+    def adopt(self, seq: int, source: int, length: int) -> None:
+        """Give a sequence the checkpoints of another one, up to a length."""
+        saved = self._saved.get(source, {})
+        self._saved[seq] = {other: saved[other] for other in saved if other <= length}
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the size of all checkpoints."""
+        states: dict[int, int] = {}
+        for saved in list(self._saved.values()):
+            for state in list(saved.values()):
+                states[id(state)] = len(state)
+        return sum(states.values())
+
+    def _window(self, seq: int, length: int) -> SavedState:
+        """Return the window before a length, saved or copied now."""
+        if not self.reaches(seq, length):
+            return self._saved[seq][length]
+        self._part(seq, length)
+        window = np.empty(self._size(self._spare, self._partial), np.uint8)
+        self._copy_out(self._spare, self._partial, window)
+        self._seq_rm(self._memory, self._spare, -1, -1)
+        return window
+
+    # --- cells
 
     def _release(self, seq: int, length: int) -> None:
         """Have the keeper hold no cells of a sequence beyond a length."""
@@ -129,9 +205,13 @@ class WindowCache(LlamaCache):
 
     def clear(self, seq: int) -> None:
         super().clear(seq)
-        self._release(seq, 0)
         self._begins.pop(seq, None)
-        self._coming.pop(seq, None)
+        self._saved.pop(seq, None)
+        self._ends.pop(seq, None)
+
+    def vacate(self, seq: int) -> None:
+        super().vacate(seq)
+        self._release(seq, 0)
 
     def share(self, seq: int, source: int, length: int) -> None:
         """Let the empty `seq` share the cells of the first `length` tokens of `source`.
@@ -139,19 +219,25 @@ class WindowCache(LlamaCache):
         A cell of two sequences is never given away. So where cells are few, `seq` has only those of
         other layers in common, and a copy of the last window.
         """
-        begin = self._begins.get(source, 0)
-        kept = min(self._kept.get(source, 0), length)
+        self.adopt(seq, source, length)
         if self._limited:
-            self._part(source, length)
-            window = np.empty(self._size(self._spare, self._partial), np.uint8)
-            self._copy_out(self._spare, self._partial, window)
-            self._seq_rm(self._memory, self._spare, -1, -1)
-            self._coming[seq] = window
-            begin = max(begin, length - self._n_swa)
-            kept = 0
+            window = self._window(source, length)
+            super().share(seq, source, length)
+            self._restore(seq, length, window)
+            return
         super().share(seq, source, length)
-        self._begins[seq] = begin
-        self._kept[seq] = kept
+        self._begins[seq] = self._begins.get(source, 0)
+        self._kept[seq] = min(self._kept.get(source, 0), length)
+
+    def share_offloaded(self, seq: int, source: int, length: int) -> None:
+        """Have `seq` begin like an offloaded one when it is loaded."""
+        self.adopt(seq, source, length)
+        if source in self._ends and not self.reaches(source, length):
+            self._ends[seq] = self._ends[source]
+        elif not self.reaches(source, length):
+            self._ends[seq] = self._saved[source][length]
+        if self._limited:
+            self._begins[seq] = max(length - self._n_swa, 0)
 
     # --- offloading: llama.cpp saves the ids of the last window only, of those layers
 
@@ -203,24 +289,31 @@ class WindowCache(LlamaCache):
         at = _HEADER.itemsize * (2 + count)
         sizes = state[2 * _HEADER.itemsize : at].view(_HEADER).tolist()
         begin = max(first, self._begins.get(seq, 0))
-        self.clear(seq)
+        self.vacate(seq)
         self._copy_in(seq, _WHOLE, state[at : at + sizes[0]])
         at += sizes[0]
         self._begins[seq] = begin
         end: int = self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1
-        self._keep(seq, end)
+        super().remove(seq, length)  # what is not needed leaves before more comes
+        self._keep(seq, length)
         for size in sizes[1:]:
             end -= self._n_swa
             if end <= begin:
                 break
-            self._copy_in(self._spare, self._partial, state[at : at + size])
+            part = state[at : at + size]
             at += size
-            if end - self._n_swa < begin:
-                self._seq_rm(self._memory, self._spare, 0, begin)
+            if end - self._n_swa >= length:
+                continue
+            self._copy_in(self._spare, self._partial, part)
+            self._seq_rm(self._memory, self._spare, 0, begin)
+            self._seq_rm(self._memory, self._spare, length, -1)
             for other in (seq, self._keeper):
                 self._seq_cp(self._memory, self._spare, other, -1, -1)
             self._seq_rm(self._memory, self._spare, -1, -1)
-        if not self.trim(seq, length):
+        window = self._ends.pop(seq, None)
+        if window is not None:
+            self._restore(seq, length, window)
+        elif not self.trim(seq, length):
             raise EngineError(f"sequence {seq} cannot go back to {length} ids")
 
     def _copy_in(self, seq: int, flags: int, state: SavedState) -> None:

@@ -118,16 +118,23 @@ class Sequences:
         if spans:
             self._run(spans, kept)
 
-    def make_room(self, rows):
+    def make_room(self, rows, woken=frozenset()):
         """Have sequences lose cells of windows, as the daemon's core does."""
+        if not self.windows.limited:
+            return
         held = {seq: self.held[seq] for seq in range(N_SEQ) if seq not in self.away}
-        for seq, begin in self.windows.make_room(held, rows):
-            self.order(KVNarrow(seq, begin))
+        for narrowed in self.windows.make_room(held, rows):
+            seq = narrowed.seq
+            place = self.held[seq] - 10
+            if self.windows.loses(narrowed, place) and place > 0 and seq not in woken:
+                self.engine.carry_out(KVSave(seq, place))
+                self.saved[seq].append(place)
+            self.engine.carry_out(KVNarrow(seq, narrowed.begin))
 
     def _run(self, spans, kept):
-        self.away -= set(kept)
-        if self.windows.limited:
-            self.make_room(sum(len(part.ids) for part in spans))
+        woken = self.away & set(kept)
+        self.away -= woken
+        self.make_room(sum(len(part.ids) for part in spans), woken)
         for part, rows in zip(spans, self.engine.decode(spans), strict=True):
             count = kept[part.seq]
             if rows is not None and self.random.random() < CHECKED:
@@ -154,19 +161,26 @@ class Sequences:
 
     def _reuse_any(self, seq):
         length = int(self.random.integers(1, self.held[seq] + 1))
-        if not self.windows.reaches(seq, length):
+        if self.saved[seq] and self.random.random() < 0.5:
+            length = int(self.random.choice(self.saved[seq]))
+        if length not in self.saved[seq] and not self.windows.reaches(seq, length):
             return
         other = (seq + 1) % N_SEQ
         match int(self.random.integers(0, 8)):
             case 0:
                 self.part_at(seq, length)
+                self.windows.restore(seq, length)
+                self.make_room(0)
                 self.order(KVCut(seq, length))
+                self.saved[seq] = [held for held in self.saved[seq] if held <= length]
             case 1 if self.engine.info.capabilities.reuse == "copied":
                 self.engine.carry_out(KVCut(other, 0))
                 self.part_at(other, length, seq)
-                self.order(KVCopy(other, seq, length))
                 self.windows.cut(other, 0)
                 self.windows.copy(other, seq, length)
+                self.make_room(0)
+                self.order(KVCopy(other, seq, length))
+                self.saved[other] = [held for held in self.saved[seq] if held <= length]
                 self.away.discard(other)
             case 2:
                 self.order(KVOffload(seq))
@@ -269,7 +283,7 @@ def test_a_state_of_another_length_is_not_saved(opened, kind):
     engine = opened(kind)
     engine.decode([span(0, 0, contract.text_ids(8), logits=False)])
     with pytest.raises(LocalProtocolError, match="cannot be saved"):
-        engine.carry_out(KVSave(0, 7))
+        engine.carry_out(KVSave(0, 9))
 
 
 def test_dropped_states_take_no_memory(make_gguf):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from specmesh.core.kv_slots import KVContents, KVNarrow, KVSlots
+from specmesh.core.kv_checkpoints import NEAR_END
+from specmesh.core.kv_slots import KVContents, KVNarrow, KVSave, KVSlots
 from specmesh.core.kv_windows import STEP, WindowRoom, WindowSizes
 
 IDS = 100
@@ -18,11 +19,11 @@ def test_nothing_is_lost_while_there_is_room():
 
 
 def test_the_least_recently_used_loses_its_oldest_ids():
-    assert room().make_room({1: 500, 0: 500}, 10) == [(1, STEP)]
+    assert room().make_room({1: 500, 0: 500}, 10) == [(1, 0, STEP)]
 
 
 def test_no_sequence_loses_its_window():
-    assert room().make_room({0: 200, 1: 900}, 50) == [(0, 100), (1, STEP)]
+    assert room().make_room({0: 200, 1: 900}, 50) == [(0, 0, 100), (1, 0, STEP)]
 
 
 def test_what_was_lost_is_not_lost_again():
@@ -82,6 +83,19 @@ def test_ids_without_their_window_are_read_anew():
     slots.acquire((5, 6, 7), 2)
     slots.orders(200)
     assert slots.acquire((*TEXT[:300], 1), 300).length == 0
+
+
+def test_where_a_text_may_be_left_is_saved_before_it_is_lost():
+    slots = slots_with_text(checkpoints=10)
+    slots.acquire((5, 6, 7), 2)
+    assert slots.orders(900) == (KVSave(0, 901 - NEAR_END), KVNarrow(0, 900 - IDS))
+
+
+def test_a_text_begins_again_there():
+    slots = slots_with_text(checkpoints=10)
+    slots.acquire((5, 6, 7), 2)
+    slots.orders(900)
+    assert slots.acquire((*TEXT[:899], 1, 1), 900).length == 901 - NEAR_END
 
 
 def test_an_offloaded_sequence_needs_no_room():
