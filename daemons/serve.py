@@ -269,6 +269,9 @@ class Serving:
             **address,
             "socket": str(self._settings.socket),
             "backend": info.backend,
+            "n_ctx": info.n_ctx,
+            "max_sessions": info.max_sessions,
+            **info.kv_cache(),
             "trimming": info.capabilities.trimming,
         }
         port = self._port

@@ -40,7 +40,10 @@ DELAY = 0.005
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Models:
-    """The engine and the models of both daemons, and the limits of the texts."""
+    """The engine and the models of both daemons, and the limits of the texts.
+
+    pool: options of the verifier, whose memory is too small for all clients.
+    """
 
     engine: str
     target: str
@@ -48,12 +51,13 @@ class Models:
     temperatures: tuple[float, ...]
     longest: int
     options: tuple[object, ...] = ()
+    pool: tuple[object, ...] = ()
 
 
 MODELS = {
     "sim": Models(
         engine="sim",
-        target="step_ms=4,row_ms=0.2",
+        target="step_ms=4,row_ms=0.2,n_ctx=2048,cells=2100,host_ids=1000",
         drafter="draft_ms=1,alpha=0.8",
         temperatures=(4.0, 6.0),
         longest=300,
@@ -65,6 +69,7 @@ MODELS = {
         temperatures=(0.8, 1.0),
         longest=100,
         options=("--ctx", 2048),
+        pool=("--kv-cache", 4096),
     ),
 }
 
@@ -95,7 +100,7 @@ class Pair:
         options = ["--engine", models.engine, "--threads", 1, *models.options]
         if lane is Lane.VERIFIER:
             options += ["--model", models.target, "--bind", self.mesh.address]
-            options += ["--grace", GRACE_S, "--reproducible"]
+            options += ["--grace", GRACE_S, "--reproducible", *models.pool]
         else:
             options += ["--model", models.drafter]
             options += ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]

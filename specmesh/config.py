@@ -11,6 +11,7 @@ from specmesh.security.addresses import check_rpc, endpoint, is_loopback, may_be
 
 MAX_API_KEYS_BYTES = 64 * 1024
 MIN_WINDOW = 64  # tokens of the shortest window
+MIN_CTX = 8  # tokens of the shortest context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +97,46 @@ def parse_window(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheSize:
+    """The size of `--kv-cache`: tokens, or bytes of memory.
+
+    text: as it was written.
+    """
+
+    text: str
+    cells: int | None = None
+    bytes: int | None = None
+
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_kv_cache(text: str) -> KVCacheSize | None:
+    """Return the size of `--kv-cache`; None for auto. Raises ConfigError."""
+    if text == "auto":
+        return None
+    found = re.fullmatch(r"([0-9]{1,15})(?:(\.[0-9]{1,9})?([KMGT])(?:i?B)?)?", text)
+    if found is None:
+        reason = f"--kv-cache {text!r} is no size"
+        raise ConfigError(reason, "write auto, a number of tokens, or memory as 512M or 8G")
+    number, fraction, unit = found.groups()
+    if unit is None:
+        if int(number) < MIN_CTX:
+            reason = f"--kv-cache {text} is too little for a text"
+            raise ConfigError(reason, f"give {MIN_CTX} tokens or more")
+        return KVCacheSize(text=text, cells=int(number))
+    size = int(float(number + (fraction or "")) * _UNITS[unit])
+    return KVCacheSize(text=text, bytes=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
     """The engine, its model and their options.
 
     engine: auto (drafters only), llama, mlx, ngram or sim.
     model: a GGUF file, a Hugging Face directory or hub id, or `bundled` for a drafter.
-    ctx: ids per sequence. None: the default for the model.
+    ctx: most ids of a session. None: the default for the model.
+    kv_cache: size of the memory that the sessions of a target share. None: by what is free.
     window: ids of a longer text that a draft model reads. None: as many as are worth it. 0: it
         drafts for no longer text.
     threads: CPU threads. None: one per core.
@@ -121,6 +156,7 @@ class ModelSettings:
     engine: str
     model: str | None
     ctx: int | None = None
+    kv_cache: KVCacheSize | None = None
     window: int | None = None
     max_sessions: int = 8
     threads: int | None = None
@@ -138,6 +174,10 @@ class ModelSettings:
         if self.window and self.ctx is not None and self.ctx < self.window:
             reason = f"--window {self.window} does not fit into --ctx {self.ctx}"
             raise ConfigError(reason, "leave --ctx out")
+        cells = None if self.kv_cache is None else self.kv_cache.cells
+        if cells is not None and self.ctx is not None and self.ctx > cells:
+            reason = f"--ctx {self.ctx} does not fit into --kv-cache {cells}"
+            raise ConfigError(reason, "leave one out")
         if self.stretch and self.engine != "llama":
             raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:

@@ -7,6 +7,7 @@ The fault is ours, the client's, a peer's, or nobody's.
             InsecureKeys        ours: keys that others can read or change
             NotThereYet         ours: an address, a disk or a GPU that may come
         EngineError             ours: a model's library failed
+            NoRoom              ours: too few cells for a step
             ChildFailed         ours: a process for untrusted input
                 ChildLate       ours: it took too long
         RequestError            client: this can never be served
@@ -38,6 +39,7 @@ the whole sentence, and its other fields are empty, but for those that are read 
 """
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from typing import ClassVar, Self
 
@@ -97,6 +99,21 @@ class EngineError(SpecmeshError):
     """A model engine failed while running."""
 
     code = "engine_failed"
+
+
+class NoRoom(EngineError):
+    """A step did not run, as its engine has too few cells left.
+
+    The orders before it were carried out, and nothing else has changed.
+
+    lost: sequences that are empty now, whatever they held.
+    full: no free cells were found for its rows.
+    """
+
+    def __init__(self, what: str = "", lost: Iterable[int] = (), *, full: bool = True) -> None:
+        super().__init__(what)
+        self.lost = frozenset(lost)
+        self.full = full
 
 
 class ChildFailed(EngineError):

@@ -28,6 +28,7 @@ from specmesh.api.fair_workers import FairWorker
 from specmesh.config import VerifierSettings
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_pool import KVPool
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
 from specmesh.core.requests import PromptRead, Reply, Scored
@@ -341,6 +342,9 @@ def core_of(
     """Return the core of a verifier with this engine."""
     info = engine.info
     capabilities = info.capabilities
+    pool = None
+    if info.cells is not None:
+        pool = KVPool(info.cells, info.host_ids)
     slots = KVSlots(
         info.max_sessions,
         capabilities.reuse,
@@ -349,6 +353,8 @@ def core_of(
         offloads=capabilities.offloads,
         guests=info.guests,
         n_ctx=info.n_ctx,
+        pool=pool,
+        offload_after=capabilities.offload_after,
         checkpoints=capabilities.checkpoints,
         windows=capabilities.windows,
     )

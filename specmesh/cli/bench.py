@@ -435,11 +435,14 @@ def _measured(path: Path) -> "StepTimes":
     """Load a target and measure its steps, as a verifier does at its start."""
     from specmesh.bench.recommend import StepTimes
     from specmesh.core.draft_length.step_costs import StepCosts
+    from specmesh.engines.base import DEFAULT_CTX
     from specmesh.engines.load import load_verifier
     from specmesh.engines.steps import calibrate
 
     costs = StepCosts()
-    settings = ModelSettings(engine="llama", model=str(path), max_sessions=1, gpu_layers=-1)
+    settings = ModelSettings(
+        engine="llama", model=str(path), ctx=DEFAULT_CTX, max_sessions=1, gpu_layers=-1
+    )
     with closing(load_verifier(settings, lambda _: None)) as engine:
         calibrate(engine, costs)
         return StepTimes(costs, "measured", f"{path.name} here, on {engine.info.backend}")

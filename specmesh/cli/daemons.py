@@ -22,11 +22,13 @@ from specmesh.cli.options import (
     several,
 )
 from specmesh.config import (
+    MIN_CTX,
     DaemonSettings,
     DrafterSettings,
     ModelSettings,
     Port,
     VerifierSettings,
+    parse_kv_cache,
     parse_port,
     parse_window,
     with_keys,
@@ -60,6 +62,7 @@ class DaemonOptions(TypedDict):
     engine: str
     wait: bool
     bind: NotRequired[str]
+    kv_cache: NotRequired[str]
     window: NotRequired[str]
     swa_full: NotRequired[str]
 
@@ -120,10 +123,10 @@ _max_sessions_option = option(
 )
 _ctx_option = option(
     "--ctx",
-    click.IntRange(8),
+    click.IntRange(MIN_CTX),
     "N",
-    "Maximum number of tokens per session; memory is reserved for all sessions.",
-    shown="4096, or the model's training context if less",
+    "Maximum number of tokens per session.",
+    shown="what a target was trained with and memory allows; 4096 of a draft model, if it has them",
 )
 _drain_option = option(
     "--drain",
@@ -193,6 +196,14 @@ _insecure_rpc_option = flag(
     "SECONDS",
     "Time to keep a completion whose drafter went away (`generate --resume`).",
     30.0,
+)
+@option(
+    "--kv-cache",
+    str,
+    "auto|SIZE",
+    "Memory that the sessions share: a number of tokens, or bytes as in 8G. auto: what all "
+    "sessions can need, and half of the free memory at most.",
+    "auto",
 )
 @option(
     "--max-queue",
@@ -278,6 +289,7 @@ def _run(role: str, values: DaemonOptions) -> None:
     if port is not None and not wait:
         port = with_keys(port)
     window = parse_window(values.get("window", "auto"))
+    kv_cache = parse_kv_cache(values.get("kv_cache", "auto"))
     path = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(path):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
@@ -292,6 +304,7 @@ def _run(role: str, values: DaemonOptions) -> None:
             "port": port,
             "wait": wait,
             "window": window,
+            "kv_cache": kv_cache,
             "swa_full": SWA_FULL[values.get("swa_full", "auto")],
         }
         given["model"] = _settings(ModelSettings, given)

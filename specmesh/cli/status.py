@@ -53,6 +53,8 @@ _VERIFIER_ROWS = {
     "acceptance": "{totals.accepted} of {totals.drafted:draft}, rate {acceptance.rate}, "
     "{acceptance.mean_length} tokens a round",
     "per position": "{acceptance.per_position}",
+    "kv cache": "{kv_cache.used} of {kv_cache.cells:token} in use, {kv_cache.setbacks:session} "
+    "set back so far",
     "speed": "{tokens_per_second} tokens/s, one-token step {one_token_step_ms} ms",
 }
 _DRAFTER_ROWS = {

@@ -6,11 +6,12 @@ digests of them.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specmesh.core.kv_checkpoints import Checkpoints
+from specmesh.core.kv_pool import KVBeginning, KVPool
 from specmesh.core.kv_windows import WindowRoom, WindowSizes
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
@@ -25,6 +26,7 @@ KVReuse = Literal["copied", "cut", "whole"]
 ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
 MIN_REUSED_IDS = 16
 """Any two prompts may begin alike, and to compute fewer ids again takes one small step."""
+NO_SEQ = -1  # no sequence
 GUEST_IDS = 512
 """Cells that suffice for a short text beside `max_sessions` others: its ids and rows of a step."""
 
@@ -38,6 +40,7 @@ class KVSlot:
     length: cells that it fills, once the orders given so far are carried out.
     start: position in the text of the window's first id; 0 if it holds the text's beginning.
     bos: cells before that id, which hold the BOS of the model; 0 or 1.
+    peak: cells that it fills for a moment when it comes back from the host's memory; 0 otherwise.
     stops: lengths at which its state is to be saved, in ascending order. No step reads beyond one.
     """
 
@@ -45,6 +48,7 @@ class KVSlot:
     length: int = 0
     start: int = 0
     bos: int = 0
+    peak: int = 0
     stops: list[int] = field(default_factory=list)
 
     @property
@@ -116,9 +120,13 @@ class KVCopy:
 
 @dataclass(frozen=True, slots=True)
 class KVOffload:
-    """Leave to move a sequence to memory that costs no step anything, until it is used."""
+    """Leave to move a sequence to memory that costs no step anything, until it is used.
+
+    now: it is no leave but an order, as the cells of the sequence are wanted.
+    """
 
     seq: int
+    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +186,13 @@ class _Text:
     """The text that a session begins with, without its last id.
 
     prompt, crc_at: as in `KVSlots.acquire`.
+    most: ids of a sequence without a session of which some may be reused.
     """
 
     ids: Sequence[int]
     prompt: int
     crc_at: Callable[[int], int] | None
+    most: int = ANY_LENGTH
 
     def after(self, begin: KVBegin) -> Sequence[int]:
         """Return the ids from a place on; none if the text is another one before it."""
@@ -205,6 +215,8 @@ class KVSlots:
     - A sequence keeps its ids when its session ends, until the ids of all sequences without a
       session exceed `room`: then the least recently used ones are emptied.
     - A sequence that a failed step has used is emptied.
+    - If the sequences share a pool of cells, those without a session leave it when others need the
+      cells, the least recently used first: to the host's memory if there is room, or for good.
 
     At a verifier only this and the engine note what a sequence holds: here its KVSlot has the
     length while it has a session, and its KVContents have the ids afterwards.
@@ -213,6 +225,8 @@ class KVSlots:
 
     has_orders: `orders` may return some.
     changed: ids were reused, kept or lost since the last `snapshot`, perhaps.
+    steps: of the engine; counted by the caller, if the sequences share a pool.
+    cells_left: of a pool, at least; counted by the caller, less than 0 while it is unknown.
     """
 
     def __init__(
@@ -228,6 +242,8 @@ class KVSlots:
         checkpoints: int = 0,
         copies: bool = True,
         windows: WindowSizes = NO_WINDOWS,
+        pool: KVPool | None = None,
+        offload_after: int = 0,
     ) -> None:
         """Begin with empty sequences: 0 .. max_sessions + guests - 1.
 
@@ -244,6 +260,9 @@ class KVSlots:
         checkpoints: states of sequences that may be saved, if only whole ones are reused.
         copies: a sequence may begin with a checkpoint of another one.
         windows: of the model's layers; they need no room if there is a cell for each id.
+        pool: the cells that sequences share, but for those of guests. None if each has its own.
+            Then `room` counts for nothing.
+        offload_after: with a pool, steps after which a sequence is offloaded that steps pay for.
         """
         self._reuse = reuse
         self._room = room
@@ -251,6 +270,15 @@ class KVSlots:
         self._offloads = offloads
         self._guests = guests
         self._n_ctx = n_ctx
+        self.pool = pool
+        self._offload_after = offload_after
+        self.steps = 0
+        self.cells_left = -1
+        # With a pool: the step at which each idle sequence was first found to cost others time.
+        self._costly: dict[int, int] = {}
+        # With a pool: by sequence that a session got in the host's memory, its length and that of
+        # its saved state.
+        self._asleep: dict[int, tuple[int, int]] = {}
         self._checkpoints = Checkpoints(checkpoints)
         self._windows = WindowRoom(windows)
         self._away: set[int] = set()  # sequences that were to be offloaded
@@ -294,6 +322,7 @@ class KVSlots:
         *,
         cached: bool = True,
         crc_at: Callable[[int], int] | None = None,
+        claims: Mapping[int, int] | None = None,
     ) -> KVSlot:
         """Return the slot of a session that begins with these ids; a sequence must be free.
 
@@ -303,26 +332,29 @@ class KVSlots:
         others: the sequences of other sessions, with the ids that they hold for certain.
         cached: cached ids may be reused.
         crc_at: returns the CRC of the first ids, by their number; needed to reuse windows.
+        claims: with a pool, the cells that the sequence of each other session is to fill. The
+            sequences without a session leave the pool as far as the new one needs their cells. None
+            for a guest, which has cells of its own, but reuses no ids of a longer idle text.
         """
         self.has_orders = True
         self.changed = True
+        self.cells_left = -1
         text = array("i", ids)  # arrays are compared in less than 1e-9 s an id
         if self._began or not self._taken:
             self._began.append(text)
-        victim = self._victim()
-        best = _Candidate(seq=victim, source=victim, reused=0, lost=len(self._free[victim].ids))
-        if cached:
-            before = _Text(text[:-1], prompt, crc_at)
-            for candidate in self._candidates(before, others, victim):
-                if candidate.gain > best.gain:
-                    best = candidate
+        most = GUEST_IDS if self.pool is not None and claims is None else ANY_LENGTH
+        best = self._best(_Text(text[:-1], prompt, crc_at, most), others, cached=cached)
         if best.reused:
             self._hits += 1
             self._saved += best.reused
         common = 0
         if self._checkpoints and cached:
             common = self._longest_common(text[:-1])
-        slot = self._take(best)
+        if self.pool is None or claims is None:
+            slot = self._take(best)
+            self._shrink()
+        else:
+            slot = self._take_cells(best, len(ids), claims)
         if not slot.start:
             end = prompt + 1
             if self._reuse == "whole":
@@ -330,7 +362,74 @@ class KVSlots:
             else:
                 places = self._checkpoints.places(slot.length, end, common)
                 self._places.setdefault(slot.seq, []).extend(places)
-        self._shrink()
+        return slot
+
+    def fits(
+        self,
+        ids: Sequence[int],
+        prompt: int,
+        others: Iterable[tuple[int, KVContents]],
+        claims: Mapping[int, int],
+        *,
+        cached: bool = True,
+        growth: int = 0,
+    ) -> bool:
+        """Return True if the pool has cells for a session on these ids, besides `claims`.
+
+        Sequences without a session do not count: they leave.
+
+        ids, prompt, others, cached: as in `acquire`. claims: as there, with each other session.
+        growth: cells for ids that all of them get yet.
+        """
+        pool = self.pool
+        if pool is None:
+            return True
+        room = pool.cells - growth
+        most = max([len(ids), *pool.away.values()])
+        if pool.used(claims) + most <= room:  # whatever is reused
+            return True
+        text = _Text(array("i", ids)[:-1], prompt, None)
+        best = self._best(text, others, cached=cached)
+        shares = self._reuse == "copied" and not self._saved_cells(pool, best.source)
+        shared = best.cells if shares else 0
+        beginning = KVBeginning(best.source, shared, self._peak(best, len(ids)))
+        return pool.used(claims, (beginning,)) <= room
+
+    def _best(
+        self, text: _Text, others: Iterable[tuple[int, KVContents]], *, cached: bool
+    ) -> _Candidate:
+        """Return the sequence for a session on this text; nothing is changed."""
+        victim = self._victim()
+        best = _Candidate(seq=victim, source=victim, reused=0, lost=len(self._free[victim].ids))
+        if cached:
+            for candidate in self._candidates(text, others, victim):
+                if candidate.gain > best.gain:
+                    best = candidate
+        return best
+
+    def _peak(self, chosen: _Candidate, cells: int) -> int:
+        """Return the most cells that a sequence fills until it has `cells` ids.
+
+        A sequence comes back from the host's memory with all its ids, whatever is reused of them.
+        """
+        if not chosen.reused or self.pool is None:
+            return cells
+        return max(cells, self._saved_cells(self.pool, chosen.source))
+
+    def _take_cells(self, chosen: _Candidate, cells: int, claims: Mapping[int, int]) -> KVSlot:
+        """Give a sequence away that is to fill `cells` cells of the pool."""
+        wanted = self._peak(chosen, cells)
+        before = self._orders
+        self._orders = []
+        slot = self._take(chosen)
+        slot.peak = wanted if wanted > cells else 0
+        taking = self._orders
+        self._orders = before
+        # Others leave first: the copy of an offloaded sequence takes cells at once.
+        claims = {**claims, slot.seq: wanted}
+        self.make_room(claims, kept=chosen.source)
+        self._orders += taking
+        self.make_room(claims)
         return slot
 
     def _note_place(self, seq: int, length: int) -> None:
@@ -368,6 +467,8 @@ class KVSlots:
         """Yield the sequences that a session on this text could begin with."""
         usable: dict[int, int] = {}
         for seq, contents in self._free.items():
+            if len(contents.ids) > text.most:
+                continue
             count = self._usable(seq, contents, text)
             usable[seq] = count
             if count:
@@ -443,6 +544,8 @@ class KVSlots:
             self._windows.copy(chosen.seq, source, chosen.reused)
             self._places[chosen.seq] = list(self._places.get(source, ()))
             self._cut_places(chosen.seq, chosen.reused)
+        if self.pool is not None:
+            self._note_taken(self.pool, chosen)
         begin = chosen.begin
         slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
         self._taken[slot.seq] = slot
@@ -450,6 +553,140 @@ class KVSlots:
             self._away.discard(slot.seq)
             self._woken.add(slot.seq)
         return slot
+
+    def _note_taken(self, pool: KVPool, chosen: _Candidate) -> None:
+        """Note which cells a sequence has after it was given away."""
+        self._costly.pop(chosen.seq, None)
+        self._asleep.pop(chosen.seq, None)
+        saved = self._saved_cells(pool, chosen.source)
+        if saved and chosen.reused:
+            self._asleep[chosen.seq] = (chosen.cells, saved)
+        if chosen.source == chosen.seq:
+            pool.back(chosen.seq)
+            pool.cut(chosen.seq, chosen.cells)
+            return
+        pool.emptied(chosen.seq)
+        if not saved and self._reuse == "copied":  # others begin with a saved state
+            pool.copied(chosen.seq, chosen.source, chosen.cells)
+
+    def _saved_cells(self, pool: KVPool, seq: int) -> int:
+        """Return the cells of a sequence that is in the host's memory; 0 if it is not.
+
+        One that a session has got comes back with the first step of that session.
+        """
+        if seq in pool.away:
+            return pool.away[seq]
+        length, saved = self._asleep.get(seq, (0, 0))
+        slot = self._taken.get(seq)
+        if slot is not None and slot.length > length:
+            self._asleep.pop(seq, None)
+            return 0
+        return saved
+
+    # --- the pool
+
+    def make_room(
+        self, claims: Mapping[int, int], more: int = 0, *, kept: int | None = None
+    ) -> int:
+        """Have sequences without a session leave the pool until the others have room.
+
+        Return the cells that are left then; less than 0 if there are too few without them too.
+
+        claims: the cells that the sequence of each session is to fill, but for guests.
+        more: cells that are wanted besides. kept: a sequence that stays.
+        """
+        pool = self.pool
+        if pool is None:
+            return ANY_LENGTH
+        filled = dict(claims)
+        idle: list[int] = []
+        for seq, contents in self._free.items():
+            if contents.ids and seq not in pool.away:
+                filled[seq] = contents.cells
+                idle.append(seq)
+        left = pool.cells - more - pool.used(filled)
+        for seq in idle:
+            if left >= 0:
+                break
+            if seq == kept:
+                continue
+            self._leave(pool, seq, kept)
+            del filled[seq]
+            left = pool.cells - more - pool.used(filled)
+        return left
+
+    def filled(self, claims: Mapping[int, int]) -> int:
+        """Return the cells of the pool that sessions fill, and sequences without one."""
+        pool = self.pool
+        if pool is None:
+            return 0
+        filled = dict(claims)
+        for seq, contents in self._free.items():
+            if seq not in pool.away:
+                filled[seq] = contents.cells
+        return pool.used(filled)
+
+    def empty_pool(self) -> bool:
+        """Have all sequences without a session leave the pool; return False if there are none."""
+        pool = self.pool
+        if pool is None:
+            return False
+        idle = [seq for seq, contents in self._free.items() if contents.ids]
+        idle = [seq for seq in idle if seq not in pool.away]
+        for seq in idle:
+            self._leave(pool, seq)
+        return bool(idle)
+
+    def _leave(self, pool: KVPool, seq: int, kept: int | None = None) -> None:
+        """Have a sequence without a session leave the pool, to the host's memory if there is room.
+
+        Sequences that are there already make room if they were used before it, but for `kept`.
+        """
+        outdated = self._outdated(pool, seq, kept)
+        if self._offloads and outdated is not None:
+            self._offload(pool, seq, outdated)
+        else:
+            self._forget(seq)
+
+    def _outdated(self, pool: KVPool, seq: int, kept: int | None = None) -> list[int] | None:
+        """Return the sequences that leave the host's memory so that another one has room there.
+
+        None if there is no room without those that were used before it, but for `kept`.
+        """
+        there = sum(pool.away.values()) + self._free[seq].cells
+        outdated: list[int] = []
+        for other in self._free:
+            if other == seq or there <= pool.host_ids:
+                break
+            if other in pool.away and other != kept:
+                there -= pool.away[other]
+                outdated.append(other)
+        return outdated if there <= pool.host_ids else None
+
+    def _offload(self, pool: KVPool, seq: int, outdated: Iterable[int]) -> None:
+        """Order that a sequence goes to the host's memory, and that others leave it."""
+        for other in outdated:
+            self._forget(other)
+        self._costly.pop(seq, None)
+        pool.left(seq, self._free[seq].cells)
+        self._orders.append(KVOffload(seq, now=True))
+        self.has_orders = True
+        self.changed = True
+
+    def lost(self, seqs: Iterable[int]) -> None:
+        """Note that the engine has emptied sequences; some may have a session."""
+        self.changed = True
+        self.cells_left = -1
+        for seq in seqs:
+            self._asleep.pop(seq, None)
+            self._checkpoints.cut(seq, 0)
+            self._windows.cut(seq, 0)
+            if self.pool is not None:
+                self.pool.emptied(seq)
+            if seq in self._free:
+                self._free[seq] = NO_CONTENTS
+            elif seq in self._taken:
+                self._taken[seq].length = 0
 
     # --- a session ends
 
@@ -459,14 +696,22 @@ class KVSlots:
         contents: its ids; NO_CONTENTS if they are not to be used again.
         """
         self.changed = True
+        self.cells_left = -1
+        pool = self.pool
+        saved = 0 if pool is None else self._saved_cells(pool, seq)
+        self._asleep.pop(seq, None)
         self._taken.pop(seq, None)
         self._free[seq] = contents
         if not contents.ids:
             self._forget(seq)
+        elif pool is not None and saved:
+            pool.left(seq, saved)  # it never came back
         self._shrink()
 
     def _shrink(self) -> None:
         """Empty the least recently used sequences until the others leave room for all sessions."""
+        if self.pool is not None:
+            return  # they leave once their cells are wanted
         room = self._room
         if self._guests:
             # Long texts that may yet begin, or have ended. Ended guests hold less.
@@ -487,6 +732,9 @@ class KVSlots:
 
     def _forget(self, seq: int) -> None:
         self._free[seq] = NO_CONTENTS
+        self._costly.pop(seq, None)
+        if self.pool is not None:
+            self.pool.emptied(seq)
         self.cut(seq, 0)
 
     # --- the engine
@@ -540,29 +788,49 @@ class KVSlots:
 
         rows: of that step.
         """
+        if self._began and self._offloads:
+            for seq, contents in list(self._free.items()):
+                shared = max(common_length(contents.ids, ids) for ids in self._began)
+                if len(contents.ids) > 2 * shared:
+                    self._spare_others(seq)
+        self._began = []
         orders = self._orders
         self._orders = []
         self.has_orders = False
-        if self._began and self._offloads:
-            for seq, contents in self._free.items():
-                shared = max(common_length(contents.ids, ids) for ids in self._began)
-                if len(contents.ids) > 2 * shared:
-                    orders.append(KVOffload(seq))
-                    self._away.add(seq)
-        self._began = []
         if self._windows.limited:
             orders = self._with_room(orders, rows)
             self._woken = set()
             self.has_orders = True  # the next step may need room too
         return tuple(orders)
 
+    def _spare_others(self, seq: int) -> None:
+        """Have a sequence offloaded whose cells cost the steps of others time.
+
+        With a pool this was to be found `offload_after` steps ago, and the host must have room.
+        """
+        pool = self.pool
+        if pool is None:
+            self._orders.append(KVOffload(seq))
+            self._away.add(seq)
+            return
+        if not self._free[seq].ids or seq in pool.away:
+            return
+        found = self._costly.setdefault(seq, self.steps)
+        outdated = self._outdated(pool, seq)
+        if outdated is not None and self.steps - found >= self._offload_after:
+            self._offload(pool, seq, outdated)
+
     def _with_room(self, orders: list[KVOrder], rows: int) -> list[KVOrder]:
         """Return orders before which there is room in windows.
 
         What leaves comes first, and saved states are dropped last: others may be copied from them.
         """
-        offloads = [order for order in orders if isinstance(order, KVOffload)]
-        others = [order for order in orders if not isinstance(order, KVOffload)]
+        sources = {order.source for order in orders if isinstance(order, KVCopy)}
+        offloads: list[KVOrder] = []
+        others: list[KVOrder] = []
+        for order in orders:
+            leaves = isinstance(order, KVOffload) and order.seq not in sources
+            (offloads if leaves else others).append(order)
         room = self._narrow(rows)
         drops = [order for order in room if isinstance(order, KVDrop)]
         room = [order for order in room if not isinstance(order, KVDrop)]
@@ -573,18 +841,25 @@ class KVSlots:
         for narrowed in self._windows.make_room(self._held(), rows):
             seq = narrowed.seq
             for place in self._places.get(seq, ()):
-                if self._windows.loses(narrowed, place) and seq not in self._woken:
+                if self._windows.loses(narrowed, place) and not self._is_asleep(seq):
                     self._save(seq, place)
             self._orders.append(KVNarrow(seq, narrowed.begin))
         orders = self._orders
         self._orders = []
         return orders
 
+    def _is_asleep(self, seq: int) -> bool:
+        """Return True if a sequence comes back from the host's memory with its next step."""
+        if self.pool is None:
+            return seq in self._woken
+        return self._saved_cells(self.pool, seq) > 0
+
     def _held(self) -> dict[int, int]:
         """Return the cells of each sequence but those offloaded, the least recently used first."""
+        away = self._away if self.pool is None else self.pool.away
         held: dict[int, int] = {}
         for seq, contents in self._free.items():
-            if contents.ids and seq not in self._away:
+            if contents.ids and seq not in away:
                 held[seq] = contents.cells
         for seq, slot in self._taken.items():
             held[seq] = slot.length

@@ -80,6 +80,7 @@ class Capabilities:
         spans.
     batches: drafts for several sequences take less time in one call than one after the other.
     offloads: steps pay for the ids that all sequences hold, and a `KVOffload` moves idle ones away.
+    offload_after: steps that a sequence is idle for before that pays.
     endless: a sequence may have any number of ids, as the memory of each is the same for all.
     checkpoints: states that may be saved by `KVSave`, of all sequences together.
     windows: sizes of the model's sliding windows. If they have fewer cells than the rest, the
@@ -91,6 +92,7 @@ class Capabilities:
     width: int | None = None
     batches: bool = False
     offloads: bool = False
+    offload_after: int = 0
     endless: bool = False
     checkpoints: int = 0
     windows: WindowSizes = NO_WINDOWS
@@ -100,7 +102,10 @@ class Capabilities:
 class EngineInfo:
     """A loaded engine as the daemons see it.
 
-    n_ctx: ids per sequence.
+    n_ctx: most ids of one sequence.
+    cells: that the sequences of full length share. None if each has `n_ctx` of its own.
+    cell_bytes: memory of a cell; 0 if it is not known.
+    host_ids: ids of sequences that there is room for in the host's memory.
     n_batch: most rows of one step, over all spans.
     n_outputs: most rows with logits of one step. None: `n_batch`.
     max_sessions: sequences of full length.
@@ -117,10 +122,18 @@ class EngineInfo:
     max_sessions: int
     backend: str
     capabilities: Capabilities
+    cells: int | None = None
+    cell_bytes: int = 0
+    host_ids: int = 0
     n_outputs: int | None = None
     threads: int = 0
     guests: int = 0
     bos: int | None = None
+
+    def kv_cache(self) -> dict[str, object]:
+        """Return the ids and bytes that the cells of all sequences of full length take."""
+        cells = self.n_ctx * self.max_sessions if self.cells is None else self.cells
+        return {"kv_cache_tokens": cells, "kv_cache_bytes": cells * self.cell_bytes}
 
     def named(self) -> dict[str, object]:
         """Return the part that stats and the log show."""
@@ -128,6 +141,7 @@ class EngineInfo:
             "name": self.model,
             "backend": self.backend,
             "n_ctx": self.n_ctx,
+            **self.kv_cache(),
             "trimming": self.capabilities.trimming,
         }
 
@@ -153,7 +167,8 @@ class Engine(Protocol):
         length was saved.
 
         KVOffload: it is idle, and may leave the memory that each step reads until it is used.
-        Callers see no difference. Without `capabilities.offloads` it stays.
+        Callers see no difference. Without `capabilities.offloads` it stays. It must leave its cells
+        at once if `now`: then it holds nothing if the host's memory has no room for it.
 
         KVSave: it can be cut to `length` ids later, or copied, whatever it loses. With the trimming
         "restore" it holds no more. A KVCut to fewer ids forgets it, and so does KVDrop.
@@ -198,7 +213,8 @@ class VerifyEngine(Engine, Protocol):
 
         Return per span its logits, float32 (rows, n_vocab), valid until the next call; None for a
         span without `logits`. The `position` of a span must equal the ids that its sequence
-        holds. Raises EngineError; the sequences of the step are empty then.
+        holds. Raises EngineError; the sequences of the step are empty then. Raises NoRoom without
+        cells for the rows; the sequences are as before then, but for those that it names.
         """
         ...
 

@@ -1,6 +1,8 @@
 """Engines without a model, for tests and simulations: exact, repeatable, with step times as set."""
 
+import itertools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
@@ -10,7 +12,16 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
-from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_slots import (
+    GUEST_IDS,
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVNarrow,
+    KVOffload,
+    KVOrder,
+    KVSave,
+)
 from specmesh.core.prefix import Prefix
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.text.chat_message import ChatMessage
@@ -25,7 +36,7 @@ from specmesh.engines.base import (
     bytes_of,
     rows_of,
 )
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, NoRoom
 
 END_ID = 255  # ends a generation; a byte that UTF-8 never contains, so no text encodes to it
 PERIOD = 300
@@ -54,6 +65,8 @@ class SimSettings:
     alphas: if given, each of them holds for PERIOD ids in turn.
     load_s: seconds that loading takes; it cannot be cancelled.
     reach: a token depends on so many ids before it; 0: on all of them.
+    cells: that all sequences share; 0: each has n_ctx of its own.
+    host_ids: ids that may leave them for the host's memory.
     """
 
     step_ms: float = 0.0
@@ -68,6 +81,13 @@ class SimSettings:
     max_sessions: int = 8
     load_s: float = 0.0
     reach: int = 0
+    cells: int = 0
+    host_ids: int = 0
+
+    def __post_init__(self) -> None:
+        if 0 < self.cells < self.n_ctx:
+            reason = f"a text of n_ctx={self.n_ctx} ids does not fit into cells={self.cells}"
+            raise ConfigError(reason, "give more cells")
 
     def alpha_at(self, length: int) -> float:
         """Return the probability that a draft after `length` ids is right."""
@@ -107,6 +127,62 @@ class SimSettings:
         return (self.draft_ms + self.row_ms * (drafts - 1)) / 1000
 
 
+class SharedCells:
+    """The cells that simulated sequences share: a copy shares those of its source."""
+
+    def __init__(self, cells: int) -> None:
+        """Begin empty."""
+        self._cells = cells
+        self._new = itertools.count()
+        self._held: dict[int, list[int]] = {}  # cells of each sequence, in order
+        self._users = Counter[int]()  # sequences that hold each cell
+        self._away: dict[int, int] = {}  # ids of each sequence in the host's memory
+
+    def take(self, spans: Sequence[Span]) -> None:
+        """Give the rows of a step their cells. Raises NoRoom, and gives none then."""
+        wanted = 0
+        for span in spans:
+            wanted += self._away.get(span.seq, 0) + len(span.ids)
+        if len(self._users) + wanted > self._cells:
+            raise NoRoom(f"no room for {wanted} ids beside {len(self._users)}")
+        for span in spans:
+            self._grow(span.seq, self._away.pop(span.seq, 0) + len(span.ids))
+
+    def copy(self, order: KVCopy) -> None:
+        """Share cells; ids in the host's memory get others, with the next step."""
+        if order.source in self._away:
+            self._away[order.seq] = order.length
+            return
+        held = self._held[order.source][: order.length]
+        self._held[order.seq] = held
+        self._users.update(held)
+
+    def cut(self, seq: int, length: int) -> None:
+        """Free the cells behind the first ids."""
+        if seq in self._away:
+            self._away[seq] = min(self._away[seq], length)
+            if not length:
+                del self._away[seq]
+            return
+        held = self._held.get(seq, [])
+        for cell in held[length:]:
+            self._users[cell] -= 1
+            if not self._users[cell]:
+                del self._users[cell]
+        self._held[seq] = held[:length]
+
+    def leave(self, seq: int) -> None:
+        """Move a sequence to the host's memory."""
+        count = len(self._held.get(seq, []))
+        self.cut(seq, 0)
+        self._away[seq] = count
+
+    def _grow(self, seq: int, count: int) -> None:
+        cells = list(itertools.islice(self._new, count))
+        self._held[seq] = self._held.get(seq, []) + cells
+        self._users.update(cells)
+
+
 class _SimEngine(Unthreaded):
     """Sequences, each continued by a hash of its prefix.
 
@@ -126,13 +202,21 @@ class _SimEngine(Unthreaded):
             n_batch=settings.n_batch,
             max_sessions=settings.max_sessions,
             backend="simulation",
-            capabilities=Capabilities(reuse="copied", batches=self.batches),
+            capabilities=Capabilities(
+                reuse="copied", batches=self.batches, offloads=settings.host_ids > 0
+            ),
             guests=guests,
+            cells=settings.cells or None,
+            cell_bytes=1,
+            host_ids=settings.host_ids,
         )
         self.vocabulary = Vocabulary(_pieces(settings.n_vocab), frozenset({END_ID}))
         count = settings.max_sessions + guests
         self.sequences = Sequences(count, settings.n_ctx, settings.n_vocab, settings.n_batch)
         self.prefixes = [Prefix() for _ in range(count)]
+        self.memory: SharedCells | None = None
+        if settings.cells:
+            self.memory = SharedCells(settings.cells + guests * GUEST_IDS)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the bytes of the text; there are no special tokens."""
@@ -160,12 +244,19 @@ class _SimEngine(Unthreaded):
             case KVCut():
                 kept = self.sequences.cut(order)
                 self.prefixes[order.seq].truncate(kept)
+                if self.memory is not None:
+                    self.memory.cut(order.seq, kept)
             case KVCopy():
                 self.sequences.check_copy(order)
                 beginning = self.prefixes[order.source][: order.length]
                 self.prefixes[order.seq].extend(beginning)
                 self.sequences.lengths[order.seq] = order.length
-            case KVOffload() | KVSave() | KVDrop() | KVNarrow():
+                if self.memory is not None:
+                    self.memory.copy(order)
+            case KVOffload():
+                if self.memory is not None and order.now:
+                    self.memory.leave(order.seq)
+            case KVSave() | KVDrop() | KVNarrow():
                 pass
             case _:
                 assert_never(order)
@@ -199,6 +290,8 @@ class SimVerifier(_SimEngine):
         """Return logits of 20.0 at the hashed token and 0.0 elsewhere."""
         started = time.perf_counter()
         self.sequences.check_step(spans)
+        if self.memory is not None:
+            self.memory.take(spans)
         logits: list[NDArray[np.float32] | None] = []
         for span in spans:
             tokens = [self.append(span.seq, token) for token in span.ids]

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
 from specmesh.core.session_params import TargetLimits
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.errors import NoRoom
 
 WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
 """Rows of the steps that `calibrate` measures.
@@ -38,11 +40,39 @@ def limits_of(engine: VerifyEngine) -> TargetLimits:
 
 
 def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
-    """Carry out a verifier's step; return the logits of its spans. Raises EngineError."""
+    """Carry out a verifier's step; return the logits of its spans.
+
+    Raises EngineError, NoRoom also if a sequence is lost by an order: then the others are carried
+    out, and nothing is decoded.
+    """
     if step.threads is not None:
         engine.use_threads(step.threads)
+    lost: set[int] = set()
     for order in step.orders:
-        engine.carry_out(order)
+        if isinstance(order, KVCopy) and order.source in lost:
+            lost.add(order.seq)
+            continue
+        if order.seq in lost and not isinstance(order, KVCut):
+            continue
+        held = engine.carry_out(order)
+        match order:
+            case KVCut(seq, length) | KVCopy(seq, _, length):
+                if length == 0:
+                    lost.discard(seq)  # it is to be empty
+                elif held < length:
+                    lost.add(seq)
+            case KVOffload(seq):
+                if held == 0:
+                    lost.add(seq)
+            case KVSave() | KVDrop() | KVNarrow():
+                pass
+            case _:
+                assert_never(order)
+    if lost:
+        count = f"{len(lost)} of its sequences"
+        raise NoRoom(
+            f"the memory of the host or the model had no room for {count}", lost, full=False
+        )
     return engine.decode(step.spans)
 
 

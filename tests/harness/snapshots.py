@@ -13,7 +13,12 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.daemon import DrafterStats, VerifierStats
 from specmesh.core.statistics.session_report import session_row
-from specmesh.core.statistics.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
+from specmesh.core.statistics.snapshot import (
+    KVCacheSection,
+    LoadingSnapshot,
+    PrefixCacheSection,
+    WireSection,
+)
 from specmesh.core.verifier import events as vev
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
@@ -30,6 +35,7 @@ INFO = EngineInfo(
 )
 ENGINE = SimVerifier(SimSettings())
 PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
+KV_CACHE = KVCacheSection(cells=8192, used=70, idle=30, offloaded=10, setbacks=3, set_back=1)
 ADDRESS = "tcp://127.0.0.1:7071"
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
 MEASURED = {
@@ -94,6 +100,7 @@ def verifier(sessions=1, drafters=1, ended=()):
         totals=machine.counts,
         step_s=0.034,
         steps={0: {1: 0.034}},
+        kv_cache=KV_CACHE,
     )
     parts = shared({"reproducible": False, "model_hash": None})
     return stats.snapshot(core=core, peers=peers, live=sessions, queued=3, **parts)

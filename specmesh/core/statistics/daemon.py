@@ -181,6 +181,7 @@ class VerifierStats(DaemonStats):
             peers=_peers(peers, core.drafters),
             wire=wire,
             prefix_cache=core.prefix_cache,
+            kv_cache=core.kv_cache,
         )
 
 

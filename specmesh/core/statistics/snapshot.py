@@ -193,6 +193,29 @@ class PrefixCacheSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheSection:
+    """The cells that the sessions of a target share, one for each token.
+
+    cells: all of them. used: that the texts of sessions fill, shared ones once.
+    idle: that kept prefixes fill besides. offloaded: tokens in the host's memory instead.
+    setbacks: how often a session was set back. set_back: sessions that wait for cells to go on.
+    """
+
+    cells: Annotated[int, gauge("kv_cache_tokens", "Tokens that the KV cache has cells for.")]
+    used: Annotated[int, gauge("kv_cache_used_tokens", "Cells that sessions fill.")]
+    idle: Annotated[int, gauge("kv_cache_idle_tokens", "Cells that kept prefixes fill.")]
+    offloaded: Annotated[
+        int, gauge("kv_cache_offloaded_tokens", "Tokens of prefixes in the host's memory.")
+    ]
+    setbacks: Annotated[
+        int, counter("num_preemptions", "Times that a session was set back for want of cells.")
+    ]
+    set_back: Annotated[
+        int, gauge("num_requests_set_back", "Sessions that wait for cells to go on.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
     """The fields that both daemons have.
 
@@ -223,7 +246,11 @@ class RunningSnapshot(Snapshot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSnapshot(RunningSnapshot):
-    """A verifier. steps_ms: by the least context of each table, then by rows."""
+    """A verifier.
+
+    steps_ms: by the least context of each table, then by rows.
+    kv_cache: None if each session has cells of its own.
+    """
 
     acceptance: Json
     totals: RoundCounts
@@ -234,6 +261,7 @@ class VerifierSnapshot(RunningSnapshot):
     ]
     steps_ms: dict[str, dict[str, float]]
     peers: list[Json]
+    kv_cache: KVCacheSection | None = None
 
 
 @dataclass(slots=True, kw_only=True)

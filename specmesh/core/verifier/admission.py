@@ -96,7 +96,9 @@ class WaitingRequests:
     - The next is one of the tenant that has the fewest sessions; of equal tenants, of the one whose
       last session began first; of one tenant, the oldest.
     - No tenant gets more than its share of the sessions.
-    - If all sessions are taken, short requests may have `guests` more.
+    - The next one waits, and all after it, until the target has cells for its prompt.
+    - If all sessions are taken, or the next one waits for cells, short requests may have `guests`
+      more.
 
     openings: in the order in which they came.
     """
@@ -118,33 +120,42 @@ class WaitingRequests:
         """Return how many sessions there will be with those that wait."""
         return min(sessions + len(self.openings), max(self._max_sessions, sessions))
 
-    def next(self, sessions: Iterable[SessionContext]) -> tuple[vev.Opening, bool] | None:
+    def next(
+        self,
+        sessions: Iterable[SessionContext],
+        has_cells: Callable[[vev.Opening], bool] = lambda _: True,
+    ) -> tuple[vev.Opening, bool] | None:
         """Take and return the request that gets a session next, and whether it is a guest.
 
         None if none gets one yet.
 
-        sessions: those that have a sequence. A kept one gives way, so it does not count.
+        sessions: those that have begun. A kept one gives way, so it does not count.
+        has_cells: returns True if the target has cells for a prompt.
         """
         running = [context for context in sessions if context.client is not None]
         guests = sum(context.guest for context in running)
-        as_guest = len(running) - guests >= self._max_sessions
-        if as_guest and guests >= self._guests:
-            return None
         taken = Counter[Tenant]()
         for context in running:
             taken.update(parts_of(context.tenant))
         fit: list[vev.Opening] = []
         for opening in self.openings:
-            at_share = taken[opening.tenant[:1]] >= self._share
-            if at_share or (as_guest and not is_short(opening, GUEST_TOKENS[guests])):
-                continue
-            fit.append(opening)
-        if not fit:
-            return None
-        opening = self._first(fit, taken)
+            if taken[opening.tenant[:1]] < self._share:
+                fit.append(opening)
+        if fit and len(running) - guests < self._max_sessions:
+            opening = self._first(fit, taken)
+            if has_cells(opening):
+                return self._begun(opening), False
+        if guests < self._guests:
+            fit = [opening for opening in fit if is_short(opening, GUEST_TOKENS[guests])]
+            if fit:
+                return self._begun(self._first(fit, taken)), True
+        return None
+
+    def _begun(self, opening: vev.Opening) -> vev.Opening:
+        """Take out and return a request, and note the turn of its tenant."""
         self.openings.remove(opening)
         self._note_turn(opening.tenant)
-        return opening, as_guest
+        return opening
 
     def _first(self, openings: Sequence[vev.Opening], taken: Mapping[Tenant, int]) -> vev.Opening:
         """Return the opening whose tenant has the fewest sessions, then the oldest turn.

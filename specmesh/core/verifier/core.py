@@ -163,4 +163,5 @@ class VerifierCore:
             totals=totals,
             step_s=costs.seconds(1),
             steps=costs.tables(),
+            kv_cache=self._lifecycle.cells.report(),
         )

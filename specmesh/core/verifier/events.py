@@ -29,7 +29,7 @@ from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.counters import RoundCounts
-from specmesh.core.statistics.snapshot import PrefixCacheSection
+from specmesh.core.statistics.snapshot import KVCacheSection, PrefixCacheSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -278,6 +278,7 @@ class CoreReport:
     totals: of all sessions since the start.
     step_s: seconds of a step of one row.
     steps: seconds by rows, for each measured context.
+    kv_cache: the cells that sessions share, if they do.
     """
 
     sessions: list[dict[str, object]] = field(default_factory=list)
@@ -289,6 +290,7 @@ class CoreReport:
     totals: RoundCounts = field(default_factory=RoundCounts)
     step_s: float = 0.0
     steps: dict[int, dict[int, float]] = field(default_factory=dict)
+    kv_cache: KVCacheSection | None = None
 
 
 Noted = ev.Noted

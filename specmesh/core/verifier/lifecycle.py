@@ -34,6 +34,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
 from specmesh.core.verifier.session import VerifierSession
+from specmesh.core.verifier.session_cells import SessionCells
 from specmesh.core.verifier.session_context import ContextEvent, ContextState, SessionContext
 from specmesh.core.verifier.target import Target
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
@@ -49,11 +50,13 @@ class SessionLifecycle:
     - A session is kept if it has a name and its client went with a drafter that may return.
     - The end of a named session is kept for its drafter's client until that has it.
     - A session whose client reads nothing has no steps. It is cancelled after READER_PATIENCE.
+    - Neither has one that was set back, as the target has too few cells (session_cells.py).
 
-    running: sessions that have a sequence, by number. Others only read it.
+    running: sessions that have begun, by number, the oldest first. Others only read it.
     kept: sessions without a client, or ended. Others only read it.
     drafters: the drafters of these sessions.
     ended_counts: rounds of the sessions that have ended.
+    cells: the cells that they share.
     """
 
     def __init__(
@@ -73,13 +76,15 @@ class SessionLifecycle:
         self._waiting = WaitingRequests(target.max_sessions, target.guests)
         self.kept = KeptSessions(grace)
         self._paused: dict[int, float] = {}  # sessions without steps, and until when
+        self.cells = SessionCells(self._slots, self.running, self._paused, outbox)
 
     def ready(self) -> dict[int, SessionContext]:
         """Return the sessions that may have steps."""
-        if not self._paused:
+        set_back = self.cells.set_back
+        if not self._paused and not set_back:
             return self.running
-        running = self.running
-        return {number: running[number] for number in running if number not in self._paused}
+        rest = self._paused.keys() | set_back.keys()
+        return {number: self.running[number] for number in self.running if number not in rest}
 
     def next_due(self) -> float:
         """Return when `advance` has something to do; infinity for never."""
@@ -95,6 +100,8 @@ class SessionLifecycle:
                 self._drop(context, now)
         if self._paused:
             self._end_paused(now)
+        if self.cells.set_back:
+            self._let_go_on(now)
         if self._waiting.openings:
             self._admit(now)
 
@@ -114,19 +121,32 @@ class SessionLifecycle:
 
         While it waited, a request's name may have become that of a session here.
         """
-        while (admitted := self._waiting.next(self.running.values())) is not None:
+        while True:
+            admitted = self._waiting.next(self.running.values(), self.cells.has_room_for)
+            if admitted is None:
+                return
             opening, guest = admitted
             if not self._resume(opening, now):
                 self._begin(opening, now, guest=guest)
+
+    def _let_go_on(self, now: float) -> None:
+        """Let sessions go on that were set back, as far as there are cells."""
+        while (found := self.cells.go_on()) is not None:
+            context, effects = found
+            self.carry_out(context, effects, now)
 
     def _begin(self, opening: vev.Opening, now: float, *, guest: bool) -> None:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
         self._make_room(now, guest=guest)
         params = opening.request.params
         ids = array("i", opening.ids)
-        sessions = [other.session for other in self.running.values()]
-        others = ((other.slot.seq, other.memory) for other in sessions)
-        slot = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
+        slot = self._slots.acquire(
+            ids,
+            opening.n_prompt - 1,
+            self.cells.memories(),
+            cached=params.cache_prompt,
+            claims=None if guest else self.cells.claims(),
+        )
         session = VerifierSession(
             id=next(self._numbers),
             ids=ids,
@@ -267,6 +287,7 @@ class SessionLifecycle:
                 self._keep(context, ContextEvent.CLIENT_LOST, now)
                 self._pause(context, now, paused=False)
                 context.disconnect()
+                self.cells.changed()
                 self._log("session_kept", context, seconds=self.kept.grace)
             else:
                 self._cancel(context, now)
@@ -315,6 +336,7 @@ class SessionLifecycle:
         """Let a session have no steps, or have them again."""
         if paused == (context.id in self._paused):
             return
+        self.cells.changed()
         if paused:
             self._paused[context.id] = now + READER_PATIENCE
         else:
@@ -386,10 +408,12 @@ class SessionLifecycle:
         if self.running.pop(context.id, None) is None:
             return
         self._paused.pop(context.id, None)
+        self.cells.changed()
         session = context.session
-        # A step that failed may have changed the sequence in part: nothing of it is kept.
-        contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
-        self._slots.release(session.slot.seq, contents)
+        if self.cells.set_back.pop(context.id, None) is None:
+            # A step that failed may have changed the sequence in part.
+            contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
+            self._slots.release(session.slot.seq, contents)
         self.ended_counts.add(session.counts)
         # The others on its drafter get their drafts sooner now.
         self.drafters.weigh()

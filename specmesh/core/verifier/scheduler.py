@@ -22,12 +22,14 @@ class Batch(NamedTuple):
     """The parts of one step, by session id.
 
     rows: of all parts. context: ids that the sequences hold before the step.
-    pure: all parts verify. has_drafts: some of them have drafts.
+    verified: rows of parts that verify.
+    pure: all parts do. has_drafts: some of them have drafts.
     """
 
     parts: tuple[tuple[int, Part], ...]
     rows: int
     context: int
+    verified: int
     pure: bool
     has_drafts: bool
 
@@ -36,17 +38,25 @@ class Batch(NamedTuple):
         """Return the batch of these parts."""
         rows = 0
         context = 0
+        verified = 0
         pure = True
         has_drafts = False
         for _, part in parts:
             context += part.position
             if isinstance(part, ev.Verify):
-                rows += 1 + len(part.drafts)
+                verified += 1 + len(part.drafts)
                 has_drafts = has_drafts or bool(part.drafts)
             else:
                 rows += len(part.ids)
                 pure = False
-        return cls(parts=parts, rows=rows, context=context, pure=pure, has_drafts=has_drafts)
+        return cls(
+            parts=parts,
+            rows=rows + verified,
+            context=context,
+            verified=verified,
+            pure=pure,
+            has_drafts=has_drafts,
+        )
 
 
 class Scheduler:

@@ -31,7 +31,7 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVSlot
+from specmesh.core.kv_slots import NO_CONTENTS, NO_SEQ, KVContents, KVSlot
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored, SourceRun, Tokens
@@ -65,7 +65,7 @@ from specmesh.wire import messages as m
 class SessionState(Enum):
     """The state of a session that has a KV slot.
 
-    - PREFILLING: its steps read the prompt.
+    - PREFILLING: its steps read the prompt, or its ids once more after it was set back.
     - GENERATING: its steps verify.
     - ENDED: it has no more steps.
     """
@@ -78,20 +78,26 @@ class SessionState(Enum):
 class SessionEvent(Enum):
     """An event that changes the state. Frames and requests may come in any state.
 
-    - PROMPT_READ: the whole prompt is in the KV slot.
+    - PROMPT_READ: all ids but the last are in the KV slot.
+    - SET_BACK: the cells of its KV slot were needed by others.
     - OVER: an end token, a stop string, its length, its grammar, its client or an error ends it.
     """
 
     PROMPT_READ = "prompt read"
+    SET_BACK = "set back"
     OVER = "over"
 
 
 SESSION_STATES: Mapping[SessionState, Mapping[SessionEvent, SessionState]] = {
     SessionState.PREFILLING: {
         SessionEvent.PROMPT_READ: SessionState.GENERATING,
+        SessionEvent.SET_BACK: SessionState.PREFILLING,
         SessionEvent.OVER: SessionState.ENDED,
     },
-    SessionState.GENERATING: {SessionEvent.OVER: SessionState.ENDED},
+    SessionState.GENERATING: {
+        SessionEvent.SET_BACK: SessionState.PREFILLING,
+        SessionEvent.OVER: SessionState.ENDED,
+    },
     SessionState.ENDED: {},
 }
 """The state that follows each event, in each state."""
@@ -105,7 +111,9 @@ class VerifierSession:
     end: most ids that there may be.
     cached: ids of the prompt that the KV slot held at the beginning.
     finished: why it has ended; None while it goes on. A resumed text may have ended before.
-    slot: its sequence in the target's memory, until it has ended.
+    slot: its sequence in the target's memory, until it has ended. An empty one of no sequence while
+        it is set back.
+    setbacks: how often it was set back.
     followed: a client at the drafter reads along, so every round is sent at once.
     logprobs, token_sources, progress: None unless the client wants them.
     annotated: it wants one of the first two.
@@ -147,6 +155,7 @@ class VerifierSession:
         self.times = SessionTimes(opened=now)
         self.end = min(n_prompt + params.max_tokens, limits.n_ctx)
         self.slot = slot
+        self.setbacks = 0
         self.cached = min(slot.length, n_prompt)
         self.finished: m.FinishReason | None = None
         self.followed = False
@@ -157,6 +166,7 @@ class VerifierSession:
         self.state = SessionState.PREFILLING  # changed by `advance` only
         self._limits = limits
         self._scored = params.scored  # log-probabilities of the prompt are wanted
+        self._scoring = params.scored  # they have not been reported yet
         self._stops = StopScan(params.stop, limits.pieces)
         self._stoppable = bool(params.stop) or constraint is not None
         self._strategy = strategy_of(params.sampling)
@@ -258,6 +268,39 @@ class VerifierSession:
             self.remote.forget()
         self.draft_length.attach(drafter)
         return self.truth.begin()
+
+    # --- its place in the target's memory
+
+    @property
+    def is_set_back(self) -> bool:
+        """Return True if it has no sequence, as others needed the cells."""
+        return self.slot.seq == NO_SEQ
+
+    def set_back(self) -> None:
+        """Leave its sequence. What it has shown stays, and the drafts in hand."""
+        if self._scoring:
+            self._restart_scores()
+        elif self.state is SessionState.GENERATING:
+            self.progress = None  # its prompt was read
+        self.advance(SessionEvent.SET_BACK)
+        self.slot = KVSlot(NO_SEQ)
+        self.setbacks += 1
+
+    def go_on(self, slot: KVSlot) -> list[ev.VerifierEffect]:
+        """Read its ids once more, into another sequence, but for those that this holds already."""
+        self.slot = slot
+        self.draft_length.interrupted()
+        if slot.length < len(self.prefix.ids) - 1:
+            return []
+        if len(self.prefix.ids) >= self.end:
+            return [self._finish(m.FinishReason.LENGTH)]
+        self.advance(SessionEvent.PROMPT_READ)
+        return []
+
+    def _restart_scores(self) -> None:
+        """Forget the log-probabilities of the part of the prompt that was read."""
+        assert self.params.logprobs is not None, "a prompt is scored by them"
+        self.logprobs = LogprobRecorder(self.params.logprobs, 1)
 
     # --- its text and its drafts
 
@@ -368,7 +411,7 @@ class VerifierSession:
         prompt = self.n_prompt - 1
         begin = self.slot.length
         end = len(self.prefix) - 1
-        stepwise = self._scored or (width is not None and begin >= prompt)
+        stepwise = self._scoring or (width is not None and begin >= prompt)
         if stepwise:
             end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
@@ -415,7 +458,8 @@ class VerifierSession:
         if self.state is not SessionState.PREFILLING:
             raise LocalProtocolError(f"Prefill while {self.state.value}")
         slot = self.slot
-        recorder = self.logprobs if self._scored else None
+        slot.peak = 0
+        recorder = self.logprobs if self._scoring else None
         if recorder is not None and logits is not None:
             recorder.take(logits, self.prefix[slot.length + 1 : slot.length + 1 + count])
         slot.length += count
@@ -423,6 +467,7 @@ class VerifierSession:
             return []
         effects: list[ev.VerifierEffect] = []
         if recorder is not None:
+            self._scoring = False
             effects.append(Scored(recorder.between(1, self.n_prompt)))
         if len(self.prefix.ids) < self.end:
             self.advance(SessionEvent.PROMPT_READ)
@@ -504,6 +549,7 @@ class VerifierSession:
     def _commit(self, done: Round, drafted: int, seconds: float) -> None:
         """Let the text grow by a round, and let all learn from it."""
         self.slot.length = len(self.prefix.ids) + drafted
+        self.slot.peak = 0
         self.prefix.extend(done.ids)
         self.counts.record(done)
         self.times.verify += seconds

@@ -29,7 +29,7 @@ from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.core.verifier.step_meter import StepMeter, StepThreads
 from specmesh.core.verifier.target import Target
-from specmesh.errors import LocalProtocolError, SpecmeshError
+from specmesh.errors import LocalProtocolError, NoRoom, SpecmeshError
 
 
 class TargetSteps:
@@ -69,6 +69,10 @@ class TargetSteps:
         if not sessions:
             self._meter.idle()
         batch = self._scheduler.next_batch(sessions, now)
+        if self._target.slots.pool is not None:
+            while isinstance(batch, Batch) and not self._has_cells(batch):
+                sessions = self._lifecycle.ready()
+                batch = self._scheduler.next_batch(sessions, now)
         if isinstance(batch, ev.Wait):
             return ev.Wait(min(batch.until, self._lifecycle.next_due()))
         self.batch = batch
@@ -92,6 +96,23 @@ class TargetSteps:
         orders = slots.orders(batch.rows) if slots.has_orders else ()
         return ev.Step(orders, tuple(spans), threads)
 
+    def _has_cells(self, batch: Batch) -> bool:
+        """Return True if the pool has cells for a step; others leave it for that.
+
+        Return False if a session was set back: then the step is formed anew. The cells of prompts
+        are claimed when their sessions begin, so only rows that verify need more.
+        """
+        slots = self._target.slots
+        slots.steps += 1
+        slots.cells_left -= batch.verified
+        if slots.cells_left >= 0:
+            return True
+        cells = self._lifecycle.cells
+        before = cells.setbacks
+        left = cells.make_room(batch.verified)
+        slots.cells_left = left - batch.verified
+        return cells.setbacks == before
+
     # --- a step ends
 
     def finish(
@@ -102,11 +123,19 @@ class TargetSteps:
         if batch is None:
             raise LocalProtocolError("a step ends that has not begun")
         self.batch = None
-        if isinstance(result, SpecmeshError):
+        if isinstance(result, NoRoom) and self._makes_room(result):
+            self._meter.idle()  # the step did not run
+        elif isinstance(result, SpecmeshError):
             self._fail(step, result, ended)
         else:
             self._meter.ended(batch, started, ended, cut=bool(step.orders))
             self._take(batch, result, started, ended)
+
+    def _makes_room(self, error: NoRoom) -> bool:
+        """Make room after a step found none; return False if nobody can leave."""
+        fields: dict[str, object] = {"error": str(error), "emptied": len(error.lost)}
+        self._outbox.append(vev.Noted("no_room", fields, "warning"))
+        return self._lifecycle.cells.full(error.lost, pool_is_full=error.full)
 
     def _take(self, batch: Batch, result: Sequence[ev.Rows], started: float, ended: float) -> None:
         """Give each session its rows, then let gate and drafter pool learn from the whole step."""

@@ -13,7 +13,7 @@ from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming, rows_of
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
 
 _NO_SLOT = 1
 _INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
@@ -25,7 +25,8 @@ SavedState = NDArray[np.uint8]
 class CacheSizes:
     """The sizes of a cache.
 
-    n_ctx: tokens per sequence.
+    n_ctx: most tokens of a sequence.
+    shared_cells: that all sequences but guests share. None: `n_ctx` for each.
     rows: most rows of one decode.
     outputs: most rows of one decode that have logits.
     width: rows that steps are filled up to, in cells of each sequence's own, so that a token's
@@ -50,17 +51,25 @@ class CacheSizes:
     native: int = 0
     helpers: int = 0
     swa_full: bool = True
+    shared_cells: int | None = None
 
     @property
     def cells(self) -> int:
         """Return the cells of all sequences."""
-        ids = self.n_ctx + (self.width or 0)  # rows that fill a step up take cells too
-        return ids * self.max_sessions + self.guest_ids * self.guests
+        cells = self.shared_cells
+        if cells is None:
+            ids = self.n_ctx + (self.width or 0)  # rows that fill a step up take cells too
+            cells = ids * self.max_sessions
+        return cells + self.guest_ids * self.guests
 
     @property
     def sequences(self) -> int:
         """Return the number of all sequences."""
         return self.max_sessions + self.guests
+
+
+class NoContext(ConfigError):
+    """llama.cpp made no context, probably for want of memory."""
 
 
 class LlamaCache:
@@ -72,10 +81,13 @@ class LlamaCache:
     """
 
     trimming: Trimming = "removal"
+    atomic = True
+    """A step without room changes nothing."""
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         lib = model.lib
         self.lib = lib
+        self.cell_bytes = 0  # measured by `rollback.open_cache`
         self._state_flags = 0
         self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
         self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
@@ -84,6 +96,8 @@ class LlamaCache:
         self._address: int = 0
         self._logits = np.empty((0, model.n_vocab), np.float32)
         self._on_gpu = model.on_gpu
+        # States and windows that do not grow with a text are apart from the rest.
+        self._partial = model.has_states or not sizes.swa_full
         self._handle = _create(model, sizes)
         self._memory = lib.llama_get_memory(self._handle)
         self._rows = sizes.rows
@@ -150,7 +164,7 @@ class LlamaCache:
             return
         rows = rows_of(spans)
         if code == _NO_SLOT:
-            raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
+            raise NoRoom(f"llama.cpp found no room in its cache for a step of {rows} rows")
         reason = f"code {code}: {quoted_errors()}"
         raise EngineError(f"llama.cpp failed in a step of {rows} rows ({reason})")
 
@@ -206,6 +220,18 @@ class LlamaCache:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({reason})")
         return state
 
+    def end(self, seq: int) -> int:
+        """Return the position after the last token of a sequence."""
+        return int(self.lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
+    def attention_bytes(self, seq: int) -> int:
+        """Return the bytes of a sequence's state that grow with its tokens."""
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, 0)
+        if self._partial:
+            flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+            size -= int(self.lib.llama_state_seq_get_size_ext(self._handle, seq, flags))
+        return size
+
     @staticmethod
     def pointer(state: SavedState) -> Any:
         """Return the address of a state, as llama.cpp takes it."""
@@ -241,9 +267,8 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
-        size = f"{sizes.n_ctx} ids x {sizes.max_sessions} sequences"
-        reason = f"no context of {size} for {model.name} ({quoted_errors()})"
-        raise ConfigError(reason, "choose a smaller context or fewer sequences")
+        reason = f"no context of {sizes.cells} tokens for {model.name} ({quoted_errors()})"
+        raise NoContext(reason, "give a smaller --ctx, --kv-cache or --max-sessions")
     return handle
 
 

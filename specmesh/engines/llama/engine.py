@@ -35,10 +35,12 @@ from specmesh.engines.base import (
 )
 from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
+from specmesh.engines.llama.fitting import fitting_cache, free_memory, host_ids
+from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore, open_cache
 from specmesh.engines.llama.windows import HELPERS, WindowCache, cells_of, has_keeper
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
 from specmesh.host import physical_cores, physical_memory
 from specmesh.paths import read_text
 
@@ -67,7 +69,6 @@ MAX_CHECKPOINTS = 32
 """
 
 N_BATCH = 512
-_MAX_CELLS = 2**31 - 1
 _NO_LOGITS = np.empty((0, 0), np.float32)
 
 
@@ -115,30 +116,54 @@ class LlamaEngine:
         n_outputs = sequences * (rollback + 1)
         if settings.reproducible and rollback:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
-            n_outputs = max_sessions * width
-        n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
-        n_batch = max(min(n_batch, n_ctx * max_sessions), sequences)
-        rows = max(n_batch, 2, width or 0)
-        n_batch += (width or 0) * max_sessions  # rows of a prompt fit beside the sessions' steps
-        n_outputs = min(n_outputs, n_batch)
-        outputs = n_outputs
-        if width is not None:
-            outputs = max(width, max_sessions)  # llama.cpp wants a row of logits for each sequence
-        threads = settings.threads or physical_cores()
-        sizes = CacheSizes(
-            n_ctx=n_ctx,
+        wish = ContextWish(
+            ctx=settings.ctx,
+            trained=model.lib.llama_model_n_ctx_train(model.handle),
             max_sessions=max_sessions,
-            rows=rows,
-            outputs=outputs,
-            threads=threads,
-            width=width,
-            guests=guests,
-            guest_ids=GUEST_IDS if rollback else _spare_ids(settings, n_ctx),
-            drafts=rollback,
+            kv_cache=settings.kv_cache,
+            shared=width is None,
         )
-        windows = _windows_of(model, sizes, settings.swa_full, drafter=not rollback)
-        sizes = replace(sizes, swa_full=not windows.limited)
-        self._cache = open_cache(model, sizes, drafter=not rollback)
+        if not rollback:
+            wish = replace(wish, ctx=context_of(settings.ctx, wish.trained))
+        threads = settings.threads or physical_cores()
+
+        def sizes_of(size: ContextSize) -> CacheSizes:
+            rows = max(min(n_batch, size.cells), sequences, 2, width or 0)
+            outputs = min(n_outputs, rows)
+            if width is not None:
+                # llama.cpp wants a row of logits for each sequence
+                outputs = max(width, size.max_sessions)
+            sizes = CacheSizes(
+                n_ctx=size.n_ctx,
+                max_sessions=size.max_sessions,
+                rows=rows,
+                outputs=outputs,
+                threads=threads,
+                width=width,
+                guests=guests,
+                guest_ids=GUEST_IDS if rollback else _spare_ids(settings, size.n_ctx),
+                drafts=rollback,
+                shared_cells=size.cells if width is None else None,
+            )
+            windows = _windows_of(model, sizes, settings.swa_full, drafter=not rollback)
+            return replace(sizes, swa_full=not windows.limited)
+
+        if rollback:
+            memory = free_memory(model)
+            self._cache, size = fitting_cache(model, wish, memory, sizes_of)
+        else:
+            size = context_size(wish, 0, None)
+            self._cache = open_cache(model, sizes_of(size), drafter=True)
+        n_ctx = size.n_ctx
+        if 0 < wish.trained < n_ctx:
+            _log.warning("context_beyond_training", n_ctx=n_ctx, trained=wish.trained)
+        max_sessions = size.max_sessions
+        n_batch = max(min(n_batch, size.cells), sequences)
+        sequences = max_sessions + guests
+        if width is not None:
+            n_batch += width * max_sessions  # rows of a prompt fit beside the sessions' steps
+            n_outputs = max_sessions * width
+        n_outputs = min(n_outputs, n_batch)
         longest = ANY_ID if endless else n_ctx
         self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
@@ -161,10 +186,14 @@ class LlamaEngine:
                 batches=not rollback and trimming == "removal",
                 # A network is too slow for it.
                 offloads=reuse == "copied" and not settings.rpc and not model.chunked,
+                offload_after=OFFLOAD_AFTER["GPU" if model.on_gpu else "CPU"],
                 endless=endless,
                 checkpoints=_checkpoints_of(self._cache, sequences),
-                windows=windows,
+                windows=_windows_of(model, sizes_of(size), settings.swa_full, drafter=not rollback),
             ),
+            cells=size.cells if rollback and width is None and not model.recurrent else None,
+            cell_bytes=self._cache.cell_bytes,
+            host_ids=host_ids(size.cells, self._cache.cell_bytes),
             n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
             guests=guests,
@@ -196,10 +225,15 @@ class LlamaEngine:
             return _NO_LOGITS
         try:
             self._steps += 1
-            for span in spans:
-                if span.seq in self._idle:
-                    self._wake(span.seq)
+            asleep = [span.seq for span in spans if span.seq in self._idle]
+            if asleep:
+                self._wake_all(asleep)
             logits = self._cache.run(spans, outputs)
+        except NoRoom as error:
+            changed = {span.seq for span in spans if not self._is_unchanged(span.seq)}
+            for seq in changed:
+                self._cut(KVCut(seq, 0))
+            raise NoRoom(error.what, error.lost | changed) from error
         except EngineError:  # which rows and states were written is not known
             for span in spans:
                 self._cut(KVCut(span.seq, 0))
@@ -209,6 +243,10 @@ class LlamaEngine:
             lengths[span.seq] = span.position + len(span.ids)
         return logits
 
+    def _is_unchanged(self, seq: int) -> bool:
+        """Return True if a sequence holds for certain what it did before a step without room."""
+        return self._cache.atomic and self._cache.end(seq) == self._sequences.lengths[seq]
+
     def carry_out(self, order: KVOrder) -> int:
         match order:
             case KVCut():
@@ -216,7 +254,7 @@ class LlamaEngine:
             case KVCopy():
                 self._copy(order)
             case KVOffload():
-                self._offload(order.seq)
+                self._offload(order.seq, now=order.now)
             case KVSave():
                 self._save(order)
             case KVNarrow(seq, begin):
@@ -282,23 +320,27 @@ class LlamaEngine:
             self._cache.share(copy.seq, copy.source, copy.length)
         self._sequences.lengths[copy.seq] = copy.length
 
-    def _offload(self, seq: int) -> None:
+    def _offload(self, seq: int, *, now: bool) -> None:
         """Keep a sequence in the host's memory.
 
         In cells that all sequences share, each step reads the cells of all, and masks those of
         others. llama-server does so with idle slots (--cache-idle-slots).
+
+        now: its cells are wanted, so it is emptied if the host has no memory.
         """
-        offloads = self.info.capabilities.offloads
-        if not offloads or not self._sequences.held(seq) or seq in self._offloaded:
+        capabilities = self.info.capabilities
+        if not capabilities.offloads or not self._sequences.held(seq) or seq in self._offloaded:
             return
         idle_for = self._steps - self._idle.setdefault(seq, self._steps)
-        device = "GPU" if self._model.on_gpu else "CPU"
-        if idle_for < OFFLOAD_AFTER[device] and not self.info.capabilities.windows.limited:
+        at_once = now or capabilities.windows.limited
+        if idle_for < capabilities.offload_after and not at_once:
             return
         try:
             self._offloaded[seq] = self._cache.save(seq)
-        except (EngineError, MemoryError) as error:  # it stays in its cells
+        except (EngineError, MemoryError) as error:
             _log.warning("not_offloaded", seq=seq, error=str(error))
+            if now:
+                self._cut(KVCut(seq, 0))
         else:
             self._cache.vacate(seq)
 
@@ -310,12 +352,25 @@ class LlamaEngine:
             size += self._cache.kept_bytes
         return size
 
-    def _wake(self, seq: int) -> None:
-        """Bring a sequence back, cut to its present length, if it is offloaded."""
-        del self._idle[seq]
-        state = self._offloaded.pop(seq, None)
-        if state is not None:
-            self._cache.load(seq, self._sequences.lengths[seq], state)
+    def _wake_all(self, seqs: Sequence[int]) -> None:
+        """Bring sequences back, cut to their present lengths, if they are offloaded.
+
+        Raise NoRoom, with those that are lost then, if there are too few cells.
+        """
+        lost = set[int]()
+        for seq in seqs:
+            self._idle.pop(seq, None)
+            state = self._offloaded.pop(seq, None)
+            if state is None:
+                continue
+            try:
+                self._cache.load(seq, self._sequences.lengths[seq], state)
+            except EngineError as error:
+                _log.warning("not_brought_back", seq=seq, error=str(error))
+                self._cut(KVCut(seq, 0))
+                lost.add(seq)
+        if lost:
+            raise NoRoom("too few cells for what the host's memory held", lost)
 
 
 def _windows_of(
@@ -347,16 +402,6 @@ def _on_cpu(threads: int) -> str:
 def _spare_ids(settings: ModelSettings, n_ctx: int) -> int:
     """Return the cells of a spare sequence: those of a window, or of what is kept there between."""
     return max(min(settings.window or WINDOW_IDS, n_ctx) + 1, GUEST_IDS)
-
-
-def _context_size(settings: ModelSettings, trained: int) -> int:
-    n_ctx = context_of(settings.ctx, trained)
-    if n_ctx * settings.max_sessions > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
-        size = f"{n_ctx} ids x {settings.max_sessions} sequences"
-        raise ConfigError(size, "choose a smaller context")
-    if 0 < trained < n_ctx:
-        _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
-    return n_ctx
 
 
 class LlamaVerifier(LlamaEngine):

@@ -111,6 +111,18 @@ def gpu_devices() -> tuple[str, ...]:
     return tuple(found)
 
 
+def gpu_free_bytes() -> int:
+    """Return the bytes that all GPUs have left now, by their own count."""
+    memory = _ggml("ggml_backend_dev_memory", None, _POINTER, _POINTER, _POINTER)
+    free = 0
+    for device in _devices(_GPU_TYPES):
+        left = _SIZE()
+        total = _SIZE()
+        memory(device, ctypes.byref(left), ctypes.byref(total))
+        free += left.value
+    return free
+
+
 @functools.cache
 def gpu_backends() -> tuple[str, ...]:
     """Return the names of this build's backends for GPUs of this machine, present or not."""

@@ -42,6 +42,7 @@ class LlamaModel:
     recurrent: all layers have, and no memory grows with a text.
     n_swa: ids of a sliding window, if some layers have one; else 0.
     chunked: these windows begin at multiples of n_swa.
+    gpu_share: of its layers that GPUs have.
     """
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
@@ -71,6 +72,7 @@ class LlamaModel:
         taken = layers if wanted < 0 else min(wanted, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"
         self.on_gpu = bool(gpus)
+        self.gpu_share = taken / layers if gpus else 0.0
         self.recurrent: bool = lib.llama_model_is_recurrent(self.handle)
         self.n_swa: int = lib.llama_model_n_swa(self.handle)
         self.chunked = self._architecture() == "llama4"

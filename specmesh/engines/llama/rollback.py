@@ -50,6 +50,8 @@ class FixedWidth(LlamaCache):
     which are removed.
     """
 
+    atomic = False
+
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """Run a step as LlamaCache.run.
 
@@ -154,6 +156,7 @@ class Restore(LlamaCache):
     """
 
     trimming: Trimming = "restore"
+    atomic = False
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes, *, ahead: bool) -> None:
         super().__init__(model, sizes)
@@ -385,6 +388,7 @@ def _opened(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> Restore:
 
 def _warm_up(model: LlamaModel, cache: LlamaCache) -> None:
     """Run a first step, and measure a state; close the cache and raise ConfigError if it fails."""
+    empty = cache.attention_bytes(0)
     try:
         cache.run([Span(0, 0, (0, 0), logits=False)], 0)
     except EngineError as error:
@@ -394,7 +398,20 @@ def _warm_up(model: LlamaModel, cache: LlamaCache) -> None:
         cache.state_bytes = cache.size_of(0)
     elif isinstance(cache, WindowCache):
         cache.measure(2)
+    cache.cell_bytes = _cell_bytes(cache, empty)
     cache.clear(0)
+
+
+def _cell_bytes(cache: LlamaCache, empty: int) -> int:
+    """Return the bytes of a token, of which the first sequence has two.
+
+    empty: bytes of a state without tokens. One with tokens has a header, too, so the second token
+    is measured alone if the model lets go of it.
+    """
+    both = cache.attention_bytes(0)
+    if cache.remove(0, 1):
+        return both - cache.attention_bytes(0)
+    return (both - empty) // 2
 
 
 def _native_rows(model: LlamaModel, sizes: CacheSizes) -> int:
@@ -402,7 +419,9 @@ def _native_rows(model: LlamaModel, sizes: CacheSizes) -> int:
 
     They get up to half of the size of the weights. 0 if the model's kind has no native rollback.
     """
-    small = replace(sizes, n_ctx=64, max_sessions=1, guests=0, rows=8, outputs=2, native=1)
+    small = replace(
+        sizes, n_ctx=64, shared_cells=None, max_sessions=1, guests=0, rows=8, outputs=2, native=1
+    )
     probe = _opened(model, small, drafter=False)
     size = probe.state_bytes * sizes.sequences
     has_native = probe.native > 0

@@ -1,0 +1,118 @@
+"""The context of a llama.cpp target: by its training, its memory and the settings."""
+
+from contextlib import ExitStack, closing
+
+import pytest
+from harness.tables import cases
+from structlog.testing import capture_logs
+
+from specmesh.config import ModelSettings, parse_kv_cache
+from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVOffload
+from specmesh.engines.llama import fitting
+from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama.engine import LlamaVerifier
+from specmesh.errors import ConfigError
+
+pytest.importorskip("llama_cpp")
+
+TRAINED = 1000
+MASKS = 1024  # bytes of a cell beside keys and values
+
+
+@pytest.fixture
+def target(make_gguf):
+    """Open a small target until the test has ended."""
+    path = make_gguf("trained-1000", n_ctx=TRAINED)
+    with ExitStack() as ends:
+
+        def opened(kv_cache="auto", **changes):
+            given = {"max_sessions": 3, "threads": 1, "kv_cache": parse_kv_cache(kv_cache)}
+            chosen = ModelSettings(engine="llama", model=str(path), **{**given, **changes})
+            return ends.enter_context(closing(LlamaVerifier(chosen)))
+
+        yield opened
+
+
+def test_a_session_has_what_the_model_was_trained_with(target):
+    info = target().info
+    assert (info.n_ctx, info.max_sessions, info.cells) == (TRAINED, 3, 3000)
+
+
+def test_the_bytes_of_a_cell_are_measured(target):
+    """A context takes as many for each id, and some for its place."""
+    lib = llama_library.library()
+    small, large = target(kv_cache="512"), target(kv_cache="1024")
+    assert small.info.cell_bytes == large.info.cell_bytes
+    engine = large
+    engine.decode([Span(0, 0, (1, 2), logits=False)])
+    two = lib.llama_state_seq_get_size(engine._cache._handle, 0)
+    engine.decode([Span(0, 2, (3, 4, 5), logits=False)])
+    five = lib.llama_state_seq_get_size(engine._cache._handle, 0)
+    assert engine.info.cell_bytes == (five - two) // 3
+
+
+def test_half_of_the_free_memory(target, monkeypatch):
+    cell = target().info.cell_bytes
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 2 * 1500 * (cell + MASKS))
+    info = target().info
+    assert info.n_ctx == TRAINED
+    assert 1400 < info.cells <= 1500
+
+
+def test_a_text_is_shorter_where_memory_is_short(target, monkeypatch):
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 0)
+    info = target().info
+    assert (info.n_ctx, info.cells) == (512, 512)
+
+
+@cases(
+    "options, expected",
+    """
+    [{"kv_cache": "700"}, [700, 3, 700]]
+    [{"kv_cache": "1700"}, [1000, 3, 1700]]
+    [{"ctx": 600}, [600, 3, 1800]]
+    [{"ctx": 256, "kv_cache": "600"}, [256, 3, 600]]
+    [{"ctx": 256, "kv_cache": "600", "reproducible": true}, [256, 2, null]]
+    [{"kv_cache": "1500", "reproducible": true}, [1000, 1, null]]
+    """,
+)
+def test_explicit_sizes(target, options, expected):
+    """Sessions with cells of their own are as many as there is memory for."""
+    info = target(**options).info
+    assert [info.n_ctx, info.max_sessions, info.cells] == expected
+
+
+def test_memory_that_ends_sooner_than_it_seems(target, monkeypatch):
+    """Half of the cells is tried then."""
+    lib = llama_library.library()
+    make = lib.llama_init_from_model
+
+    def limited(model, params):
+        return make(model, params) if params.n_ctx <= 2000 else None
+
+    monkeypatch.setattr(lib, "llama_init_from_model", limited)
+    with capture_logs() as told:
+        info = target().info
+    assert (info.n_ctx, info.cells) == (TRAINED, 1500)
+    assert [line["event"] for line in told if line["log_level"] == "warning"] == [
+        "kv_cache_is_smaller"
+    ]
+
+
+def test_a_size_that_is_too_small_for_a_text(target):
+    with pytest.raises(ConfigError, match="--ctx 500 does not fit into --kv-cache 1K"):
+        target(ctx=500, kv_cache="1K")
+
+
+@cases("now, held", "[false, 3] [true, 0]")
+def test_a_host_without_memory(target, monkeypatch, now, held):
+    """A sequence stays in its cells, or is lost if they are wanted."""
+
+    def fail(_):
+        raise MemoryError
+
+    engine = target()
+    engine.decode([Span(0, 0, (1, 2, 3), logits=False)])
+    monkeypatch.setattr(engine._cache, "save", fail)
+    assert engine.carry_out(KVOffload(0, now=now)) == held
