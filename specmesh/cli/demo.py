@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 import click
 
@@ -109,8 +109,9 @@ def demo(prompt: str, hardware: str, max_tokens: int, page: bool | None, json: b
         counts = {name: value for name, value in found.items() if name != "text"}
         print_result(found, columns([counts]), as_json=json)
         if has_page:
-            click.echo(f"The pair runs on: {pair.page} (Ctrl-C ends it)", err=json)
-            pair.wait()
+            with suppress(KeyboardInterrupt):  # the user's end of it
+                click.echo(f"The pair runs on: {pair.page} (Ctrl-C ends it)", err=json)
+                pair.wait()
 
 
 def explanation(hardware: str) -> str:
@@ -132,14 +133,13 @@ class Pair:
 
     started: "Sequence[_Started]"
 
-    def wait(self) -> None:
-        """Return once the user ends it with a signal. Raise the error of a daemon that ends."""
-        with suppress(KeyboardInterrupt):
-            while True:
-                for daemon in self.started:
-                    if daemon.ended():
-                        raise daemon.failure()
-                time.sleep(POLL_S)
+    def wait(self) -> Never:
+        """Raise the error of a daemon as soon as it ends; a signal ends the waiting."""
+        while True:
+            for daemon in self.started:
+                if daemon.ended():
+                    raise daemon.failure()
+            time.sleep(POLL_S)
 
 
 @contextmanager
