@@ -101,6 +101,7 @@ class LlamaCache:
         self._handle = _create(model, sizes)
         self._memory = lib.llama_get_memory(self._handle)
         self._rows = sizes.rows
+        self._ubatch = int(lib.llama_n_ubatch(self._handle))
         self._width = sizes.width or 0
         self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:

@@ -191,7 +191,8 @@ class Restore(LlamaCache):
         others = [span for span in spans if span not in drafted]
         if others:
             parts.append(others)
-        if len(lengths) > 1:
+        rows = sum(len(span.ids) for span in drafted)
+        if len(lengths) > 1 or rows > self._ubatch:
             parts += [[span] for span in drafted]
         elif drafted:
             parts.append(drafted)
@@ -199,15 +200,15 @@ class Restore(LlamaCache):
             self._newest[span.seq] = span.position
         if len(parts) == 1:
             return super().run(spans, outputs)
-        rows: dict[int, NDArray[np.float32]] = {}
+        found: dict[int, NDArray[np.float32]] = {}
         for part in parts:
             logits = super().run(part, sum(len(span.ids) for span in part if span.logits))
             start = 0
             for span in part:
                 if span.logits:
-                    rows[id(span)] = logits[start : start + len(span.ids)].copy()
+                    found[id(span)] = logits[start : start + len(span.ids)].copy()
                     start += len(span.ids)
-        blocks = [rows[id(span)] for span in spans if span.logits]
+        blocks = [found[id(span)] for span in spans if span.logits]
         return np.concatenate(blocks) if blocks else self.logits(0)
 
     def _drafted(self, spans: Sequence[Span]) -> list[Span]:

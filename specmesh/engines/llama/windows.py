@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from specmesh.core.events import Span
+from specmesh.engines.base import rows_of
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.library import quoted_errors
 from specmesh.engines.llama.model import LlamaModel
@@ -78,11 +79,33 @@ class WindowCache(LlamaCache):
         self.state_bytes = 0
 
     def decode(self, spans: Sequence[Span]) -> None:
-        super().decode(spans)
+        rest = spans
+        if rows_of(spans) > self._ubatch:
+            rest = self._without_prompts(spans)
+        if rest:
+            super().decode(rest)
         for span in spans:
             # Windows may begin at multiples of n_swa, or move with each id: then they end later.
             if span.end // self._n_swa * self._n_swa > self._kept.get(span.seq, 0):
                 self._keep(span.seq, span.end)
+
+    def _without_prompts(self, spans: Sequence[Span]) -> list[Span]:
+        """Decode the spans without logits part by part; return the others.
+
+        llama.cpp takes more rows than `_ubatch` in turns, in which cells could leave their windows.
+        """
+        for span in spans:
+            self._keep(span.seq, max(span.position, self._kept.get(span.seq, 0)))
+        rest: list[Span] = []
+        for span in spans:
+            if span.logits:
+                rest.append(span)
+                continue
+            for start in range(0, len(span.ids), self._ubatch):
+                ids = span.ids[start : start + self._ubatch]
+                super().decode([Span(span.seq, span.position + start, ids, logits=False)])
+                self._keep(span.seq, span.position + start + len(ids))
+        return rest
 
     def _keep(self, seq: int, length: int) -> None:
         begin = max(self._kept.get(seq, 0), self._begins.get(seq, 0))

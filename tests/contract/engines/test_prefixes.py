@@ -18,6 +18,7 @@ from specmesh.core.kv_windows import WindowRoom
 from specmesh.engines.llama import windows
 from specmesh.engines.llama.cache import LlamaCache
 from specmesh.engines.llama.engine import LlamaVerifier
+from specmesh.engines.llama.library import library
 from specmesh.errors import LocalProtocolError
 
 pytestmark = pytest.mark.models
@@ -244,6 +245,22 @@ def worst_difference(seen, reference):
 def test_what_is_reused_is_as_good_as_new(opened, kind, seed):
     texts = Sequences(opened(kind), seed).run()
     assert worst_difference(texts.seen, opened(kind)) < NOISE
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "gemma3-narrow", "lfm2", "qwen35"])
+def test_a_step_that_llama_cpp_takes_in_turns(opened, kind, monkeypatch):
+    """It has more rows than llama.cpp computes at once: cells leave their windows within it."""
+    reference = opened(kind)
+    lib = library()
+    begin = lib.llama_init_from_model
+
+    def with_small_turns(model, params):
+        params.n_ubatch = 16
+        return begin(model, params)
+
+    monkeypatch.setattr(lib, "llama_init_from_model", with_small_turns)
+    texts = Sequences(opened(kind), 1).run()
+    assert worst_difference(texts.seen, reference) < NOISE
 
 
 def test_without_the_keeper_cells_are_lost(opened, monkeypatch):
