@@ -255,11 +255,11 @@ def test_a_step_that_llama_cpp_takes_in_turns(opened, kind, monkeypatch):
     begin = lib.llama_init_from_model
 
     def with_small_turns(model, params):
-        params.n_ubatch = 16
+        params.n_ubatch = 10
         return begin(model, params)
 
     monkeypatch.setattr(lib, "llama_init_from_model", with_small_turns)
-    texts = Sequences(opened(kind), 1).run()
+    texts = Sequences(opened(kind), 2).run()
     assert worst_difference(texts.seen, reference) < NOISE
 
 
