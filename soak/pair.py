@@ -57,10 +57,10 @@ class Models:
 MODELS = {
     "sim": Models(
         engine="sim",
-        target="step_ms=4,row_ms=0.2,n_ctx=2048,cells=2100,host_ids=1000",
+        target="step_ms=4,row_ms=0.2,n_ctx=2112,cells=2112,host_ids=1000",
         drafter="draft_ms=1,alpha=0.8",
         temperatures=(4.0, 6.0),
-        longest=300,
+        longest=600,
     ),
     "bundled": Models(
         engine="llama",
