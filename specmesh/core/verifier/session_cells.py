@@ -14,6 +14,10 @@ GROWTH = 256
 """
 
 
+LEAST_KEPT = 0.75
+"""Of the cells that are counted with, the share that stays after a step found none."""
+
+
 class SessionCells:
     """Shares the pool of cells out to sessions; without a pool each has cells of its own.
 
@@ -160,14 +164,14 @@ class SessionCells:
                 self._leave(context)
         if pool is None or not pool_is_full:
             return helped
-        # Windows and padding may take cells that nobody counts.
-        filled = pool.used(self.claims())
+        # Windows and padding may take cells that nobody counts. So many were too many, perhaps.
+        filled = slots.filled(self.claims())
         helped = slots.empty_pool() or helped
         if not helped and len(holders) > 1:
             self._leave(holders[-1])
             helped = True
-        if filled and helped:
-            pool.cells = min(pool.cells, filled)
+        if helped:
+            pool.cells = min(pool.cells, max(filled, int(pool.cells * LEAST_KEPT)))
         return helped
 
     # --- sessions that begin or go on
