@@ -29,6 +29,7 @@ from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngin
 from specmesh.engines.load import check_there, load_drafter, load_verifier
 from specmesh.engines.steps import calibrate
 from specmesh.errors import NotThereYet, SpecmeshError, Starting
+from specmesh.llama_options import LlamaOptions
 from specmesh.models.files import parts
 from specmesh.security.addresses import bracketed, check_bind, endpoint
 from specmesh.security.curve import Socket, ZapGuard
@@ -274,6 +275,9 @@ class Serving:
             **info.kv_cache(),
             "trimming": info.capabilities.trimming,
         }
+        options = self._settings.model.llama.given()
+        if options:
+            facts["options"] = options
         port = self._port
         if port is not None:
             facts["http"] = f"{port.host}:{port.port}"
@@ -294,6 +298,8 @@ def model_hash(model: ModelSettings) -> str:
       of it, the first and the last too.
     - Nearly every block differs in files that were quantised or trained separately. Only if a few
       tensors were edited in place the hash may be the same.
+    - Options that change the output, and adapters with their scales in any order, count too.
+      Those that only round differently, such as flash attention, do not.
     - A simulated model has the hash of its settings, a model without files an empty one.
     - A verifier may send any hash: it proves nothing.
     """
@@ -306,7 +312,24 @@ def model_hash(model: ModelSettings) -> str:
         return ""
     for part in parts(path):
         _sample(part, digest.update)
+    for variation in _variations(model.llama):
+        digest.update(variation)
     return digest.hexdigest()
+
+
+def _variations(options: LlamaOptions) -> list[bytes]:
+    """Return what distinguishes a model with these options from the same without any."""
+    found = list[bytes]()
+    for name, value in sorted(options.changing_output().items()):
+        found.append(f"{name} {value}\n".encode())
+    adapters = list[bytes]()
+    for adapter in options.lora:
+        if adapter.scale == 0.0:  # it changes nothing
+            continue
+        digest = hashlib.sha256()
+        _sample(adapter.path, digest.update)
+        adapters.append(f"lora {adapter.scale} {digest.hexdigest()}\n".encode())
+    return found + sorted(adapters)
 
 
 def _sample(path: Path, take: Callable[[bytes], object]) -> None:

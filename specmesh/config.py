@@ -2,10 +2,11 @@
 
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specmesh.errors import ConfigError
+from specmesh.llama_options import NO_DEVICE, LlamaOptions
 from specmesh.paths import check_there, read_text
 from specmesh.security.addresses import check_rpc, endpoint, is_loopback, may_be_host
 
@@ -151,6 +152,7 @@ class ModelSettings:
     rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a target.
     insecure_rpc: these may be beyond this machine.
     stretch: the machine whose step times llama imitates.
+    llama: options that only llama.cpp has.
     """
 
     engine: str
@@ -169,6 +171,7 @@ class ModelSettings:
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False
     stretch: str | None = None
+    llama: LlamaOptions = field(default_factory=LlamaOptions)
 
     def __post_init__(self) -> None:
         if self.window and self.ctx is not None and self.ctx < self.window:
@@ -193,6 +196,34 @@ class ModelSettings:
         if self.engine not in ("auto", "ngram") and not self.model:
             remedy = "give --model FILE, a name of `specmesh models list`, or bundled"
             raise ConfigError("no model", remedy)
+        self.check_llama_options(self.engine)
+        self._check_devices()
+
+    def check_llama_options(self, engine: str) -> None:
+        """Raise ConfigError for options that this engine has no meaning for."""
+        given = self.llama.given()
+        if given and engine not in ("auto", "llama"):
+            reason = f"--engine {engine} has no {', '.join(given)}"
+            raise ConfigError(reason, "leave out what is for --engine llama")
+
+    def _check_devices(self) -> None:
+        options = self.llama
+        on_devices = options.on_devices()
+        if on_devices and self.gpu_layers == 0:
+            reason = f"{on_devices[0]} is for layers on a device, --gpu-layers 0 allows none"
+            raise ConfigError(reason, "leave one out")
+        if options.device == NO_DEVICE:
+            for flag, wanted in (
+                ("--gpu-layers", self.gpu_layers),
+                ("--rpc", self.rpc),
+                ("--require-gpu", self.require_gpu),
+            ):
+                if wanted:
+                    reason = f"{flag} wants a device, --device none allows none"
+                    raise ConfigError(reason, "leave one out")
+        if self.reproducible and len(options.lora) > 1:
+            reason = "llama.cpp adds several adapters up in any order, and rounds differently"
+            raise ConfigError(reason, "leave --reproducible out, or merge them into one --lora")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

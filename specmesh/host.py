@@ -1,9 +1,14 @@
 """Facts about the host that this process runs on."""
 
+import contextlib
 import functools
 import hashlib
+import math
 import os
+import resource
 from pathlib import Path
+
+_MAY_LOCK = 1 << 14  # CAP_IPC_LOCK, in linux/capability.h
 
 
 @functools.cache
@@ -41,3 +46,30 @@ def host_id() -> str:
     except OSError:
         return ""
     return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32]
+
+
+def lockable_bytes() -> float:
+    """Return how much memory this process may lock, after it has raised its limit as far as it may.
+
+    Infinity: there is no limit that the system tells.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if soft == resource.RLIM_INFINITY or _may_lock():
+        return math.inf
+    return soft
+
+
+def _may_lock() -> bool:
+    """Return True if the limit does not hold for this process."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return False
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return bool(int(value, 16) & _MAY_LOCK)
+    return False

@@ -102,6 +102,22 @@ def make_gguf(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def make_adapter(tmp_path_factory):
+    """Writes a LoRA adapter of a tiny GGUF.
+
+    Make_adapter("name", seed=1, ...), options as tiny_gguf.TinyAdapter has.
+    """
+    writer = import_module("harness.tiny_gguf")
+    folder = tmp_path_factory.mktemp("lora")
+
+    def make(name, **options):
+        path = folder / f"{name}.gguf"
+        return Path(writer.write_adapter(path, writer.TinyAdapter(**options)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def make_hf(tmp_path_factory):
     """Writes a tiny Hugging Face directory for MLX.
 

@@ -93,11 +93,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def served(self, name: str) -> ModelInfo:
         """Return the model of this name; raise SpecmeshError as `RequestRouter.serving` does."""
         info, vocabulary = self._router.serving(name, time.monotonic())
+        several = len(self._links) > 1
         return ModelInfo(
             model=info.model,
             vocabulary=vocabulary,
-            target=target_of(info) if len(self._links) > 1 else "",
+            target=target_of(info) if several else "",
             n_ctx=info.n_ctx,
+            model_hash="" if several else info.model_hash,
         )
 
     @property

@@ -118,6 +118,7 @@ class UpstreamLink:
             "address": upstream.address,
             "name": info and info.verifier,
             "model": info and info.model,
+            "model_hash": info and (info.model_hash or None),
             "refusal": upstream.refusal,
             "no_drafts": upstream.no_drafts,
             "encrypted": self.dealer.encrypted,

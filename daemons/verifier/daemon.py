@@ -169,6 +169,7 @@ class VerifierLoop(DaemonLoop[Order]):
             n_ctx=info.n_ctx,
             max_sessions=info.max_sessions,
             texts=self.tokenizer.texts,
+            model_hash=self._model_hash,
         )
 
     @property

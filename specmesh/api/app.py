@@ -228,7 +228,7 @@ class _Api:
         try:
             order = await self._parsed(http, dialect.parse)
             generation = order.generation
-            served = self._served(generation.model or generation.began)
+            served = self._served(generation.model or generation.began.model)
             check_lengths(generation, served.n_ctx)
             begin = partial(self._begin, http, dialect, order, served)
             resumed = len(generation.requests[0].generated)
@@ -244,8 +244,12 @@ class _Api:
     ) -> Response:
         """Return the answer to an order, before its requests are submitted."""
         generation = order.generation
-        if generation.began not in ("", served.model):
-            why = f"{generation.began} began this text, and {served.model} answers here"
+        began = generation.began
+        if began.model not in ("", served.model):
+            why = f"{began.model} began this text, and {served.model} answers here"
+            raise errors.RequestError(why, "resume")
+        if served.model_hash and began.model_hash not in ("", served.model_hash):
+            why = f"another {served.model} began this text: its file, adapters or options differ"
             raise errors.RequestError(why, "resume")
         requests = requests_of(generation, served)
         choices = [
@@ -258,7 +262,7 @@ class _Api:
         features = ",".join(http.headers.getlist(dialect.ignored_header)).replace(" ", "")
         named = filter(None, features.split(","))
         headers |= _ignored_header([*generation.ignored, *unknown, *named])
-        head = AnswerHead(name, int(time.time()), served.model)
+        head = AnswerHead(name, int(time.time()), served.model, served.model_hash)
         return Answer(
             self._backend,
             generation,

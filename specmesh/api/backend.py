@@ -78,6 +78,7 @@ class ModelInfo:
     n_ctx: tokens of its context; None while unknown.
     max_sessions: of the verifier; None at a drafter.
     texts: `Tokenizer.texts`; empty at a drafter.
+    model_hash: as in WELCOME; "" if it is not known, or where several verifiers may answer.
     """
 
     model: str
@@ -86,6 +87,7 @@ class ModelInfo:
     n_ctx: int | None = None
     max_sessions: int | None = None
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    model_hash: str = ""
 
 
 class Backend(Protocol):

@@ -28,7 +28,21 @@ TOO_MANY_TEXTS = f"one request has {MAX_TEXTS} texts at most: send fewer prompts
 
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
-_RESUME_FIELDS = {"id", "model", "prompt_token_ids", "token_ids"}
+_RESUME_FIELDS = {"id", "model", "model_hash", "prompt_token_ids", "token_ids"}
+
+
+@dataclass(frozen=True, slots=True)
+class BegunBy:
+    """The model that began a resumed text; empty for another text, or if that is not known.
+
+    model_hash: as in WELCOME. Files and adapters differ under one name.
+    """
+
+    model: str = ""
+    model_hash: str = ""
+
+
+NOT_BEGUN = BegunBy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +53,7 @@ class Generation:
     chat: each text is a turn of an assistant, with thoughts and calls of tools.
     choices: answers to each request.
     model: name of the model, or "" for the default.
-    began: name of the model that began a resumed text, or "".
+    began: the model that began a resumed text.
     stream: send the answer as it comes.
     include_usage: end a stream with a chunk that has the usage.
     resumable: send the fields that resume the text elsewhere.
@@ -53,7 +67,7 @@ class Generation:
     chat: bool
     choices: int
     model: str
-    began: str
+    began: BegunBy
     stream: bool
     include_usage: bool
     resumable: bool
@@ -79,7 +93,7 @@ def parse_generation(
     requests: Sequence[Request],
     *,
     chat: bool,
-    began: str = "",
+    began: BegunBy = NOT_BEGUN,
     schema_field: str = "",
     skipped: Iterable[str] = (),
 ) -> Generation:
@@ -193,7 +207,7 @@ def refuse_echo(request: Request) -> None:
         raise RequestError(why, "echo")
 
 
-def parse_resume(fields: Fields, request: Request) -> tuple[Request, str]:
+def parse_resume(fields: Fields, request: Request) -> tuple[Request, BegunBy]:
     """Return the request that resumes a text, and the model that began it. Raises RequestError.
 
     `resume` has the text's id, and the ids of its prompt and of its tokens so far where the client
@@ -201,20 +215,22 @@ def parse_resume(fields: Fields, request: Request) -> tuple[Request, str]:
     """
     value = fields.get("resume")
     if value is None:
-        return request, ""
+        return request, NOT_BEGUN
     refuse_echo(request)
     if not is_object(value) or value.keys() - _RESUME_FIELDS:
         why = "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone"
         raise RequestError(why, "resume")
     model = value.get("model", "")
-    if not isinstance(model, str):
-        raise RequestError("resume.model must be a text", "resume")
+    model_hash = value.get("model_hash", "")
+    if not isinstance(model, str) or not isinstance(model_hash, str):
+        raise RequestError("resume.model and resume.model_hash must be texts", "resume")
+    began = BegunBy(model, model_hash)
     name = value.get("id")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         why = "resume.id must be the id of an answer, cmpl- or chatcmpl- and 32 digits"
         raise RequestError(why, "resume")
     if "prompt_token_ids" not in value:
-        return replace(request, id=name, named_only=True), model
+        return replace(request, id=name, named_only=True), began
     prompt = value["prompt_token_ids"]
     generated = value.get("token_ids", [])
     if not prompt or not are_ids(prompt) or not are_ids(generated):
@@ -228,7 +244,7 @@ def parse_resume(fields: Fields, request: Request) -> tuple[Request, str]:
         generated=tuple(generated),
         known=len(generated),
     )
-    return resumed, model
+    return resumed, began
 
 
 def check_lengths(generation: Generation, n_ctx: int | None) -> None:

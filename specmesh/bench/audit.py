@@ -114,9 +114,10 @@ def judged(result: Json) -> Json:
 
 
 def _model_of(snapshot: Json) -> object:
-    """Return the target in /stats; a drafter has only its name."""
+    """Return the target in /stats; a drafter has only its name and its hash."""
     if snapshot.get("role") == "drafter":
-        return {"name": objects_at(snapshot, "verifiers")[0]["model"]}
+        verifier = objects_at(snapshot, "verifiers")[0]
+        return {"name": verifier["model"], "model_hash": verifier.get("model_hash")}
     return snapshot["model"]
 
 

@@ -10,6 +10,7 @@ import click
 
 from specmesh import paths
 from specmesh.cli.config import DaemonCommand, config_option, managed
+from specmesh.cli.llama_options import llama_options, llama_options_of
 from specmesh.cli.model_names import local_models
 from specmesh.cli.options import (
     COUNT,
@@ -157,6 +158,7 @@ _daemon_options = combined(
         _threads_option,
         _gpu_layers_option,
         _require_gpu_option,
+        llama_options,
         _wait_option,
         _max_sessions_option,
         _ctx_option,
@@ -289,6 +291,7 @@ def _run(role: str, values: DaemonOptions) -> None:
     if port is not None and not wait:
         port = with_keys(port)
     window = parse_window(values.get("window", "auto"))
+    llama = llama_options_of(cast("Json", values))
     kv_cache = parse_kv_cache(values.get("kv_cache", "auto"))
     path = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(path):  # visible to clients before the rest is imported
@@ -306,6 +309,7 @@ def _run(role: str, values: DaemonOptions) -> None:
             "window": window,
             "kv_cache": kv_cache,
             "swa_full": SWA_FULL[values.get("swa_full", "auto")],
+            "llama": llama,
         }
         given["model"] = _settings(ModelSettings, given)
         # Not imported earlier: errors of the settings shall be shown at once.

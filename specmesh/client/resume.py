@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specmesh.core.fields import Json, ids_at, object_at
+from specmesh.core.fields import Json, at, ids_at, object_at
 from specmesh.errors import Busy, DaemonUnreachable, Starting, TimedOut, WentAway
 
 START_TIMEOUT_S = 300.0
@@ -54,6 +54,9 @@ class Resumption:
         prompt_ids = ids_at(extra, "prompt_token_ids")
         if "request" in extra and prompt_ids and "resume" not in self.body:
             self._resume["prompt_token_ids"] = prompt_ids
+            model_hash = at(extra, "model_hash")
+            if isinstance(model_hash, str):
+                self._resume["model_hash"] = model_hash
             self.body |= object_at(extra, "request") | {"resume": self._resume}
         ids = ids_at(extra, "token_ids")
         if ids:

@@ -40,6 +40,12 @@ def check_there(settings: ModelSettings) -> ModelSettings:
     template = settings.chat_template
     if template is not None:
         paths.check_there(template, "--chat-template")
+    settings.check_llama_options(engine)
+    if settings.llama.given():  # of --engine llama only
+        from specmesh.engines.llama.trial import check_options
+
+        bundled = paths.bundled("drafter.gguf") if path == BUNDLED else path
+        check_options(replace(settings, engine=engine, model=bundled))
     return replace(settings, model=path)
 
 

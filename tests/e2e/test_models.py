@@ -14,6 +14,8 @@ from harness.ports import free_port, is_open
 from meshes import running
 from processes import body, command, complete, drafted, generate, rpc_server, until
 
+from specmesh import Client
+from specmesh.errors import RequestError
 from specmesh.host import physical_cores
 
 pytestmark = pytest.mark.models
@@ -384,3 +386,83 @@ def test_split_over_two_servers(shared, servers):
     assert backend.endswith("layers")
     assert split.event("ready")["backend"] == backend
     assert list(servers)[1] in command("stats", socket=split.socket).out
+    split.stop()  # a server serves one verifier at a time
+
+
+def backend_of(mesh, servers, *options, name):
+    """Return the text and the backend of a verifier on these servers."""
+    addresses = ",".join(servers)
+    verifier = mesh.verifier("bundled", "--rpc", addresses, *options, engine="llama", name=name)
+    ids = complete(verifier, body(PROMPTS[0], 24)).ids
+    backend = str(verifier.stats()["model"]["backend"])
+    verifier.stop()
+    return ids, backend
+
+
+def test_servers_are_devices(mesh, servers):
+    """They can be chosen by name, one alone, and their shares; the text is the same."""
+    expected, both = backend_of(mesh, servers, name="both")
+    assert ("RPC0: " in both, "RPC1: " in both) == (True, True)
+    second = ("--device", "RPC1")
+    alone = ("--split-mode", "none", "--main-gpu", "1")
+    for number, options in enumerate((second, alone)):
+        ids, backend = backend_of(mesh, servers, *options, name=f"one-{number}")
+        assert (ids, "RPC0: " in backend, "RPC1: " in backend) == (expected, False, True)
+    before = {address: computed(pid) for address, pid in servers.items()}
+    shares = ("--tensor-split", "0,1", "--override-tensor", "token_embd=CPU")
+    assert backend_of(mesh, servers, *shares, name="shares")[0] == expected
+    spent = [computed(pid) - before[address] for address, pid in servers.items()]
+    assert spent[0] < spent[1]
+
+
+@pytest.mark.fault("E7.81")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--tensor-split", "1,1,1"), "shares for 3 devices, and there are 2"),
+        (("--split-mode", "none", "--main-gpu", "2"), "--main-gpu 2 is not among the devices"),
+        (("--device", "RPC2"), "llama.cpp has no RPC2: it has RPC0, RPC1"),
+        (("--split-mode", "row"), "does not support split buffers"),
+        (("--override-tensor", "ffn=RPC7"), "no buffer RPC7"),
+    ],
+)
+def test_devices_that_are_not_there(mesh, servers, options, named):
+    rpc = ("--engine", "llama", "--rpc", ",".join(servers))
+    mesh.cannot_start("verifier", "--model", "bundled", *rpc, *options).refused(78, named)
+
+
+def test_an_adapter_is_part_of_the_model(mesh, make_gguf, make_adapter):
+    """A text goes on at a verifier with the same adapter, and at no other of the same name."""
+    path = make_gguf("adapted")
+    slow = ("--stretch", "h100-70b", "--lora")
+    adapters = [f"{make_adapter(f'adapter-{seed}', seed=seed)}:0.5" for seed in (1, 2)]
+    first = mesh.verifier(path, *slow, adapters[0], engine="llama")
+    client = Client(first.socket)
+    asked = {"max_tokens": 100, "temperature": 0}
+    whole = client.generate("the hell", **asked).text
+    with client.stream("the hell", **asked) as stream:
+        next(stream)
+        first.kill()
+        second = mesh.verifier(path, *slow, adapters[1], engine="llama")
+        with pytest.raises(RequestError, match=r"another adapted.* began this text"):
+            stream.result()
+    second.stop()
+    third = mesh.verifier(path, *slow, adapters[0], engine="llama")
+    with client.stream("the hell", **asked) as stream:
+        next(stream)
+        third.kill()
+        mesh.verifier(path, *slow, adapters[0], engine="llama", ready=False)
+        assert stream.result().text == whole
+
+
+def test_options_at_both_daemons(mesh):
+    """Drafts are accepted and change no text; the log names the options."""
+    types = ("--cache-type-k", "q8_0", "--cache-type-v", "q8_0")
+    options = (*types, "--ubatch-size", 64, "--no-mmap", "--rope-scale", 1.5)
+    verifier = mesh.verifier("bundled", *options, engine="llama")
+    drafter = mesh.drafter("bundled", *options, engine="llama")
+    for prompt in PROMPTS:
+        alone = complete(verifier, body(prompt, N)).ids
+        assert drafted(verifier, body(prompt, N, draft_n=4)).ids == alone
+    for daemon in (verifier, drafter):
+        assert "--rope-scale" in daemon.event("ready")["options"]

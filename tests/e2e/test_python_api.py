@@ -224,7 +224,7 @@ def test_a_daemon_that_dies_is_waited_for(mesh):
     with client.stream("once", max_tokens=200, temperature=0) as stream:
         next(stream)
         verifier.kill()
-        mesh.verifier("step_ms=1", ready=False)
+        mesh.verifier("step_ms=20", ready=False)
         assert stream.result().text == sim_text("once", 200)
     assert len(notices) == 1
 

@@ -14,6 +14,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask
 from specmesh.engines.mlx.drafter import MlxDrafter
 from specmesh.engines.sim import SimSettings
+from specmesh.llama_options import LlamaOptions
 
 N_CTX = 96
 N_SEQ = 3
@@ -21,8 +22,15 @@ N_BATCH = 32
 MLX_KINDS = ("mlx-llama", "mlx-hybrid", "mlx-sliding", "mlx-quantised")
 MODELS = Path(str(files("specmesh") / "models"))
 BUNDLED = {path.stem: path for path in sorted(MODELS.glob("**/*.gguf"))}
-GGUF = ("llama", "mamba", "lfm2", "qwen35", "gemma3", *BUNDLED)
-"""Tiny models by their architecture, and the bundled ones."""
+OPTIONS = {
+    "llama-options": LlamaOptions(
+        cache_type_k="q8_0", cache_type_v="q8_0", ubatch_size=N_BATCH, rope_scale=2.0, cpu_moe=True
+    ),
+    "lfm2-options": LlamaOptions(cache_type_k="f32", flash_attn="off"),
+    "mamba-options": LlamaOptions(mlock=True, no_mmap=True),
+}
+GGUF = ("llama", "mamba", "lfm2", "qwen35", "gemma3", *OPTIONS, *BUNDLED)
+"""Tiny models by their architecture, the same with options, and the bundled ones."""
 
 GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
@@ -39,8 +47,11 @@ def llama_settings(request):
     if path is None:
         pytest.importorskip("llama_cpp")
         make_gguf = request.getfixturevalue("make_gguf")
-        path = make_gguf(f"tiny-{name}", arch=name)
-    return settings("llama", path, threads=1)
+        arch = name.removesuffix("-options")
+        more = {"head": 32, "experts": 4} if name == "llama-options" else {}
+        path = make_gguf(f"tiny-{name}", arch=arch, **more)
+    options = OPTIONS.get(name, LlamaOptions())
+    return settings("llama", path, threads=1, llama=options)
 
 
 def mlx_drafter(name, make_hf):

@@ -29,7 +29,8 @@ class TinyModel:
     text. foreign: so many of those, the last ones, have other texts than usual. permute: seed of a
     permutation of all ids, with their weights, for the same function of the text; 0: none. chat:
     the chat template; empty: none. pre: how text is split before it is tokenized, by llama.cpp's
-    name.
+    name. experts: so many share each layer's forward pass, two at a time; 0: there are none. head:
+    width of an attention head. rope: the kind of RoPE scaling, by a factor of 4; empty: none.
     """
 
     seed: int = 0
@@ -43,6 +44,9 @@ class TinyModel:
     permute: int = 0
     chat: str = ""
     pre: str = "gpt-2"
+    experts: int = 0
+    head: int = HEAD
+    rope: str = ""
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute`."""
@@ -66,15 +70,18 @@ def write(path: Path, model: TinyModel) -> Path:
     rng = np.random.default_rng(model.seed)
     order = model.order()
 
-    def weights(rows: int, columns: int) -> NDArray[np.float32]:
-        scale = np.float32(2.0 / np.sqrt(columns))
-        return rng.standard_normal((rows, columns), np.float32) * scale
+    def weights(*shape: int) -> NDArray[np.float32]:
+        scale = np.float32(2.0 / np.sqrt(shape[-1]))
+        return rng.standard_normal(shape, np.float32) * scale
 
     writer.add_tensor("token_embd.weight", weights(model.n_vocab, model.width)[order])
     norm = "token_embd_norm" if model.arch == "lfm2" else "output_norm"
     writer.add_tensor(f"{norm}.weight", np.ones(model.width, np.float32))
     writer.add_tensor("output.weight", weights(model.n_vocab, model.width)[order])
     for layer in range(model.layers):
+        if model.experts:
+            for name, *shape in _experts(model):
+                writer.add_tensor(f"blk.{layer}.{name}", weights(*shape))
         for name, rows, columns in _tensors(model, layer):
             values = weights(rows, columns) if columns else np.ones(rows, np.float32)
             writer.add_tensor(f"blk.{layer}.{name}", values)
@@ -132,21 +139,28 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         writer.add_ssm_state_size(STATE)
         writer.add_ssm_time_step_rank(RANK)
         return
-    heads = model.width // HEAD
+    heads = model.width // model.head
     writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)
-    writer.add_rope_dimension_count(HEAD)
+    writer.add_rope_dimension_count(model.head)
+    if model.experts:
+        writer.add_expert_count(model.experts)
+        writer.add_expert_used_count(2)
+    if model.rope:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(model.rope))
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(model.n_ctx // 4)
     if model.arch == "lfm2":
         writer.add_head_count_kv([heads * (layer % 2) for layer in range(model.layers)])
         writer.add_shortconv_l_cache(KERNEL)
         return
     writer.add_head_count_kv(heads)
     if model.arch == "gemma3":
-        _add_head(writer)
+        _add_head(writer, model.head)
         writer.add_sliding_window(WINDOW)
         writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(model.layers)])
     elif model.arch == "qwen35":
-        _add_head(writer)
+        _add_head(writer, model.head)
         writer.add_rope_dimension_sections([2, 3, 3, 0])
         writer.add_full_attention_interval(2)
         writer.add_ssm_conv_kernel(KERNEL)
@@ -156,9 +170,9 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         writer.add_ssm_group_count(GROUPS)
 
 
-def _add_head(writer: gguf.GGUFWriter) -> None:
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
+def _add_head(writer: gguf.GGUFWriter, width: int) -> None:
+    writer.add_key_length(width)
+    writer.add_value_length(width)
 
 
 def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
@@ -177,7 +191,7 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
     names = ("q", "k", "v", "output")
     mixed = [(f"attn_{name}.weight", width, width) for name in names]
     if model.arch == "lfm2":
-        mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
+        mixed += [("attn_q_norm.weight", model.head, 0), ("attn_k_norm.weight", model.head, 0)]
         if layer % 2 == 0:
             mixed = [("shortconv.conv.weight", width, KERNEL)]
             mixed += [
@@ -185,7 +199,7 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
                 ("shortconv.out_proj.weight", width, width),
             ]
     if model.arch in ("gemma3", "qwen35"):
-        mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
+        mixed += [("attn_q_norm.weight", model.head, 0), ("attn_k_norm.weight", model.head, 0)]
     after = "post_attention_norm" if model.arch == "qwen35" else "ffn_norm"
     if model.arch == "gemma3":
         mixed += [("post_attention_norm.weight", width, 0), ("post_ffw_norm.weight", width, 0)]
@@ -198,6 +212,8 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
         ("ffn_up.weight", inner, width),
         ("ffn_down.weight", width, inner),
     ]
+    if model.experts:
+        forward = []
     return [("attn_norm.weight", width, 0), *mixed, (f"{after}.weight", width, 0), *forward]
 
 
@@ -215,3 +231,56 @@ def _delta_net(width: int) -> list[tuple[str, int, int]]:
         ("ssm_norm.weight", STATE, 0),
         ("ssm_out.weight", width, value),
     ]
+
+
+def _experts(model: TinyModel) -> list[tuple[str, *tuple[int, ...]]]:
+    """Return name and shape of the tensors by which a layer's experts are chosen and run."""
+    width = model.width
+    inner = 2 * model.width
+    return [
+        ("ffn_gate_inp.weight", model.experts, width),
+        ("ffn_gate_exps.weight", model.experts, inner, width),
+        ("ffn_up_exps.weight", model.experts, inner, width),
+        ("ffn_down_exps.weight", model.experts, width, inner),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyAdapter:
+    """A LoRA adapter to write.
+
+    factors: name of a weight, the shapes of A and of B, in numpy's order; an empty one is left
+    out. The rest are values of the header.
+    """
+
+    seed: int = 0
+    factors: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
+        ("blk.0.attn_q.weight", (RANK, 64), (64, RANK)),
+        ("blk.1.ffn_down.weight", (RANK, 128), (64, RANK)),
+        ("token_embd.weight", (320, RANK), (64, RANK)),
+    )
+    arch: str = "llama"
+    type: str = "adapter"
+    kind: str = "lora"
+    alpha: float | str | None = 2.0 * RANK
+
+
+def write_adapter(path: Path, adapter: TinyAdapter) -> Path:
+    writer = gguf.GGUFWriter(path, adapter.arch)
+    writer.add_type(adapter.type)
+    writer.add_string("adapter.type", adapter.kind)
+    if isinstance(adapter.alpha, str):
+        writer.add_string("adapter.lora.alpha", adapter.alpha)
+    elif adapter.alpha is not None:
+        writer.add_float32("adapter.lora.alpha", adapter.alpha)
+    rng = np.random.default_rng(adapter.seed)
+    for name, first, second in adapter.factors:
+        for end, shape in (("lora_a", first), ("lora_b", second)):
+            if shape:
+                values = rng.standard_normal(shape, np.float32) * np.float32(0.2)
+                writer.add_tensor(f"{name}.{end}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

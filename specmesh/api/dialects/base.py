@@ -14,11 +14,16 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """The facts that an answer begins with. created: seconds since 1970."""
+    """The facts that an answer begins with.
+
+    created: seconds since 1970.
+    model_hash: as in WELCOME, "" if it is not known.
+    """
 
     id: str
     created: int
     model: str
+    model_hash: str = ""
 
 
 class Renderer(Protocol):

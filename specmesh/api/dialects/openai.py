@@ -175,6 +175,7 @@ class OpenAiRenderer(Renderer):
         if self._known:
             extra["known_tokens"] = self._known
         if self._generation.resumable and event.params is not None:
+            extra["model_hash"] = self._head.model_hash
             extra["prompt_token_ids"] = list(event.prompt_ids)
             max_tokens = event.params.max_tokens
             extra["request"] = {"max_tokens": max_tokens, **event.params.sampling.named()}

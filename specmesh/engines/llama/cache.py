@@ -13,6 +13,7 @@ from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming, rows_of
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.params import set_context_options
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
 
 _NO_SLOT = 1
@@ -257,11 +258,11 @@ class LlamaCache:
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
     params.n_ctx = sizes.cells
-    params.n_batch = params.n_ubatch = sizes.rows
+    params.n_batch = sizes.rows
     params.n_seq_max = sizes.sequences + sizes.helpers
     params.n_outputs_max = max(sizes.outputs, params.n_seq_max)
     params.n_threads = params.n_threads_batch = sizes.threads
-    params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
+    set_context_options(params, model.options)
     params.kv_unified = sizes.width is None
     params.swa_full = sizes.swa_full
     params.n_rs_seq = sizes.native
@@ -270,6 +271,11 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     if handle is None:
         reason = f"no context of {sizes.cells} tokens for {model.name} ({quoted_errors()})"
         raise NoContext(reason, "give a smaller --ctx, --kv-cache or --max-sessions")
+    try:
+        model.adapt(handle)
+    except ConfigError:
+        model.lib.llama_free(handle)
+        raise
     return handle
 
 

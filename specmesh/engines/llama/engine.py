@@ -94,7 +94,7 @@ class LlamaEngine:
         """
         self._model = LlamaModel(settings, progress)
         try:
-            self._reserve(settings, n_batch, rollback, guests)
+            self._reserve(settings, settings.llama.ubatch_size or n_batch, rollback, guests)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self._model.close()
             raise
@@ -118,7 +118,7 @@ class LlamaEngine:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
         wish = ContextWish(
             ctx=settings.ctx,
-            trained=model.lib.llama_model_n_ctx_train(model.handle),
+            trained=model.trained_ctx,
             max_sessions=max_sessions,
             kv_cache=settings.kv_cache,
             shared=width is None,

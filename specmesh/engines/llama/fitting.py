@@ -9,6 +9,7 @@ from specmesh.engines.llama.cache import CacheSizes, LlamaCache, NoContext
 from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size, halved
 from specmesh.engines.llama.library import gpu_free_bytes
 from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.params import NUMBER_BYTES
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.free_memory import free_bytes
 
@@ -17,9 +18,9 @@ _log = structlog.get_logger("specmesh.engines.llama")
 HOST_SHARE = 0.25
 """Of the host's memory, free beside the context, that offloaded sequences may take."""
 
-_F16 = 2  # bytes of a number in a cell, and in a mask
+_F16 = 2  # bytes of a number in a mask
 _PLACE = 24  # bytes that a state has for the place of a token, in both caches of a windowed model
-_ROWS = 512  # of a step, each of which has a mask of all cells
+_ROWS = 512  # of a step without --ubatch-size; each has a mask of all cells
 
 TOLERANCE = 0.05
 """By so much a context may be smaller than one made with the measured bytes of a cell."""
@@ -32,7 +33,7 @@ def free_memory(model: LlamaModel) -> float | None:
     """
     allowed: list[float] = []
     if model.gpu_share > 0:
-        allowed.append(gpu_free_bytes() / model.gpu_share)
+        allowed.append(gpu_free_bytes(model.gpus) / model.gpu_share)
     if model.gpu_share < 1:
         host = free_bytes()
         if host is not None:
@@ -101,11 +102,13 @@ def _expected_bytes(model: LlamaModel) -> float:
     kv_heads = lib.llama_model_n_head_kv(model.handle) or heads  # the first layer may have none
     size: int = lib.llama_model_n_embd(model.handle) // max(heads, 1)
     architecture = _metadata(model, "general.architecture")
-    length = 0
-    for name in ("key_length", "value_length"):
-        length += int(_metadata(model, f"{architecture}.attention.{name}") or size)
+    types = (model.options.cache_type_k, model.options.cache_type_v)
+    head_bytes = 0.0
+    for name, kind in zip(("key_length", "value_length"), types, strict=True):
+        length = int(_metadata(model, f"{architecture}.attention.{name}") or size)
+        head_bytes += length * NUMBER_BYTES[kind or "f16"]
     layers: int = lib.llama_model_n_layer(model.handle)
-    return _all_bytes(model, layers * kv_heads * length * _F16 + _PLACE)
+    return _all_bytes(model, int(layers * kv_heads * head_bytes) + _PLACE)
 
 
 def _all_bytes(model: LlamaModel, cell_bytes: int) -> float:
@@ -113,7 +116,8 @@ def _all_bytes(model: LlamaModel, cell_bytes: int) -> float:
     if not cell_bytes:
         return 0
     masks = 2 if model.lib.llama_model_n_swa(model.handle) > 0 else 1
-    return cell_bytes + masks * _F16 * _ROWS
+    rows = model.options.ubatch_size or _ROWS
+    return cell_bytes + masks * _F16 * rows
 
 
 def _metadata(model: LlamaModel, key: str) -> str:

@@ -6,8 +6,8 @@ import importlib
 import os
 import signal
 from collections import deque
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, NoReturn
 
 import structlog
@@ -44,6 +44,13 @@ _log = structlog.get_logger("specmesh.engines.llama")
 ERRORS: deque[str] = deque(maxlen=8)
 """llama.cpp's last error lines."""
 
+NOT_LOCKED: deque[str] = deque(maxlen=1)
+"""llama.cpp's last line about memory that the system did not lock."""
+
+_LOCKING = "failed to mlock"
+
+_LISTENERS: list[Callable[[str], object]] = []
+
 _CALLBACKS: list[Any] = []
 """Functions whose addresses llama.cpp keeps until the process ends."""
 
@@ -52,11 +59,25 @@ def _log_line(level: int, text: bytes | None, _user: object) -> None:
     line = (text or b"").decode("utf-8", "replace").strip()
     if not line.strip("."):
         return
+    for listener in _LISTENERS:
+        listener(line)
+    if _LOCKING in line:
+        NOT_LOCKED.append(line.splitlines()[0])
     if level == _ERROR:
         ERRORS.append(line)
         _log.error("llama_cpp", line=line)
     else:
         _log.debug("llama_cpp", line=line)
+
+
+@contextmanager
+def listening(take: Callable[[str], object]) -> Generator[None]:
+    """Give `take` all lines that llama.cpp logs meanwhile, those for debugging too."""
+    _LISTENERS.append(take)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(take)
 
 
 def quoted_errors() -> str:
@@ -103,19 +124,47 @@ def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
     """Return the GPUs that can take layers, as "NAME: description"."""
-    name = _ggml("ggml_backend_dev_name", _TEXT, _POINTER)
-    description = _ggml("ggml_backend_dev_description", _TEXT, _POINTER)
+    name = ggml_function("ggml_backend_dev_name", _TEXT, _POINTER)
+    description = ggml_function("ggml_backend_dev_description", _TEXT, _POINTER)
     found = list[str]()
     for device in _devices(_GPU_TYPES):
         found.append(f"{name(device).decode()}: {description(device).decode()}")
     return tuple(found)
 
 
-def gpu_free_bytes() -> int:
-    """Return the bytes that all GPUs have left now, by their own count."""
-    memory = _ggml("ggml_backend_dev_memory", None, _POINTER, _POINTER, _POINTER)
+def device_handles(names: Sequence[str]) -> list[int]:
+    """Return ggml's pointers to the devices of these names. Raises ConfigError."""
+    find = ggml_function("ggml_backend_dev_by_name", _POINTER, _TEXT)
+    handles = list[int]()
+    for name in names:
+        handle = find(name.encode())
+        if not handle:
+            raise ConfigError(f"--device: llama.cpp has no {name}", "see `specmesh doctor`")
+        handles.append(handle)
+    return handles
+
+
+def buffer_types() -> dict[str, int]:
+    """Return ggml's pointers to the buffer types of all devices, by the names of both."""
+    name_of_device = ggml_function("ggml_backend_dev_name", _TEXT, _POINTER)
+    type_of = ggml_function("ggml_backend_dev_buffer_type", _POINTER, _POINTER)
+    name_of = ggml_function("ggml_backend_buft_name", _TEXT, _POINTER)
+    found = dict[str, int]()
+    for device in _devices((_CPU_TYPE, *_GPU_TYPES)):
+        buffer_type = type_of(device)
+        found[name_of(buffer_type).decode()] = buffer_type
+        found.setdefault(name_of_device(device).decode(), buffer_type)
+    return found
+
+
+def gpu_free_bytes(names: Sequence[str]) -> int:
+    """Return the bytes that these GPUs have left now, by their own count."""
+    memory = ggml_function("ggml_backend_dev_memory", None, _POINTER, _POINTER, _POINTER)
     free = 0
+    name = ggml_function("ggml_backend_dev_name", _TEXT, _POINTER)
     for device in _devices(_GPU_TYPES):
+        if name(device).decode() not in names:
+            continue
         left = _SIZE()
         total = _SIZE()
         memory(device, ctypes.byref(left), ctypes.byref(total))
@@ -126,13 +175,13 @@ def gpu_free_bytes() -> int:
 @functools.cache
 def gpu_backends() -> tuple[str, ...]:
     """Return the names of this build's backends for GPUs of this machine, present or not."""
-    get = _ggml("ggml_backend_reg_get", _POINTER, _SIZE)
-    name = _ggml("ggml_backend_reg_name", _TEXT, _POINTER)
-    count = _ggml("ggml_backend_reg_dev_count", _SIZE, _POINTER)
-    device = _ggml("ggml_backend_reg_dev_get", _POINTER, _POINTER, _SIZE)
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, _POINTER)
+    get = ggml_function("ggml_backend_reg_get", _POINTER, _SIZE)
+    name = ggml_function("ggml_backend_reg_name", _TEXT, _POINTER)
+    count = ggml_function("ggml_backend_reg_dev_count", _SIZE, _POINTER)
+    device = ggml_function("ggml_backend_reg_dev_get", _POINTER, _POINTER, _SIZE)
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, _POINTER)
     found = list[str]()
-    for backend in map(get, range(_ggml("ggml_backend_reg_count", _SIZE)())):
+    for backend in map(get, range(ggml_function("ggml_backend_reg_count", _SIZE)())):
         kinds = {kind(device(backend, index)) for index in range(count(backend))}
         # A backend whose GPU is missing has no devices.
         if name(backend) != b"RPC" and kinds <= set(_GPU_TYPES):
@@ -161,14 +210,14 @@ def check_gpu() -> None:
 
 
 def _devices(kinds: tuple[int, ...]) -> list[int]:
-    get = _ggml("ggml_backend_dev_get", _POINTER, _SIZE)
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, _POINTER)
-    count: int = _ggml("ggml_backend_dev_count", _SIZE)()
+    get = ggml_function("ggml_backend_dev_get", _POINTER, _SIZE)
+    kind = ggml_function("ggml_backend_dev_type", ctypes.c_int, _POINTER)
+    count: int = ggml_function("ggml_backend_dev_count", _SIZE)()
     devices = map(get, range(count))
     return [device for device in devices if kind(device) in kinds]
 
 
-def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
     """Return a function of ggml itself, which the bindings do not declare.
 
     It is that of the copy which llama.cpp uses. `llama_cpp._ggml` loads a second copy, since wheels
@@ -189,6 +238,11 @@ def add_servers(addresses: Sequence[str]) -> None:
     version, so a child asks each server first. The protocol has neither keys nor encryption.
     """
     check_servers(addresses)
+    add_known_servers(addresses)
+
+
+def add_known_servers(addresses: Sequence[str]) -> None:
+    """Put devices as `add_servers`; a server that does not answer ends the process."""
     for address in addresses:
         _add_server(address)
 
@@ -226,7 +280,7 @@ def _add_server(address: str) -> None:
     found = add(address.encode())
     if not found:
         raise ConfigError(f"the RPC server at {address} has no devices", "start it anew")
-    _ggml("ggml_backend_register", None, _POINTER)(found)
+    ggml_function("ggml_backend_register", None, _POINTER)(found)
     gpu_devices.cache_clear()
 
 
@@ -250,10 +304,10 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
 
 def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
     """Return a function of llama.cpp's RPC backend by name: its library need not be found."""
-    find = _ggml("ggml_backend_reg_by_name", _POINTER, _TEXT)
+    find = ggml_function("ggml_backend_reg_by_name", _POINTER, _TEXT)
     backend = find(b"RPC")
     if not backend:
         raise ConfigError(NO_RPC)
-    address_of = _ggml("ggml_backend_reg_get_proc_address", _POINTER, _POINTER, _TEXT)
+    address_of = ggml_function("ggml_backend_reg_get_proc_address", _POINTER, _POINTER, _TEXT)
     address = address_of(backend, name.encode())
     return ctypes.CFUNCTYPE(result, *arguments)(address)

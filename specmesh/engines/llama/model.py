@@ -13,14 +13,24 @@ from specmesh.engines.llama.encoder import LlamaEncoder
 from specmesh.engines.llama.library import (
     CPU_ONLY,
     ERRORS,
+    NOT_LOCKED,
     add_servers,
     gpu_backends,
-    gpu_devices,
     library,
     quoted_errors,
 )
+from specmesh.engines.llama.params import (
+    LOCK_REMEDY,
+    ModelParams,
+    metadata_text,
+    model_params,
+    trained_ctx,
+    used_devices,
+)
 from specmesh.engines.tokenizer import ChatTokenizer, ModelTexts
 from specmesh.errors import ConfigError
+from specmesh.host import lockable_bytes
+from specmesh.llama_options import NO_DEVICE
 from specmesh.models.files import check_files
 
 log = structlog.get_logger("specmesh.engines.llama")
@@ -42,6 +52,7 @@ class LlamaModel:
     recurrent: all layers have, and no memory grows with a text.
     n_swa: ids of a sliding window, if some layers have one; else 0.
     chunked: these windows begin at multiples of n_swa.
+    gpus: the names of those that take layers.
     gpu_share: of its layers that GPUs have.
     """
 
@@ -52,13 +63,25 @@ class LlamaModel:
         check_files(path)
         if settings.rpc:
             add_servers(settings.rpc)
-        wanted = -1 if settings.gpu_layers is None else settings.gpu_layers
-        gpus = gpu_devices() if wanted else ()
-        if wanted and not gpus:
+        gpus = used_devices(settings)
+        if not gpus and settings.gpu_layers != 0 and settings.llama.device != NO_DEVICE:
             _note_no_gpu(settings)
         self.lib = lib
         self.name = path.stem
-        self.handle = _load(lib, path, progress, n_gpu_layers=wanted)
+        self.options = settings.llama
+        self._params = model_params(lib, settings)
+        if settings.llama.mlock:
+            lockable_bytes()  # raises this process's limit
+        self.handle = _load(lib, path, self._params, progress)
+        self._adapters = list[Any]()
+        try:
+            if settings.llama.mlock:
+                _check_locked()
+            for adapter in settings.llama.lora:
+                self._adapters.append(_load_adapter(lib, self.handle, adapter.path))
+        except ConfigError:
+            lib.llama_model_free(self.handle)
+            raise
         has_encoder = lib.llama_model_has_encoder(self.handle)
         if has_encoder or not lib.llama_model_has_decoder(self.handle):
             lib.llama_model_free(self.handle)
@@ -69,20 +92,31 @@ class LlamaModel:
         self.vocabulary = self.encoder.vocabulary
         self.n_vocab = len(self.vocabulary)
         layers: int = lib.llama_model_n_layer(self.handle) + 1
+        wanted: int = self._params.struct.n_gpu_layers
         taken = layers if wanted < 0 else min(wanted, layers)
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"
         self.on_gpu = bool(gpus)
+        self.gpus = tuple(gpu.partition(":")[0] for gpu in gpus)
         self.gpu_share = taken / layers if gpus else 0.0
         self.recurrent: bool = lib.llama_model_is_recurrent(self.handle)
         self.n_swa: int = lib.llama_model_n_swa(self.handle)
-        self.chunked = self._architecture() == "llama4"
+        self.chunked = metadata_text(lib, self.handle, "general.architecture") == "llama4"
         self.has_states = self.recurrent or bool(lib.llama_model_is_hybrid(self.handle))
 
-    def _architecture(self) -> str:
-        buffer = ctypes.create_string_buffer(256)
-        key = b"general.architecture"
-        self.lib.llama_model_meta_val_str(self.handle, key, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
+    @property
+    def trained_ctx(self) -> int:
+        """Return the ids of the longest text that it is made for, 0 if its file has no number."""
+        return trained_ctx(self.lib, self.handle, self.options)
+
+    def adapt(self, context: Any) -> None:
+        """Make a llama_context of this model use its adapters. Raises ConfigError."""
+        count = len(self._adapters)
+        if not count:
+            return
+        handles = (self.lib.llama_adapter_lora_p_ctypes * count)(*self._adapters)
+        scales = (ctypes.c_float * count)(*[adapter.scale for adapter in self.options.lora])
+        if self.lib.llama_set_adapters_lora(context, handles, count, scales) != 0:
+            raise ConfigError(f"llama.cpp did not use the adapters ({quoted_errors()})")
 
     def tokenizer(self, chosen: str | None, tool_format: str | None = None) -> ChatTokenizer:
         """Return the tokenizer with the `chosen` template, or with the model's own if it works.
@@ -124,7 +158,9 @@ def metadata(path: Path) -> dict[str, str]:
     lib = library()
     buffer = ctypes.create_string_buffer(256)
     found = dict[str, str]()
-    handle = _load(lib, path, vocab_only=True)
+    params = ModelParams(lib.llama_model_default_params())
+    params.struct.vocab_only = True
+    handle = _load(lib, path, params)
     for key in _METADATA_KEYS:
         length: int = lib.llama_model_meta_val_str(handle, key.encode(), buffer, len(buffer))
         if length >= 0:
@@ -148,8 +184,8 @@ def _note_no_gpu(settings: ModelSettings) -> None:
         log.warning("no_gpu", meaning=f"the CPU does all: {reason}")
 
 
-def _load(lib: Any, path: Path, progress: Progress | None = None, **changed: int) -> Any:
-    """Return llama.cpp's model; changed: its parameters that differ from the defaults."""
+def _load(lib: Any, path: Path, params: ModelParams, progress: Progress | None = None) -> Any:
+    """Return llama.cpp's model. Raises ConfigError."""
 
     def report(share: float, _user: object) -> bool:
         if progress is not None:
@@ -157,12 +193,10 @@ def _load(lib: Any, path: Path, progress: Progress | None = None, **changed: int
         return True  # go on
 
     callback = lib.llama_progress_callback(report)  # lives until the load returns
-    params = lib.llama_model_default_params()
-    params.progress_callback = callback
-    for name, value in changed.items():
-        setattr(params, name, value)
+    params.struct.progress_callback = callback
+    NOT_LOCKED.clear()
     ERRORS.clear()
-    handle = lib.llama_model_load_from_file(os.fsencode(path), params)
+    handle = lib.llama_model_load_from_file(os.fsencode(path), params.struct)
     if handle is not None:
         return handle
     remedy = (
@@ -170,3 +204,20 @@ def _load(lib: Any, path: Path, progress: Progress | None = None, **changed: int
         "use a smaller one"
     )
     raise ConfigError(f"{path} could not be loaded ({quoted_errors()})", remedy)
+
+
+def _load_adapter(lib: Any, model: Any, path: Path) -> Any:
+    """Return llama.cpp's adapter, which is freed with its model. Raises ConfigError."""
+    ERRORS.clear()
+    handle = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    if handle is not None:
+        return handle
+    reason = f"--lora {path} could not be loaded ({quoted_errors()})"
+    raise ConfigError(reason, "give a LoRA adapter of this very model")
+
+
+def _check_locked() -> None:
+    """Raise ConfigError if the system refused to lock the memory of the load that just ended."""
+    if not NOT_LOCKED:
+        return
+    raise ConfigError(f"--mlock: {NOT_LOCKED[0]}", LOCK_REMEDY)

@@ -64,6 +64,7 @@ class FakeDaemon:
             target=target,
             n_ctx=4000,
             texts=self.texts,
+            model_hash="f00d",
         )
 
     async def stats(self):

@@ -185,7 +185,7 @@ def test_resumable_stream_says_how_to_go_on():
     request = first["specmesh"].pop("request")
     resumed = parse_completion({"prompt": "x", "stop": "D", "draft_n": 4} | request)
     assert resumed.requests[0].params == PARAMS
-    assert first["specmesh"] == PLAIN | {"prompt_token_ids": [104, 105]}
+    assert first["specmesh"] == PLAIN | {"prompt_token_ids": [104, 105], "model_hash": "f00d"}
 
 
 def test_the_id_of_a_resumable_text_cannot_be_guessed():
@@ -264,6 +264,20 @@ def test_an_unknown_model():
 def test_a_text_does_not_change_its_model():
     resume = RESUME | {"model": "fake-model"}
     assert post(FakeDaemon(*EVENTS), model="other-model", resume=resume).status == 400
+
+
+@cases(
+    "began, status",
+    """
+    ["f00d", 200]
+    ["", 200]
+    ["beef", 400]
+    """,
+)
+def test_a_text_does_not_change_its_file_or_adapter(began, status):
+    """Both may be others under the same name; the hash shows it."""
+    resume = RESUME | {"model": "fake-model", "model_hash": began}
+    assert post(FakeDaemon(*EVENTS), resume=resume).status == status
 
 
 # --- several answers to one request

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specmesh.api.dialects.chat import parse_chat
 from specmesh.api.dialects.completions import parse_completion
+from specmesh.api.generation import BegunBy
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -251,12 +252,13 @@ def test_resume_by_id():
 )
 def test_resume_with_ids(parse, more):
     """The prompt's ids and those that the text has so far, which its client knows."""
-    resume = {"id": "chat" + NAME, "model": "m", "prompt_token_ids": [1, 2], "token_ids": [3]}
+    ids = {"prompt_token_ids": [1, 2], "token_ids": [3]}
+    resume = {"id": "chat" + NAME, "model": "m", "model_hash": "f00d"} | ids
     body = parse({"resume": resume} | more)
     [request] = body.requests
     assert request.id == "chat" + NAME
     assert not request.named_only
-    assert body.began == "m"
+    assert body.began == BegunBy("m", "f00d")
     assert request.prompt_ids == (1, 2)
     assert request.generated == (3,)
     assert request.known == 1
@@ -274,6 +276,7 @@ def test_resume_before_the_first_id():
     {"id": "CMPL-00000000000000000000000000000000"}
     {"id": $NAME, "other": 1}
     {"id": $NAME, "model": 5}
+    {"id": $NAME, "model_hash": 5}
     {"id": $NAME, "prompt_token_ids": []}
     {"id": $NAME, "prompt_token_ids": [-1]}
     {"id": $NAME, "prompt_token_ids": [1], "token_ids": [true]}

@@ -29,6 +29,7 @@ from specmesh.daemons import serve
 from specmesh.daemons.runtime.loops import DaemonLoop, Mailbox
 from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
 from specmesh.errors import Busy, ConfigError
+from specmesh.llama_options import Adapter, LlamaOptions, Override
 from specmesh.wire.messages import FinishReason
 
 
@@ -280,6 +281,72 @@ def test_the_hash_of_a_model(tmp_path, size, part):
 
 def test_the_hash_of_a_model_of_one_part(tmp_path):
     assert hash_of(tmp_path / "first", b"x") != hash_of(tmp_path / "other", b"y")
+
+
+def varied(path, **options):
+    llama = LlamaOptions(**options)
+    settings = ModelSettings(engine="llama", model=str(path), gpu_layers=None, llama=llama)
+    return serve.model_hash(settings)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """The files of a model and of two adapters."""
+    for name in ("model", "one", "two"):
+        (tmp_path / f"{name}.gguf").write_bytes(name.encode())
+    return tmp_path
+
+
+def test_the_hash_covers_what_changes_the_output(weights):
+    """Each option that changes logits by more than rounding, and each adapter with its scale."""
+    model, one, two = (weights / f"{name}.gguf" for name in ("model", "one", "two"))
+    variations = [
+        {},
+        {"cache_type_k": "q8_0"},
+        {"cache_type_v": "q8_0"},
+        {"cache_type_k": "q4_0"},
+        {"rope_scaling": "none"},
+        {"rope_scale": 2.0},
+        {"rope_scale": 4.0},
+        {"rope_scaling": "yarn", "rope_scale": 4.0},
+        {"rope_scaling": "yarn", "rope_scale": 4.0, "yarn_orig_ctx": 32},
+        {"lora": (Adapter(one),)},
+        {"lora": (Adapter(two),)},
+        {"lora": (Adapter(one, 0.5),)},
+        {"lora": (Adapter(one), Adapter(two))},
+        {"lora": (Adapter(one, 0.5), Adapter(two))},
+    ]
+    hashes = {varied(model, **options) for options in variations}
+    assert len(hashes) == len(variations)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flash_attn": "off"},
+        {"cache_type_k": "f16", "cache_type_v": "f16"},
+        {"cpu_moe": True},
+        {"n_cpu_moe": 3},
+        {"override_tensor": (Override("ffn", "CPU"),)},
+        {"device": ("CUDA0",), "split_mode": "row", "tensor_split": (1.0,), "main_gpu": 0},
+        {"no_mmap": True, "mlock": True, "ubatch_size": 8},
+    ],
+)
+def test_the_hash_does_not_cover_what_only_rounds_differently(weights, options):
+    """Another machine may have other devices, and runs the same model."""
+    model = weights / "model.gguf"
+    assert varied(model, **options) == model_hash(model)
+
+
+def test_the_hash_of_adapters_is_that_of_their_sum(weights):
+    """Neither their order counts, nor their names, nor one that has no effect."""
+    model, one, two = (weights / f"{name}.gguf" for name in ("model", "one", "two"))
+    copy = weights / "copy.gguf"
+    copy.write_bytes(one.read_bytes())
+    expected = varied(model, lora=(Adapter(one), Adapter(two)))
+    for adapters in ((two, one), (copy, two)):
+        assert varied(model, lora=tuple(map(Adapter, adapters))) == expected
+    assert varied(model, lora=(Adapter(one, 0.0),)) == model_hash(model)
 
 
 def test_a_folder_has_no_hash(tmp_path):

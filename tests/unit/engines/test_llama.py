@@ -24,6 +24,7 @@ from specmesh.core.events import Span
 from specmesh.core.kv_slots import KVCut, KVOffload, KVSave
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
+from specmesh.engines.llama import params as llama_params
 from specmesh.engines.llama.encoder import TextCoverage
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama.model import LlamaModel
@@ -99,7 +100,7 @@ class TestGpu:
     ):
         """It warns if a GPU was asked for, or the build is for one, in both daemons."""
         monkeypatch.setattr(llama_model, "gpu_backends", lambda: backends)
-        monkeypatch.setattr(llama_model, "gpu_devices", tuple)
+        monkeypatch.setattr(llama_params, "gpu_devices", tuple)
         for kind in (LlamaVerifier, LlamaDrafter):
             with capture_logs() as told:
                 kind(settings(tiny_gguf, gpu_layers=gpu_layers)).close()
@@ -108,7 +109,7 @@ class TestGpu:
     @fault("E7.82")
     def test_required(self, tiny_gguf, monkeypatch):
         """Nothing is loaded without one."""
-        monkeypatch.setattr(llama_model, "gpu_devices", tuple)
+        monkeypatch.setattr(llama_params, "gpu_devices", tuple)
         with pytest.raises(ConfigError, match="--require-gpu: there is no GPU"):
             LlamaVerifier(settings(tiny_gguf, gpu_layers=None, require_gpu=True))
 
@@ -277,7 +278,7 @@ def test_what_is_offloaded_has_no_cells(tiny_gguf, monkeypatch, gpu):
 
     On a GPU a copy takes long, so other sequences must have stepped for a while since its last use.
     """
-    monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
+    monkeypatch.setattr("specmesh.engines.llama.params.gpu_devices", lambda: ("a GPU",))
     lib, made = llama_library.library(), []
     memory_of = lib.llama_get_memory
     monkeypatch.setattr(
