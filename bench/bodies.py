@@ -37,10 +37,10 @@ from body_shapes import COMPLETIONS, NUMBER, Json, Shape, all_shapes
 from command_line import Options
 from live import LOADING_S, command, running, until
 
+from specmesh.api import server
 from specmesh.api.server import Api
 from specmesh.cli import main as specmesh
 from specmesh.client import Client
-from specmesh.daemons import serve as daemons
 
 BEAT = 0.002  # seconds between two heartbeats
 LATE = struct.Struct("d")
@@ -54,7 +54,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 def serve(record: Path, arguments: list[str]) -> None:
     """Run `specmesh` with these arguments; keep the seconds by which its loop is late at most."""
-    real = daemons.serving_api  # type: ignore[attr-defined]
+    real = server.serving_api
     with record.open("r+b") as file:
         shared = mmap.mmap(file.fileno(), LATE.size)
 
@@ -70,7 +70,7 @@ def serve(record: Path, arguments: list[str]) -> None:
             shared[:] = LATE.pack(late)
         loop.call_later(BEAT, beat, loop, loop.time() + BEAT)
 
-    daemons.serving_api = with_heartbeat  # type: ignore[attr-defined]
+    server.serving_api = with_heartbeat
     sys.argv = ["specmesh", *arguments]
     specmesh()
 

@@ -24,7 +24,7 @@ from specmesh.bench.steps import costs_of
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Simulation, Workload
-from specmesh.engines.steps import WIDTHS
+from specmesh.core.verifier.calibration import WIDTHS
 
 ROWS = 25
 Q8_0 = (1, 2.54, 2.97, 3.33, 4.59, 5.29, 4.4, 3.5, 3.7, 3.9, 4.1, 4.46, 5, 5.4, 5.8, 6.14, 6.5)

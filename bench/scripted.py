@@ -19,10 +19,20 @@ from script import ANSWER, TEMPLATE, TITLE, answer
 from specmesh.cli import main as command
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload, KVOrder
+from specmesh.core.kv_slots import (
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVNarrow,
+    KVOffload,
+    KVOrder,
+    KVSave,
+)
 from specmesh.engines import load
 from specmesh.engines.base import Capabilities, EngineInfo, Progress, Sequences, Unthreaded
+from specmesh.engines.chat_template import template_renderer
 from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.tokenizer import ChosenTemplate
 from specmesh.errors import EngineError
 
 LOGIT = 40.0
@@ -65,7 +75,8 @@ class ScriptedVerifier(Unthreaded):
         """Load the model for its vocabulary."""
         self._model = LlamaModel(settings, progress)
         self._script = script
-        self.tokenizer = self._model.tokenizer(TEMPLATE)
+        chosen = ChosenTemplate(renderer=template_renderer(), source=TEMPLATE)
+        self.tokenizer = self._model.tokenizer(chosen)
         self._pieces = self._model.vocabulary.pieces
         self._end = min(self._model.vocabulary.end_ids)
         self.info = EngineInfo(
@@ -96,7 +107,7 @@ class ScriptedVerifier(Unthreaded):
                 self._sequences.check_copy(order)
                 self._ids[order.seq] = self._ids[order.source][: order.length]
                 self._sequences.lengths[order.seq] = order.length
-            case KVOffload():
+            case KVOffload() | KVSave() | KVDrop() | KVNarrow():
                 pass
             case _:
                 assert_never(order)

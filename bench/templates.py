@@ -39,7 +39,7 @@ from specmesh.core.text.chat import prompt_of
 from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_writing import object_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines import chat_template
+from specmesh.engines import chat_template, template_renderer
 from specmesh.errors import ConfigError, RequestError, SpecmeshError
 
 BOS, EOS = "<s>", "</s>"
@@ -239,7 +239,7 @@ def template_text(source: str, body: Json) -> str | None:
     """Return the template's own text of a body, None if it refuses the body."""
     request = {"template": source, "bos": BOS, "eos": EOS, "continued": False}
     request |= {"messages": body["messages"], "variables": {"tools": body.get("tools")}}
-    text = chat_template.answer(request).get("text")
+    text = template_renderer.answer(request).get("text")
     assert text is None or isinstance(text, str)
     return text
 

@@ -1,120 +1,51 @@
-"""The two daemons: they load the model while the API answers, serve, and stop on a signal."""
+"""The two daemons: they load the model while the API answers, serve, and stop on a signal.
+
+What may fail at once comes first: keys, addresses, the model's file. Then the model loads on its
+thread, while this one imports the rest of the daemon, and the API begins to answer.
+"""
 
 import asyncio
 import hashlib
-import os
-import time
+import socket as sockets
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from specmesh import __version__
-from specmesh.api.backend import AskStats, ClientOrder, ModelInfo
-from specmesh.api.server import serving_api
+from specmesh.api.listener import listen_at
 from specmesh.config import DrafterSettings, ModelSettings, Port, VerifierSettings, with_keys
-from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.statistics.snapshot import LoadingSnapshot, Snapshot
-from specmesh.core.text.chat import Tokenizer
-from specmesh.daemons.drafter.daemon import DrafterLoop
-from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import numbers_here
 from specmesh.daemons.link.sockets import bind_router
-from specmesh.daemons.runtime.loops import ModelThread
+from specmesh.daemons.runtime.loading import Loading
+from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
-from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
-from specmesh.engines.load import check_there, load_drafter, load_verifier
-from specmesh.engines.steps import calibrate
-from specmesh.errors import NotThereYet, SpecmeshError, Starting
+from specmesh.engines.load import check_there, import_engine, load_drafter, load_verifier
+from specmesh.errors import NotThereYet
 from specmesh.llama_options import LlamaOptions
 from specmesh.models.files import parts
-from specmesh.security.addresses import bracketed, check_bind, endpoint
+from specmesh.security.addresses import bracketed, check_bind, endpoint, listen
 from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
-from specmesh.terminal import Display, progress
+from specmesh.terminal import progress
+
+if TYPE_CHECKING:
+    from specmesh.api.server import Api
+    from specmesh.daemons.drafter.daemon import DrafterLoop
+    from specmesh.daemons.runtime.backend import LoopBackend
+    from specmesh.daemons.verifier.daemon import VerifierLoop
 
 log = structlog.get_logger("specmesh")
 
 HASHED_BLOCKS = 64  # of each file of a model: 18 ms if they are cached, else 250 ms
 BLOCK = 2**16  # bytes
 
-Loop = VerifierLoop | DrafterLoop
 En = TypeVar("En", VerifyEngine, DraftEngine)
 T = TypeVar("T")
-
-
-class LoopBackend:
-    """The API's view of a daemon; `loop` is None while the model loads."""
-
-    def __init__(self, role: str, process: DaemonProcess) -> None:
-        self.role = role
-        self._process = process
-        self.loop: Loop | None = None
-        self._share = 0.0
-        self._begun = time.monotonic()
-
-    def progress(self, share: float) -> None:
-        """Note the share of a model that is loaded."""
-        self._share = share
-        self._process.notifier.loading(share)
-
-    @property
-    def _waiting_for(self) -> str:
-        return self._process.patience.waiting_for
-
-    @property
-    def _running(self) -> Loop:
-        assert self.loop is not None, "callers wait until it is ready"
-        return self.loop
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Return the names of the models."""
-        return self.loop.models if self.loop is not None else ()
-
-    def not_ready(self) -> SpecmeshError | None:
-        """Return why no request can be served; None if one can."""
-        if self.loop is None and self._waiting_for:
-            return Starting(f"the {self.role} waits: {self._waiting_for}", "see its log")
-        if self.loop is None:
-            loading = f"the {self.role} is loading its model ({self._share:.0%})"
-            return Starting(loading, "try again in a moment")
-        try:
-            self.loop.served("")
-        except SpecmeshError as error:
-            return error
-        return None
-
-    def served(self, name: str) -> ModelInfo:
-        """Return the model of this name; raise SpecmeshError if it is not served."""
-        return self._running.served(name)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Return the target's tokenizer; raise NotOffered at a drafter."""
-        return self._running.tokenizer
-
-    def submit(self, order: ClientOrder) -> None:
-        """Hand an order to the daemon's loop."""
-        self._running.mailbox.put(order)
-
-    async def stats(self) -> Snapshot:
-        """Return the content of `specmesh stats --json`."""
-        if self.loop is None:
-            return LoadingSnapshot(
-                role=self.role,
-                version=__version__,
-                pid=os.getpid(),
-                uptime_s=round(time.monotonic() - self._begun, 1),
-                loading=round(self._share, 3),
-                waiting_for=self._waiting_for or None,
-            )
-        answers: asyncio.Queue[Snapshot] = asyncio.Queue()
-        self.submit(AskStats(answers.put_nowait))
-        return await answers.get()
 
 
 def serve_verifier(settings: VerifierSettings) -> None:
@@ -123,35 +54,42 @@ def serve_verifier(settings: VerifierSettings) -> None:
     The caller holds the `instance_lock` of its socket.
     """
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
-        serving = Serving(process, "verifier", settings)
+        serving = Serving[VerifyEngine](process, "verifier", settings)
         keys = serving.keys()
         serving.open_port()
         socket, guard = process.patience.until_there(partial(_bound, process, settings, keys))
         process.ends.callback(socket.close, linger=100)
         if guard is not None:
             process.ends.callback(guard.stop)
+        loading = serving.load(load_verifier)
 
-        def make(engine: VerifyEngine, model: ModelSettings, thread: ModelThread) -> VerifierLoop:
-            costs = StepCosts()
-            process.wait(thread.do(partial(calibrate, engine, costs)))
-            return VerifierLoop(
-                name=process.name,
-                socket=socket,
-                engine=engine,
-                costs=costs,
-                settings=settings,
-                guard=guard,
-                thread=thread,
-                model_hash=model_hash(model),
-            )
+        from specmesh.core.draft_length.step_costs import StepCosts
+        from specmesh.daemons.verifier.daemon import VerifierLoop
+        from specmesh.engines.steps import calibration_of
 
-        serving.run(load_verifier, make, keys, bind=settings.bind)
+        serving.answer()
+        hashed = model_hash(loading.model)
+        engine = process.wait(loading.loaded)
+        loop = VerifierLoop(
+            name=process.name,
+            socket=socket,
+            engine=engine,
+            costs=StepCosts(),
+            settings=settings,
+            guard=guard,
+            thread=loading.thread,
+            model_hash=hashed,
+            calibration=calibration_of(engine),
+        )
+        serving.run(loop, engine.info, encrypted=keys is not None, bind=settings.bind)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raise SpecmeshError if it cannot start."""
+    from specmesh.daemons.link.dealer import Route
+
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
-        serving = Serving(process, "drafter", settings)
+        serving = Serving[DraftEngine](process, "drafter", settings)
         keys = serving.keys()
         routes = [
             Route(process.context, address, settings.insecure, keys) for address in settings.connect
@@ -159,11 +97,15 @@ def serve_drafter(settings: DrafterSettings) -> None:
         for route in routes:
             route.check()  # a bad address, or bad keys, end it before loading
         serving.open_port()
+        loading = serving.load(load_drafter)
 
-        def make(engine: DraftEngine, _: ModelSettings, thread: ModelThread) -> DrafterLoop:
-            return DrafterLoop(process.name, routes, engine, settings, thread)
+        from specmesh.daemons.drafter.daemon import DrafterLoop
 
-        serving.run(load_drafter, make, keys, connect=", ".join(settings.connect))
+        serving.answer()
+        engine = process.wait(loading.loaded)
+        loop = DrafterLoop(process.name, routes, engine, settings, loading.thread)
+        connect = ", ".join(settings.connect)
+        serving.run(loop, engine.info, encrypted=keys is not None, connect=connect)
 
 
 def _bound(
@@ -185,19 +127,40 @@ def _bound(
     raise missing
 
 
-class Serving:
-    """A daemon whose API answers at its socket from now on."""
+@dataclass(frozen=True, slots=True)
+class LoadingEngine(Generic[En]):
+    """An engine that loads on its thread.
+
+    model: its settings, with the path of its file.
+    loaded: the engine, or the error of loading.
+    """
+
+    model: ModelSettings
+    thread: ModelThread
+    loaded: Future[En]
+
+
+class Serving(Generic[En]):
+    """A daemon that starts, then serves.
+
+    Its socket is open from now on. The API answers there from `answer` on, or once something is
+    waited for.
+    """
 
     def __init__(
         self, process: DaemonProcess, role: str, settings: VerifierSettings | DrafterSettings
     ) -> None:
+        """Open the API's socket. Raises ConfigError."""
         self._process = process
         self._role = role
         self._settings = settings
-        self._backend = LoopBackend(role, process)
-        serving = serving_api(settings.socket, self._backend, responses=settings.responses)
-        self._api = process.ends.enter_context(serving)
-        self._port: Port | None = None
+        self._loading = Loading(process.notifier, process.patience)
+        self._listener = listen_at(settings.socket)
+        process.ends.callback(settings.socket.unlink, missing_ok=True)
+        self._port: tuple[Port, sockets.socket] | None = None
+        self._api: Api | None = None
+        self._backend: LoopBackend | None = None
+        process.patience.before_waiting = self.answer
 
     def keys(self) -> KeyFolder | None:
         """Return the keys of the wire, once their folder is there.
@@ -215,51 +178,76 @@ class Serving:
         return self._once_there(partial(find_keys, settings.keys), f"reading {settings.keys}")
 
     def open_port(self) -> None:
-        """Serve the port, if there is one, once its keys and its address are there."""
+        """Listen at the port, if there is one, once its keys and its address are there."""
         port = self._settings.port
         if port is None:
             return
         port = self._once_there(partial(with_keys, port), f"reading {port.key_file}")
-        self._process.patience.until_there(partial(self._serve_port, port))
-        self._port = port
+        listener = self._process.patience.until_there(partial(self._listening, port))
+        self._port = port, listener
+        if self._api is not None:
+            self._api.serve_port(port, listener)
 
     def _once_there(self, work: Callable[[], T], meaning: str) -> T:
         """Return the result of `work` once its file is there, however slow its disk is."""
         patience = self._process.patience
         return patience.until_there(lambda: patience.result_of(work, meaning))
 
-    def _serve_port(self, port: Port) -> None:
+    def _listening(self, port: Port) -> sockets.socket:
         named = partial(numbers_here, port.host, "--http", everywhere=True)
         numbers = self._process.patience.result_of(named, f"--http: looking up {port.host}")
-        self._api.serve_port(port, numbers[0])
+        return listen(numbers[0], port.port, "--http")
 
-    def run(
-        self,
-        load: Callable[[ModelSettings, Progress], En],
-        make: Callable[[En, ModelSettings, ModelThread], Loop],
-        keys: KeyFolder | None,
-        **address: str,
-    ) -> None:
-        """Load an engine once all that it needs is there, and run the loop that `make` returns.
-
-        keys: of the wire, if they are used. address: for the log, by the name of its option.
-        """
-        process = self._process
-        backend = self._backend
-        settings = self._settings
-        wanted = settings.model
+    def load(self, load: Callable[[ModelSettings, Progress], En]) -> LoadingEngine[En]:
+        """Begin to load an engine, once all that it needs is there."""
+        wanted = self._settings.model
         check = partial(check_there, wanted)
         looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
         model = self._once_there(check, looking)
+        import_engine(model)
         thread = ModelThread()
-        with progress() as shown:
-            report = partial(_report_loading, backend, shown)
-            engine = process.wait(thread.do(lambda: load(model, report)))
-        loop = make(engine, model, thread)
+
+        def loaded() -> En:
+            with progress() as shown:
+                return load(model, partial(self._loading.report, shown))
+
+        return LoadingEngine(model, thread, thread.do(loaded))
+
+    def answer(self) -> None:
+        """Have the API answer from now on, unless it does already."""
+        if self._api is not None:
+            return
+        from specmesh.api.server import serving_api
+        from specmesh.daemons.runtime.backend import LoopBackend
+
+        settings = self._settings
+        self._backend = LoopBackend(self._role, self._loading)
+        serving = serving_api(
+            settings.socket,
+            self._backend,
+            listener=self._listener,
+            responses=settings.responses,
+        )
+        self._api = self._process.ends.enter_context(serving)
+        if self._port is not None:
+            self._api.serve_port(*self._port)
+
+    def run(
+        self,
+        loop: "VerifierLoop | DrafterLoop",
+        info: EngineInfo,
+        *,
+        encrypted: bool,
+        **address: str,
+    ) -> None:
+        """Run a daemon's loop until it ends; address: for the log, by the name of its option."""
+        process = self._process
+        assert self._api is not None, "it answers before it serves"
+        assert self._backend is not None, "it answers before it serves"
         process.on_stop(loop.stop)
-        backend.loop = loop
-        self._note_ready(engine.info, address, encrypted=keys is not None)
-        status = f"{engine.info.model} at {', '.join(address.values())}"
+        self._backend.loop = loop
+        self._note_ready(info, address, encrypted=encrypted)
+        status = f"{info.model} at {', '.join(address.values())}"
         with process.watched(lambda: loop.progress, status):
             serving = asyncio.run_coroutine_threadsafe(loop.serve(), self._api.loop)
             process.idle = process.wait(serving)
@@ -278,17 +266,11 @@ class Serving:
         options = self._settings.model.llama.given()
         if options:
             facts["options"] = options
-        port = self._port
-        if port is not None:
+        if self._port is not None:
+            port, _ = self._port
             facts["http"] = f"{port.host}:{port.port}"
             facts["keys"] = len(port.keys)
         log.info("ready", role=self._role, encrypted=encrypted, model=info.model, **facts)
-
-
-def _report_loading(backend: LoopBackend, shown: Display, share: float) -> None:
-    """Report the share of a model that is loaded to clients, to the manager and on a terminal."""
-    backend.progress(share)
-    shown.show("loading the model", share, 1.0)
 
 
 def model_hash(model: ModelSettings) -> str:

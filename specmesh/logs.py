@@ -7,12 +7,29 @@ import queue
 import select
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-import structlog
-
 from specmesh.terminal import bar_eraser, has_styles
+
+
+@contextmanager
+def _absent(package: str) -> Generator[None]:
+    """Let imports of a package fail, as if it were not installed, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+# structlog would import rich for a form of tracebacks that no log here has: a tenth of a start.
+with _absent("rich"):
+    import structlog
 
 STDERR = 2
 MAX_QUEUED_LINES = 10_000

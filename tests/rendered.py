@@ -4,8 +4,8 @@ import json
 
 from specmesh.core.fields import object_at
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.chat_template import answer
 from specmesh.engines.template_probe import traits_of
+from specmesh.engines.template_renderer import answer
 from specmesh.errors import RequestError
 
 

@@ -30,8 +30,9 @@ from specmesh.core.text.chat import Tokenizer
 from specmesh.daemons.drafter.upstream_link import CoreLoop, SharedParts, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.names import LookedUp, NameLookups
-from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
-from specmesh.daemons.runtime.process import facts, note, thread_share
+from specmesh.daemons.runtime.facts import facts, note, thread_share
+from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop
+from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.steps import run_draft_step
 from specmesh.errors import NotOffered, WentAway

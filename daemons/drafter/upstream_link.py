@@ -30,8 +30,8 @@ from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.names import LookedUp, NameLookups
 from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
+from specmesh.daemons.runtime.facts import note
 from specmesh.daemons.runtime.loops import EngineLoop
-from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError

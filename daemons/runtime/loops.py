@@ -8,13 +8,12 @@
 import asyncio
 import ctypes
 import os
-import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -24,6 +23,7 @@ from specmesh.api.backend import AskStats, Submit
 from specmesh.core.events import Wait
 from specmesh.core.requests import Failed
 from specmesh.core.statistics.snapshot import Snapshot
+from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.errors import EngineError, SpecmeshError
 
 STEP_PATIENCE = 180.0
@@ -57,42 +57,6 @@ class Core(Protocol[E_contra, F, S, R_contra]):
     ) -> list[F]:
         """Take a step's result, or its error; the events until `ended` were handled before."""
         ...
-
-
-class ModelThread(threading.Thread):
-    """The one thread on which a model is loaded, measured and run.
-
-    - MLX streams and OpenMP workers belong to the thread that made them, and the workers live as
-      long as it. With more workers than cores, libgomp has all of them sleep at barriers instead
-      of spin; that took a fifth of the speed of a target on all cores (bench/RESULTS.md).
-    - A step may last for ever, so the thread does not keep the process from ending.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(name="engine", daemon=True)
-        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self.start()
-
-    def do(self, work: Callable[[], F]) -> "Future[F]":
-        """Have `work` done, after the work before it."""
-        done: Future[F] = Future()
-
-        def settle() -> None:
-            try:
-                done.set_result(work())
-            except BaseException as error:  # noqa: BLE001  (the future raises it)
-                done.set_exception(error)
-
-        self._work.put(settle)
-        return done
-
-    def end(self) -> None:
-        """End after the work that was handed over."""
-        self._work.put(None)
-
-    def run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
 
 
 class EngineLoop(Generic[E, F, S, R]):

@@ -24,6 +24,7 @@ class Patience:
     """A process that may wait for things that are not there yet.
 
     waiting_for: the thing that it waits for now; empty while it does not.
+    before_waiting: called before each wait.
     """
 
     def __init__(self, notifier: Notifier, stopping: Callable[[], bool], *, waits: bool) -> None:
@@ -37,6 +38,7 @@ class Patience:
         self._stopping = stopping
         self._waits = waits
         self.waiting_for = ""
+        self.before_waiting: Callable[[], object] = lambda: None
 
     def until_there(self, make: Callable[[], T]) -> T:
         """Return the result of `make` once all that it needs is there.
@@ -67,8 +69,10 @@ class Patience:
         future: Future[T] = on_thread(work)
         retries = Retries()
         long = time.monotonic() + SLOW_LOOK
+        wait([future], SLICE)
         while not future.done():
             self._go_on()
+            self.before_waiting()
             wait([future], SLICE)
             if time.monotonic() > long:
                 self._note(retries, meaning)
@@ -76,6 +80,7 @@ class Patience:
 
     def _missed(self, retries: Retries, reason: str) -> None:
         self._note(retries, reason)
+        self.before_waiting()
         again = time.monotonic() + retries.pause
         while (left := again - time.monotonic()) > 0:
             self._go_on()

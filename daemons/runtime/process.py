@@ -1,5 +1,6 @@
 """The parts that the processes of both daemons share: signals, the watchdog, cores."""
 
+import ctypes
 import faulthandler
 import gc
 import os
@@ -9,22 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Self, TypeVar
 
 import structlog
 import zmq
 
-from specmesh import __version__
-from specmesh.core.cpu_threads import ThreadShare
-from specmesh.core.events import Noted
-from specmesh.core.fields import Json
-from specmesh.core.statistics.daemon import DaemonFacts
 from specmesh.daemons.runtime.notifier import Notifier
 from specmesh.daemons.runtime.patience import Patience
-from specmesh.engines.base import DraftEngine, VerifyEngine
-from specmesh.host import host_id, physical_cores
 from specmesh.logs import end_bar, flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -98,18 +92,13 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def facts(
-    engine: VerifyEngine | DraftEngine, model: Json, address: str, *, encrypted: bool
-) -> DaemonFacts:
-    """Return the fields of stats about this process."""
-    return DaemonFacts(
-        version=__version__,
-        pid=os.getpid(),
-        model=model,
-        address=address,
-        encrypted=encrypted,
-        offloaded_bytes=engine.offloaded_bytes,
-    )
+def give_memory_back() -> None:
+    """Give the system what a start has freed, where glibc allocates.
+
+    Libraries load on threads, and what threads have freed stays theirs otherwise.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class DaemonProcess:
@@ -129,6 +118,7 @@ class DaemonProcess:
         waits: the process waits for things that are not there yet.
         """
         sys.setswitchinterval(SWITCH_INTERVAL)
+        gc.disable()  # until it serves: what a start makes stays
         sys.set_int_max_str_digits(MOST_DIGITS)
         gc.set_threshold(*COLLECT_EVERY)
         # If a library ends the process, its last lines show the call of ours. Other threads run on
@@ -199,6 +189,8 @@ class DaemonProcess:
         """Report ready, and watch the loop; progress: changes while it turns."""
         gc.collect()
         gc.freeze()  # these objects stay until the end: no collection looks at them again
+        gc.enable()
+        give_memory_back()
         with watchdog(progress, self.notifier):
             self.notifier.ready(status)
             try:
@@ -206,23 +198,3 @@ class DaemonProcess:
             finally:
                 if self.stopping:
                     leave_within(ENDING)
-
-
-def thread_share(
-    engine: VerifyEngine | DraftEngine, *, drafter: bool, explicit: bool
-) -> ThreadShare:
-    """Return the share of the host's cores that this process's engine uses; 0 off the CPU.
-
-    Threads do not follow the load if they are `explicit`, or if the target is reproducible: the
-    sums of some kernels depend on them.
-    """
-    info = engine.info
-    reproducible = info.capabilities.width is not None
-    follows = info.threads > 0 and not explicit and not reproducible
-    return ThreadShare(info.threads, physical_cores(), host_id(), drafter=drafter, follows=follows)
-
-
-def note(noted: Noted | None) -> None:
-    """Write a line of the log, if there is one."""
-    if noted is not None:
-        getattr(log, noted.level)(noted.name, **noted.fields)

@@ -38,14 +38,16 @@ from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.statistics.snapshot import VerifierSnapshot
 from specmesh.core.text.chat import Tokenizer, prompt_of
 from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.peer_limits import PeerAccounts
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 from specmesh.core.verifier.target import Target
 from specmesh.daemons.link.sockets import Router
-from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
-from specmesh.daemons.runtime.process import facts, note, thread_share
+from specmesh.daemons.runtime.facts import facts, note, thread_share
+from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop
+from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.grammar import Grammars
@@ -82,6 +84,7 @@ class VerifierLoop(DaemonLoop[Order]):
         accounts: PeerAccounts | None = None,
         link: Callable[[float], Link] = Link,
         closing: float = CLOSING,
+        calibration: Calibration | None = None,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         fast = FAST_ON_CPU if engine.info.threads else FAST
@@ -101,7 +104,7 @@ class VerifierLoop(DaemonLoop[Order]):
             lambda client: client in self._clients.requests,
             self.mailbox.put,
         )
-        core = core_of(engine, limits, costs, settings.grace)
+        core = core_of(engine, limits, costs, settings.grace, calibration)
         run = partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -338,7 +341,11 @@ def _log_step(step: vev.Ran) -> None:
 
 
 def core_of(
-    engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float
+    engine: VerifyEngine,
+    limits: TargetLimits,
+    costs: StepCosts,
+    grace: float,
+    calibration: Calibration | None = None,
 ) -> VerifierCore:
     """Return the core of a verifier with this engine."""
     info = engine.info
@@ -368,6 +375,7 @@ def core_of(
         n_batch=info.n_batch,
         max_sessions=info.max_sessions,
         guests=info.guests,
+        calibration=calibration,
     )
     return VerifierCore(target, first=first, grace=grace)
 
@@ -400,7 +408,6 @@ class PromptEncoder:
         self._wanted = wanted
         self._deliver = deliver
         self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
-        self._grammars.prepare()
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
         self._quick = FairWorker("grammars")
         self._patient = FairWorker("slow grammars")

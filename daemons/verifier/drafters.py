@@ -35,8 +35,8 @@ from specmesh.core.verifier.outgoing_frames import OutgoingFrames
 from specmesh.core.verifier.session_context import logprobs_frames
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
+from specmesh.daemons.runtime.facts import note
 from specmesh.daemons.runtime.loops import EngineLoop
-from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, SpecmeshError
 from specmesh.security.curve import TcpConnection

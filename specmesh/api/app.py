@@ -44,7 +44,6 @@ from specmesh.api.llama_server import (
     tokenize,
     tokenizer_info,
 )
-from specmesh.api.metrics import exposition
 from specmesh.api.page import page_routes
 from specmesh.api.request_body import receive_body
 from specmesh.api.round_trips import round_trips
@@ -130,6 +129,8 @@ class _Api:
         return JSONResponse(as_json(await self._backend.stats()))
 
     async def metrics(self, http: HttpRequest) -> Response:
+        from specmesh.api.metrics import exposition
+
         healthy = self._backend.not_ready() is None
         accept = http.headers.get("accept", "")
         body, content_type = exposition(await self._backend.stats(), accept, healthy=healthy)

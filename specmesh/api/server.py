@@ -1,9 +1,7 @@
 """The API on a thread of its own, at a Unix domain socket and perhaps at a TCP port."""
 
 import asyncio
-import os
 import socket
-import stat
 import threading
 from collections.abc import Generator
 from concurrent.futures import Future, wait
@@ -20,14 +18,13 @@ from specmesh.api.backend import Backend
 from specmesh.api.connection import ApiConnection
 from specmesh.api.guard import guarded
 from specmesh.api.kept_responses import KeptResponses
+from specmesh.api.listener import BACKLOG, listen_at
 from specmesh.config import Port
-from specmesh.errors import ConfigError
 from specmesh.paths import SYSTEM_DIR
 from specmesh.security.addresses import listen
 
 log = structlog.get_logger("specmesh.api")
 
-BACKLOG = 2048  # connections that wait to be accepted
 PATIENCE = 30.0  # seconds that a client may do nothing
 ANSWERS_END = 2.0  # seconds that answers get to end after the daemon has ended
 SERVERS_END = 5.0  # seconds that all servers get to end
@@ -83,9 +80,8 @@ class Api:
         self._servers: list[_Server] = []
         self._ended: list[Future[None]] = []
 
-    def serve_port(self, port: Port, host: str) -> None:
-        """Serve a TCP port of a host too, behind an `ApiGuard`. Raises as `listen` does."""
-        listener = listen(host, port.port, "--http")
+    def serve_port(self, port: Port, listener: socket.socket) -> None:
+        """Serve a listener of TCP too, behind an `ApiGuard`."""
         self.serve(guarded(self.app, port), listener)
 
     def serve(self, app: ASGIApp, listener: socket.socket) -> None:
@@ -115,6 +111,7 @@ def serving_api(
     backend: Backend,
     port: Port | None = None,
     *,
+    listener: socket.socket | None = None,
     responses: int = 0,
     patience: float = PATIENCE,
     system: Path = SYSTEM_DIR,
@@ -123,18 +120,19 @@ def serving_api(
 
     path: of the socket. It is private, but for one in the system's folder, and removed at the end.
     port: served too.
+    listener: at `path`, if there is one already.
     responses: most responses that are kept.
     patience: seconds for a request to come whole, until the next request after an answer, and for
         a reader to take some of the bytes that wait for it.
     Raises ConfigError if it cannot listen.
     """
     api = Api(create_app(backend, KeptResponses(responses)), patience)
-    api.serve(api.app, _listen(path, system))
+    api.serve(api.app, listener or listen_at(path, system))
     thread = threading.Thread(target=api.run, name="io", daemon=True)
     try:
         thread.start()
         if port is not None:
-            api.serve_port(port, port.host)
+            api.serve_port(port, listen(port.host, port.port, "--http"))
         yield api
     finally:
         api.close()
@@ -145,31 +143,3 @@ def serving_api(
 def _log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
     """Log a failure of asyncio, such as a connection without a descriptor: it tries again."""
     log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
-
-
-def _listen(path: Path, system: Path) -> socket.socket:
-    """Return a socket that listens at `path`; the caller holds the lock of the instance.
-
-    It replaces a stale socket and nothing else. It is for this user only and, in the system's
-    folder, for the members of the service's group. Raises ConfigError.
-    """
-    remedy = "choose another --socket"
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ConfigError(f"{path} exists and is not a socket", f"remove it or {remedy}")
-        path.unlink()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise ConfigError(f"cannot replace {path} ({error.strerror})", remedy) from None
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o117 if path.parent == system else 0o177)
-    try:
-        listener.bind(os.fspath(path))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen at {path}: {error.strerror}") from None
-    finally:
-        os.umask(old)
-    listener.listen(BACKLOG)
-    return listener

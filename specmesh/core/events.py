@@ -52,12 +52,22 @@ class Prefill(NamedTuple):
     stepwise: as a step that verifies does. Steps of a constant width generated them, or their
         log-probabilities are wanted.
     most_rows: of the step, for all prompts together; None for as many as there may be.
+    last: the id after them, whose logits choose the first token in the same step; None if it has a
+        step of its own.
     """
 
     position: int
     ids: Sequence[int]
     stepwise: bool = False
     most_rows: int | None = None
+    last: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return its rows in a step."""
+        if self.last is None:
+            return len(self.ids)
+        return len(self.ids) + 1
 
 
 class Verify(NamedTuple):

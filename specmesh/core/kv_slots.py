@@ -31,7 +31,7 @@ GUEST_IDS = 512
 """Cells that suffice for a short text beside `max_sessions` others: its ids and rows of a step."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class KVSlot:
     """A sequence that a session has.
 
@@ -306,6 +306,19 @@ class KVSlots:
         """Return the number of sequences that no session has."""
         return len(self._free)
 
+    def empty(self, cells: int) -> int | None:
+        """Return a sequence that holds nothing, if `cells` more can be filled; None without one.
+
+        To be asked while there are no sessions.
+        """
+        pool = self.pool
+        if pool is not None and self.filled({}) + cells > pool.cells:
+            return None
+        for seq, contents in self._free.items():
+            if not contents.ids:
+                return seq
+        return None
+
     def snapshot(self) -> PrefixCacheSection:
         """Return the prefix cache's counts."""
         self.changed = False
@@ -547,7 +560,7 @@ class KVSlots:
         if self.pool is not None:
             self._note_taken(self.pool, chosen)
         begin = chosen.begin
-        slot = KVSlot(chosen.seq, chosen.cells, begin.start, begin.bos)
+        slot = KVSlot(seq=chosen.seq, length=chosen.cells, start=begin.start, bos=begin.bos)
         self._taken[slot.seq] = slot
         if slot.seq in self._away:
             self._away.discard(slot.seq)

@@ -58,7 +58,7 @@ class WindowRoom:
         return begin == 0 or length >= begin + self._sizes.ids
 
     def loses(self, narrowed: Narrowed, length: int) -> bool:
-        """Return True if a sequence could be cut to this length before it lost ids, but not then."""
+        """Return True if a sequence could be cut to this length only before it lost ids."""
         ids = self._sizes.ids
         could = narrowed.before == 0 or length >= narrowed.before + ids
         return could and length < narrowed.begin + ids
@@ -78,7 +78,7 @@ class WindowRoom:
             self._begins[seq] = max(length - self._sizes.ids, 0)
 
     def restore(self, seq: int, length: int) -> None:
-        """Note that a sequence is cut to a checkpoint: it has the window before that, and no more."""
+        """Note that a sequence is cut to a checkpoint: it has the window before that alone."""
         if not self.reaches(seq, length):
             self._begins[seq] = max(length - self._sizes.ids, 0)
 

@@ -3,6 +3,7 @@
 import platform
 import sys
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def check_there(settings: ModelSettings) -> ModelSettings:
         bundled = paths.bundled("drafter.gguf") if path == BUNDLED else path
         check_options(replace(settings, engine=engine, model=bundled))
     return replace(settings, model=path)
+
+
+def import_engine(settings: ModelSettings) -> None:
+    """Import the library of llama.cpp and what runs it, if it is chosen. Raises ConfigError.
+
+    Other threads need the interpreter for this: afterwards llama.cpp loads beside them.
+    """
+    engine = settings.engine
+    if engine == "auto":
+        engine = choose_engine(settings.model)
+    if engine == "llama":
+        _check_llama()
+        import_module("specmesh.engines.llama.engine")
 
 
 def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
@@ -105,10 +119,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
 
 
 def _check_llama() -> None:
-    """Raise ConfigError if llama-cpp-python is not installed.
-
-    The engine's modules, which import jinja2 of the same extra, would raise ImportError.
-    """
+    """Raise ConfigError if llama-cpp-python is not installed."""
     from specmesh.engines.llama.library import library
 
     library()

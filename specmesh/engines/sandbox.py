@@ -65,6 +65,17 @@ class Child:
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._answers = False  # the process has told that it is ready
+
+    def prepare(self) -> None:
+        """Start the process now, so that its imports go on beside other work.
+
+        A process that cannot be started is tried again by the first request.
+        """
+        with self._lock, contextlib.suppress(ChildFailed):
+            self._require_open()
+            if self._process is None:
+                self._process = self._start()
 
     def ask(self, request: Json) -> Json:
         """Return the answer.
@@ -80,7 +91,9 @@ class Child:
                     self._end()
                     self._process = self._start()
                     self._require_open()  # `close` may have looked before there was a process
+                if not self._answers:
                     self._exchange(self._process, b"", STARTING)
+                    self._answers = True
                 answer = self._exchange(self._process, line, self.seconds + self._overhead)
             except BaseException:  # the next request must not get the answer of this one
                 self._end()
@@ -117,6 +130,7 @@ class Child:
     def _end(self) -> None:
         process = self._process
         self._process = None
+        self._answers = False
         if process is not None:
             _kill(process)
             process.wait()

@@ -140,9 +140,9 @@ class SharedCells:
 
     def take(self, spans: Sequence[Span]) -> None:
         """Give the rows of a step their cells. Raises NoRoom, and gives none then."""
-        wanted = 0
-        for span in spans:
-            wanted += self._away.get(span.seq, 0) + len(span.ids)
+        wanted = rows_of(spans)
+        for seq in {span.seq for span in spans}:
+            wanted += self._away.get(seq, 0)
         if len(self._users) + wanted > self._cells:
             raise NoRoom(f"no room for {wanted} ids beside {len(self._users)}")
         for span in spans:

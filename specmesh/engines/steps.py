@@ -6,21 +6,12 @@ from typing import assert_never
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
+from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Step
 from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
 from specmesh.core.session_params import TargetLimits
+from specmesh.core.verifier.calibration import Calibration
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.errors import NoRoom
-
-WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
-"""Rows of the steps that `calibrate` measures.
-
-The first are the widths beside which kernels change, up to a step with the most drafts. The others
-follow while there is time.
-"""
-
-REPEATS = 3
-BUDGET = 2.0  # seconds after which `calibrate` begins no further measurement
 
 
 def limits_of(engine: VerifyEngine) -> TargetLimits:
@@ -130,31 +121,19 @@ def _append_bos(engine: DraftEngine, seq: int) -> None:
     engine.predict([Ask(seq, (bos,), None)])
 
 
-def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
-    """Measure steps of the WIDTHS, or of the target's one width, on an empty sequence.
-
-    The sequence is empty again afterwards.
-    """
-    begun = time.monotonic()
+def calibration_of(engine: VerifyEngine) -> Calibration:
+    """Return the steps that measure an engine."""
     info = engine.info
-    capabilities = info.capabilities
-    held = 1 if capabilities.trimming == "restore" else 0  # such a target saves a state, if any
-    most = min(info.n_outputs or info.n_batch, info.n_ctx - held)
-    wanted = WIDTHS if capabilities.width is None else (capabilities.width,)
-    widths = [rows for rows in wanted if rows <= most]
-    _seconds_of(engine, held, widths[0])  # the first ever warms caches up and is not typical
-    for number, rows in enumerate(widths * REPEATS):
-        if number and time.monotonic() - begun > BUDGET:
-            return
-        costs.record(rows, _seconds_of(engine, held, rows))
+    # A target that saves a state does so if there is one.
+    held = 1 if info.capabilities.trimming == "restore" else 0
+    return Calibration(limits_of(engine), most=info.n_outputs or info.n_batch, held=held)
 
 
-def _seconds_of(engine: VerifyEngine, held: int, rows: int) -> float:
-    """Return the seconds of one step of `rows` rows after `held` ids."""
-    if held:
-        engine.decode([Span(0, 0, (0,) * held, logits=False)])
-    started = time.monotonic()
-    engine.decode([Span(0, held, (0,) * rows, logits=True)])
-    seconds = time.monotonic() - started
-    engine.carry_out(KVCut(0, 0))
-    return seconds
+def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
+    """Measure the steps of an engine that has no sessions. Its sequences are empty afterwards."""
+    calibration = calibration_of(engine)
+    while not calibration.over:
+        started = time.monotonic()
+        engine.decode(calibration.spans(0))
+        if calibration.ended(costs, time.monotonic() - started):
+            engine.carry_out(KVCut(0, 0))

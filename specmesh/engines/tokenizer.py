@@ -10,6 +10,7 @@ from specmesh.core.text.chat import Encoder
 from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.template_traits import TemplateTraits
 from specmesh.engines.chat_template import ChatTemplate
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ConfigError, RequestError
 
 log = structlog.get_logger("specmesh.engines")
@@ -30,6 +31,20 @@ class ModelTexts:
     template: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenTemplate:
+    """The chat template that the settings ask for, and the process that renders it.
+
+    renderer: belongs to the tokenizer from then on.
+    source: of the template; None for the model's own.
+    tool_format: of calls; None for that which the template shows.
+    """
+
+    renderer: Child
+    source: str | None = None
+    tool_format: str | None = None
+
+
 class ChatTokenizer:
     """`Tokenizer` by an encoder and a chat template.
 
@@ -43,8 +58,7 @@ class ChatTokenizer:
         name: str,
         encoder: Encoder,
         own: ModelTexts,
-        chosen: str | None,
-        tool_format: str | None,
+        chosen: ChosenTemplate,
     ) -> None:
         """Use the `chosen` template, or the model's own if it works.
 
@@ -59,20 +73,23 @@ class ChatTokenizer:
         self._template: ChatTemplate | None = None
         self._no_template = f"{name} has no chat template"
         self._begins_twice = own.bos if own.adds_bos else ""
-        source = own.template if chosen is None else chosen
+        own_template = chosen.source is None
+        source = own.template if chosen.source is None else chosen.source
         try:
-            if source or chosen is not None:
-                self._template = ChatTemplate(source, own.bos, own.eos)
+            if source or not own_template:
+                self._template = ChatTemplate(source, own.bos, own.eos, chosen.renderer)
+            else:
+                chosen.renderer.close()
         except ConfigError as error:
-            if chosen is not None:
+            if not own_template:
                 raise
             log.warning("chat_template_unusable", error=str(error))
             self._no_template = f"{name}: {error}"
         if self._template is not None:
             self.texts["chat_template"] = source
             self.traits = self._template.traits
-        if tool_format is not None:
-            self.traits = replace(self.traits, tool_format=tool_format)
+        if chosen.tool_format is not None:
+            self.traits = replace(self.traits, tool_format=chosen.tool_format)
 
     def chat_text(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False

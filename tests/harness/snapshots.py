@@ -20,7 +20,7 @@ from specmesh.core.statistics.snapshot import (
     WireSection,
 )
 from specmesh.core.verifier import events as vev
-from specmesh.daemons.runtime.process import facts
+from specmesh.daemons.runtime.facts import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import Capabilities, EngineInfo
 from specmesh.engines.sim import SimSettings, SimVerifier

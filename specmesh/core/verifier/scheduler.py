@@ -47,7 +47,7 @@ class Batch(NamedTuple):
                 verified += 1 + len(part.drafts)
                 has_drafts = has_drafts or bool(part.drafts)
             else:
-                rows += len(part.ids)
+                rows += part.rows
                 pure = False
         return cls(
             parts=parts,
@@ -67,8 +67,10 @@ class Scheduler:
     - If several join, as many drafts come as raise the tokens per second of all, by `costs`.
     - Prompts get rows before drafts do. If others verify or wait, prompts get only `prefill_rows`,
       times the number of prompts for each of the others.
-    - The oldest prompt and the one with the fewest ids left come first by turns. So the oldest goes
-      on whatever comes, and short ones need not wait for long ones.
+    - Prompts take turns of `n_batch` rows, in the order in which they came. So each goes on
+      whatever comes, and those that need more than a turn advance alike.
+    - Every other step begins with the prompt that has the fewest ids left, if it needs no more than
+      a turn. So short ones need not wait for the turns of long ones.
     - A prompt may bound the rows for all prompts, to get them in short steps.
     - With `constant` rows cost the same whatever they hold, so all drafts come. Prompts are then
       cut at multiples of `prefill_rows` only: other sessions do not change how a prompt is read.
@@ -82,6 +84,7 @@ class Scheduler:
         self._prefill_rows = prefill_rows
         self._constant = constant
         self._shortest_first = False
+        self._turns: dict[int, int] = {}  # by prompt, rows left of its turn; the next one first
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
         """Return the next step of the unfinished sessions, or until when there is none.
@@ -120,7 +123,7 @@ class Scheduler:
                 prompt_rows = min(prompt_rows, prompt.most_rows)
         prefills = self._prefills(prompts, prompt_rows)
         for _, part in prefills:
-            room -= len(part.ids)
+            room -= part.rows
         return Batch.of((*self._with_drafts(joining, sessions, room), *prefills))
 
     def _joining(
@@ -177,12 +180,8 @@ class Scheduler:
 
         A prompt that would have to be cut elsewhere than where it always is waits.
         """
-        self._shortest_first = not self._shortest_first and not self._constant
-        order = list(prompts)
-        if self._shortest_first:
-            order.sort(key=lambda key: len(prompts[key].ids))
         parts: list[tuple[int, ev.Prefill]] = []
-        for key in order:
+        for key in self._in_turn(prompts):
             plan = prompts[key]
             most = budget
             if self._constant and plan.stepwise:
@@ -191,6 +190,37 @@ class Scheduler:
                 most = self._prefill_rows - plan.position % self._prefill_rows
             ids = tuple(plan.ids[:most])
             if 0 < len(ids) <= budget:
-                parts.append((key, plan._replace(ids=ids)))
-                budget -= len(ids)
+                part = plan._replace(ids=ids)
+                if len(ids) < len(plan.ids) or part.rows > budget:
+                    part = part._replace(last=None)
+                parts.append((key, part))
+                budget -= part.rows
+                self._took_turn(key, part.rows)
         return parts
+
+    def _in_turn(self, prompts: Mapping[int, ev.Prefill]) -> list[int]:
+        """Return the prompts in the order in which they get rows of a step."""
+        for key in list(self._turns):
+            if key not in prompts:
+                del self._turns[key]
+        for key in prompts:
+            self._turns.setdefault(key, self._n_batch)
+        order = list(self._turns)
+        self._shortest_first = not self._shortest_first and not self._constant
+        if self._shortest_first and order:
+            shortest = min(order, key=lambda key: len(prompts[key].ids))
+            if len(prompts[shortest].ids) <= self._n_batch:
+                order.remove(shortest)
+                order.insert(0, shortest)
+        return order
+
+    def _took_turn(self, key: int, rows: int) -> None:
+        """Note that a prompt gets rows; one whose turn is over waits for those of the others.
+
+        Rows beyond its turn count for its next one.
+        """
+        left = self._turns[key] - rows
+        if left <= 0:
+            del self._turns[key]
+            left += self._n_batch
+        self._turns[key] = left

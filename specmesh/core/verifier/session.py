@@ -143,7 +143,7 @@ class VerifierSession:
         if n_prompt is None:
             n_prompt = len(ids)
         if slot is None:
-            slot = KVSlot(0)
+            slot = KVSlot(seq=0)
         self.id = id
         self.prefix = Prefix(ids)
         self.n_prompt = n_prompt
@@ -283,7 +283,7 @@ class VerifierSession:
         elif self.state is SessionState.GENERATING:
             self.progress = None  # its prompt was read
         self.advance(SessionEvent.SET_BACK)
-        self.slot = KVSlot(NO_SEQ)
+        self.slot = KVSlot(seq=NO_SEQ)
         self.setbacks += 1
 
     def go_on(self, slot: KVSlot) -> list[ev.VerifierEffect]:
@@ -420,7 +420,22 @@ class VerifierSession:
         most_rows = None
         if self.progress is not None and width is None:
             most_rows = self.progress.most_rows
-        return ev.Prefill(begin, self.prefix.ids[begin:end], stepwise, most_rows)
+        ids = self.prefix.ids
+        last = None
+        is_whole = end == len(ids) - 1
+        if is_whole and len(ids) < self.end and self._joins_first(stepwise=stepwise):
+            last = ids[-1]
+        return ev.Prefill(begin, ids[begin:end], stepwise, most_rows, last)
+
+    def _joins_first(self, *, stepwise: bool) -> bool:
+        """Return True if the step that reads the last ids of the prompt may bring the first token.
+
+        Not if the state after them is to be saved before, and not where a step has a width or a
+        number of drafts of its own.
+        """
+        if stepwise or self._limits.width is not None or self.params.draft_n:
+            return False
+        return len(self.prefix) - 1 not in self.slot.stops
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """Return the acceptance to expect of a step's drafts."""

@@ -194,7 +194,7 @@ class SessionCells:
         return fits
 
     def go_on(self) -> tuple[SessionContext, list[ev.VerifierEffect]] | None:
-        """Let the next session go on that was set back, and return its effects; None if none can."""
+        """Let the next session that was set back go on; return its effects, None if none can."""
         context = self._next_to_go_on()
         if context is None or self._short is context:
             return None

@@ -24,12 +24,16 @@ from specmesh.core.kv_slots import KVOffload
 from specmesh.core.outbox import Outbox
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.lifecycle import SessionLifecycle
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.core.verifier.step_meter import StepMeter, StepThreads
 from specmesh.core.verifier.target import Target
 from specmesh.errors import LocalProtocolError, NoRoom, SpecmeshError
+
+_CALIBRATING = Batch.of(())
+"""Stands for a step without sessions."""
 
 
 class TargetSteps:
@@ -58,6 +62,8 @@ class TargetSteps:
         self._meter = StepMeter(target.costs, width)
         self.threads = StepThreads(target.costs)
         self.batch: Batch | None = None
+        self._calibration = target.calibration
+        self._costs = target.costs  # which learn from a calibrating step that runs
 
     # --- a step begins
 
@@ -74,23 +80,30 @@ class TargetSteps:
                 sessions = self._lifecycle.ready()
                 batch = self._scheduler.next_batch(sessions, now)
         if isinstance(batch, ev.Wait):
-            return ev.Wait(min(batch.until, self._lifecycle.next_due()))
+            until = min(batch.until, self._lifecycle.next_due())
+            if self._calibration is not None:
+                return self._calibrating(self._calibration, now, until)
+            return ev.Wait(until)
+        if self._calibration is not None:
+            self._calibration.disturbed()
         self.batch = batch
         spans: list[ev.Span] = []
         waited = 0.0
         slots = self._target.slots
         for number, part in batch.parts:
             session = sessions[number].session
+            seq = session.slot.seq
             if session.slot.stops:
                 slots.reached(session.slot)
             if isinstance(part, ev.Verify):
                 waited += session.begin(now)
                 ids = (part.last, *part.drafts)
-                logits = True
-            else:
-                ids = tuple(part.ids)
-                logits = part.stepwise
-            spans.append(ev.Span(session.slot.seq, part.position, ids, logits))
+                spans.append(ev.Span(seq, part.position, ids, logits=True))
+                continue
+            spans.append(ev.Span(seq, part.position, tuple(part.ids), part.stepwise))
+            if part.last is not None:
+                end = part.position + len(part.ids)
+                spans.append(ev.Span(seq, end, (part.last,), logits=True))
         threads, costs = self.threads.next(self._lifecycle.running)
         self._meter.begun(costs, waited=waited > 0)
         orders = slots.orders(batch.rows) if slots.has_orders else ()
@@ -113,6 +126,24 @@ class TargetSteps:
         slots.cells_left = left - batch.verified
         return cells.setbacks == before
 
+    def _calibrating(self, calibration: Calibration, now: float, until: float) -> ev.Step | ev.Wait:
+        """Return a step that measures the target, if nothing is to be done before `until`."""
+        slots = self._target.slots
+        seq = None
+        if not self._lifecycle.running:
+            seq = slots.empty(calibration.cells)
+        if seq is None:
+            calibration.disturbed()
+            return ev.Wait(until)
+        begins = calibration.begins_at(now)
+        if now < begins:
+            return ev.Wait(min(until, begins))
+        self.batch = _CALIBRATING
+        threads, self._costs = self.threads.next({})
+        spans = calibration.spans(seq)
+        orders = slots.orders(len(spans[0].ids)) if slots.has_orders else ()
+        return ev.Step(orders, spans, threads)
+
     # --- a step ends
 
     def finish(
@@ -123,7 +154,9 @@ class TargetSteps:
         if batch is None:
             raise LocalProtocolError("a step ends that has not begun")
         self.batch = None
-        if isinstance(result, NoRoom) and self._makes_room(result):
+        if batch is _CALIBRATING:
+            self._calibrated(step, result, ended - started)
+        elif isinstance(result, NoRoom) and self._makes_room(result):
             self._meter.idle()  # the step did not run
         elif isinstance(result, SpecmeshError):
             self._fail(step, result, ended)
@@ -137,6 +170,26 @@ class TargetSteps:
         self._outbox.append(vev.Noted("no_room", fields, "warning"))
         return self._lifecycle.cells.full(error.lost, pool_is_full=error.full)
 
+    def _calibrated(
+        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, seconds: float
+    ) -> None:
+        """Learn from a step without sessions, and let its sequence be empty again."""
+        calibration = self._calibration
+        assert calibration is not None, "such a step begins with it only"
+        [span] = step.spans
+        empties = True
+        if isinstance(result, SpecmeshError):
+            calibration.end()
+            meaning = "its steps are not measured in advance"
+            fields: dict[str, object] = {"error": str(result), "meaning": meaning}
+            self._outbox.append(vev.Noted("calibration_failed", fields, "warning"))
+        else:
+            empties = calibration.ended(self._costs, seconds)
+        if empties:
+            self._target.slots.cut(span.seq, 0)
+        if calibration.over:
+            self._calibration = None
+
     def _take(self, batch: Batch, result: Sequence[ev.Rows], started: float, ended: float) -> None:
         """Give each session its rows, then let gate and drafter pool learn from the whole step."""
         contexts: dict[int, SessionContext] = {}
@@ -146,7 +199,9 @@ class TargetSteps:
         drafting = False
         seconds = ended - started
         # No session has ended since the batch was formed: all that ends one waits for `finish`.
-        for (number, part), logits in zip(batch.parts, result, strict=True):
+        spans = iter(result)
+        for number, part in batch.parts:
+            logits = next(spans)
             context = contexts[number] = self._lifecycle.running[number]
             draft_length = context.session.draft_length
             drafting = drafting or draft_length.wants_drafts
@@ -157,6 +212,8 @@ class TargetSteps:
                 if progress is not None:
                     read = part.position + len(part.ids)
                     effects += progress.read(read, batch.rows, started, ended)
+                if part.last is not None:
+                    effects += self._first(context, part.last, next(spans), batch, (started, ended))
             elif logits is not None:
                 effects = context.session.stepped(
                     part, logits, ended, seconds=seconds, sessions=len(batch.parts)
@@ -186,6 +243,26 @@ class TargetSteps:
                 for context in contexts.values():
                     drafters.stepped(context, ended)
         self._outbox.append(ran)
+
+    def _first(
+        self,
+        context: SessionContext,
+        last: int,
+        logits: ev.Rows,
+        batch: Batch,
+        times: tuple[float, float],
+    ) -> list[ev.VerifierEffect]:
+        """Give a session the first token of its text, after the last id of its prompt.
+
+        Its row counts for its share of the step. times: when the step began and ended.
+        """
+        assert logits is not None, "the last id of a prompt has logits"
+        session = context.session
+        started, ended = times
+        share = (ended - started) / batch.rows
+        session.begin(ended - share)
+        verify = ev.Verify(len(session.prefix) - 1, last, ())
+        return session.stepped(verify, logits, ended, seconds=share, sessions=len(batch.parts))
 
     def _compare(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool

@@ -6,6 +6,7 @@ from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
+from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 
 
@@ -18,6 +19,7 @@ class Target:
     guests: sessions with short texts, beside `max_sessions` others.
     prefill_rows: rows for prompts in a step in which other sessions verify.
     shared: the speculation of steps that several sessions share.
+    calibration: steps that measure it while it has nothing else to do; None for none.
     """
 
     limits: TargetLimits
@@ -28,3 +30,4 @@ class Target:
     guests: int = 0
     prefill_rows: int = PREFILL_ROWS
     shared: SharedSpeculations = field(default_factory=SharedSpeculations)
+    calibration: Calibration | None = None

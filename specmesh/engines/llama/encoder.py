@@ -2,16 +2,17 @@
 
 import ctypes
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import bytes_of
-from specmesh.engines.llama.library import keeping_gil
+from specmesh.engines.llama.library import keeping_gil, plain_function
 from specmesh.errors import EngineError
 
 SHORT_TEXT = 4096
@@ -35,7 +36,6 @@ class LlamaEncoder:
         self._users = 0  # threads in a call, during which the model is not freed
         self._closed = False
         self.vocabulary = _vocabulary(lib, vocab)
-        self._coverage = TextCoverage.of(lib, vocab, self.vocabulary)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a text as `Encoder.encode`."""
@@ -45,16 +45,27 @@ class LlamaEncoder:
                 return self._tokenize(raw, special)
             return self._tokenize_deeply(raw, special)
 
+    def prepare(self) -> None:
+        """Look now at what the first long text would wait for."""
+        with self._in_use():
+            _ = self._coverage
+
+    @cached_property
+    def _coverage(self) -> "TextCoverage":
+        return TextCoverage.of(self._lib, self._vocab, self.vocabulary)
+
     def least_ids(self, text: str) -> int:
         """Return a lower bound of the number of ids, in next to no time."""
-        return self._coverage.least_ids(text)
+        if len(text) <= SHORT_TEXT:  # its ids are counted as fast
+            return 0
+        with self._in_use():
+            return self._coverage.least_ids(text)
 
     def special_text(self, token: int) -> str:
         """Return a special token as a template writes it; empty for an id that does not exist."""
         if not 0 <= token < len(self.vocabulary):
             return ""
-        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-        piece = _piece(self._lib, self._vocab, token, buffer, special=True)
+        piece = _Pieces(self._lib, self._vocab).special(token)
         return piece.decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -128,20 +139,23 @@ class TextCoverage:
         kind: int = lib.llama_vocab_type(vocab)
         if kind not in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE):
             return cls(0, b"")
+        spm = kind == lib.LLAMA_VOCAB_TYPE_SPM
         swallows = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
+        attributes_of = plain_function(lib, "llama_vocab_get_attr", ctypes.c_int)
+        address = _address(vocab)
+        pieces = _Pieces(lib, vocab)
         longest = 0
-        lost = set(range(256))
-        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
         for token, piece in enumerate(vocabulary.pieces):
-            if lib.llama_vocab_get_attr(vocab, token) & swallows:
+            if attributes_of(address, token) & swallows:
                 return cls(0, b"")
-            if len(piece) == 1:
-                lost.discard(piece[0])
-            text = piece or _piece(lib, vocab, token, buffer, special=True)
-            # SentencePiece has a character of three bytes for a blank. A text may have it too.
-            blanks = text.count(b" ") if kind == lib.LLAMA_VOCAB_TYPE_SPM else 0
-            longest = max(longest, len(text) + 2 * blanks)
-        return cls(longest, bytes(lost))
+            text = piece or pieces.special(token)
+            size = len(text)
+            if spm:
+                # SentencePiece has a character of three bytes for a blank, as a text may.
+                size += 2 * text.count(b" ")
+            if size > longest:  # noqa: PLR1730 - half the time of `max`
+                longest = size
+        return cls(longest, bytes(_bytes_lost(vocabulary.pieces)))
 
     def least_ids(self, text: str) -> int:
         """Return a lower bound of the number of ids of a text."""
@@ -151,32 +165,72 @@ class TextCoverage:
         return -(-len(kept) // self.longest)
 
 
+def _bytes_lost(pieces: Sequence[bytes]) -> set[int]:
+    """Return the bytes that are no piece by themselves."""
+    lost = set(range(256))
+    for piece in set(pieces):
+        if len(piece) == 1:
+            lost.discard(piece[0])
+    return lost
+
+
 def _vocabulary(lib: Any, vocab: Any) -> Vocabulary:
     """Read the bytes of all ids.
 
     Control tokens have none, except marks of tool calls: some models have control tokens for
     these, but they are text.
     """
-    buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+    is_end = plain_function(lib, "llama_vocab_is_eog", ctypes.c_bool)
+    address = _address(vocab)
+    texts = _Pieces(lib, vocab)
     ends = set[int]()
     pieces = list[bytes]()
     for token in range(lib.llama_vocab_n_tokens(vocab)):
-        piece = _piece(lib, vocab, token, buffer)
-        if lib.llama_vocab_is_eog(vocab, token):
+        piece = texts.shown(token)
+        if is_end(address, token):
             ends.add(token)
         elif not piece:
-            mark = _piece(lib, vocab, token, buffer, special=True)
+            mark = texts.special(token)
             if mark.decode("utf-8", "replace") in TOOL_MARKS:
                 piece = mark
         pieces.append(piece)
     return Vocabulary(tuple(pieces), frozenset(ends))
 
 
-def _piece(lib: Any, vocab: Any, token: int, buffer: Any, special: bool = False) -> bytes:
-    """Return the bytes of an id; those of control tokens only with `special`."""
-    arguments = (vocab, token, buffer, len(buffer), 0, special)
-    length = lib.llama_token_to_piece(*arguments)
-    if length < 0:  # llama.cpp names the size it needs
-        larger = ctypes.create_string_buffer(-length)
-        return _piece(lib, vocab, token, larger, special)
-    return ctypes.string_at(buffer, length)
+class _Pieces:
+    """The bytes of ids, one after the other."""
+
+    def __init__(self, lib: Any, vocab: Any) -> None:
+        self._piece = plain_function(lib, "llama_token_to_piece", ctypes.c_int32)
+        self._vocab = _address(vocab)
+        self._size = _PIECE_BYTES
+        self._buffer: Any = ctypes.create_string_buffer(self._size)
+        self._start = ctypes.c_void_p(ctypes.addressof(self._buffer))
+
+    def shown(self, token: int) -> bytes:
+        """Return the bytes of an id; none of a control token."""
+        return self._read(token, special=False)
+
+    def special(self, token: int) -> bytes:
+        """Return the bytes of an id, also of a control token."""
+        return self._read(token, special=True)
+
+    def _read(self, token: int, *, special: bool) -> bytes:
+        place = (self._start, self._size, 0)
+        length = self._piece(self._vocab, token, *place, special)
+        if length < 0:
+            self._grow(-length)
+            return self._read(token, special=special)
+        piece: bytes = self._buffer[:length]
+        return piece
+
+    def _grow(self, size: int) -> None:
+        """Take a larger buffer, of the size that llama.cpp has asked for."""
+        self._size = size
+        self._buffer = ctypes.create_string_buffer(size)
+        self._start = ctypes.c_void_p(ctypes.addressof(self._buffer))
+
+
+def _address(vocab: Any) -> ctypes.c_void_p:
+    """Return the pointer to a vocabulary as `plain_function` takes it."""
+    return ctypes.cast(vocab, ctypes.c_void_p)

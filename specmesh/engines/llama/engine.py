@@ -33,13 +33,14 @@ from specmesh.engines.base import (
     Sequences,
     context_of,
 )
-from specmesh.engines.chat_template import MAX_TEMPLATE
+from specmesh.engines.chat_template import MAX_TEMPLATE, template_renderer
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.fitting import fitting_cache, free_memory, host_ids
 from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore, open_cache
 from specmesh.engines.llama.windows import HELPERS, WindowCache, cells_of, has_keeper
+from specmesh.engines.tokenizer import ChosenTemplate
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
 from specmesh.host import physical_cores, physical_memory
 from specmesh.paths import read_text
@@ -94,10 +95,14 @@ class LlamaEngine:
         """
         self._model = LlamaModel(settings, progress)
         try:
+            self._loaded()
             self._reserve(settings, settings.llama.ubatch_size or n_batch, rollback, guests)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self._model.close()
             raise
+
+    def _loaded(self) -> None:
+        """Begin what goes on while the cache is reserved."""
 
     def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int, guests: int) -> None:
         model = self._model
@@ -420,15 +425,37 @@ class LlamaVerifier(LlamaEngine):
         max_draft: int = MAX_DRAFTS,
         guests: int = 0,
     ) -> None:
-        chosen = None
+        source = None
         if settings.chat_template is not None:
-            chosen = read_text(settings.chat_template, MAX_TEMPLATE, "a chat template")
-        super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft, guests=guests)
+            source = read_text(settings.chat_template, MAX_TEMPLATE, "a chat template")
+        renderer = template_renderer()
+        renderer.prepare()
+        chosen = ChosenTemplate(renderer=renderer, source=source, tool_format=settings.tool_format)
         try:
-            self.tokenizer = self._model.tokenizer(chosen, settings.tool_format)
+            super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft, guests=guests)
+        except BaseException:  # the process would stay, whatever interrupted this
+            renderer.close()
+            raise
+        try:
+            self.tokenizer = self._model.tokenizer(chosen)
         except ConfigError:
             super().close()
             raise
+
+    def _loaded(self) -> None:
+        model = self._model
+
+        def prepare() -> object:
+            # It is imported while llama.cpp reserves the cache.
+            from specmesh.engines.grammar import is_prepared, prepared  # noqa: PLC0415
+
+            kept = None
+            if is_prepared(model.n_vocab, model.size):
+                kept = prepared(model.vocabulary)
+            model.encoder.prepare()
+            return kept
+
+        self._for_grammars = model.reading.submit(prepare)
 
     def close(self) -> None:
         self.tokenizer.close()

@@ -121,6 +121,19 @@ def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
     return ctypes.PYFUNCTYPE(result or declared.restype, *declared.argtypes)(address)
 
 
+def plain_function(lib: Any, name: str, result: Any) -> Any:
+    """Return a function of llama.cpp that is called for each of many thousand ids.
+
+    Arguments are C ints, and pointers as `c_void_p`: to convert them as declared takes three times
+    as long as the call. It keeps the interpreter's lock, which threads could take between any two
+    calls anyway.
+
+    result: the type of its result.
+    """
+    address: Any = ctypes.cast(getattr(lib, name), _POINTER).value
+    return ctypes.PYFUNCTYPE(result)(address)
+
+
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
     """Return the GPUs that can take layers, as "NAME: description"."""

@@ -2,12 +2,14 @@
 
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from specmesh.config import ModelSettings
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.llama.encoder import LlamaEncoder
 from specmesh.engines.llama.library import (
@@ -27,7 +29,7 @@ from specmesh.engines.llama.params import (
     trained_ctx,
     used_devices,
 )
-from specmesh.engines.tokenizer import ChatTokenizer, ModelTexts
+from specmesh.engines.tokenizer import ChatTokenizer, ChosenTemplate, ModelTexts
 from specmesh.errors import ConfigError
 from specmesh.host import lockable_bytes
 from specmesh.llama_options import NO_DEVICE
@@ -47,6 +49,8 @@ class LlamaModel:
     """A loaded model.
 
     handle: llama.cpp's pointer, valid until `close`.
+    size: bytes of its weights.
+    reading: a thread that reads the vocabulary, and does what is to be done with it afterwards.
     backend: the GPUs and their layers in words, if `on_gpu`.
     has_states: some layers have a state for each sequence.
     recurrent: all layers have, and no memory grows with a text.
@@ -88,9 +92,10 @@ class LlamaModel:
             reason = f"{path} is no decoder-only language model"
             raise ConfigError(reason, "choose one that generates text")
         self._vocab: Any = lib.llama_model_get_vocab(self.handle)
-        self.encoder = LlamaEncoder(lib, self._vocab)
-        self.vocabulary = self.encoder.vocabulary
-        self.n_vocab = len(self.vocabulary)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.size: int = lib.llama_model_size(self.handle)
+        self.reading = ThreadPoolExecutor(1, "vocabulary")
+        self._encoder = self.reading.submit(LlamaEncoder, lib, self._vocab)
         layers: int = lib.llama_model_n_layer(self.handle) + 1
         wanted: int = self._params.struct.n_gpu_layers
         taken = layers if wanted < 0 else min(wanted, layers)
@@ -118,7 +123,17 @@ class LlamaModel:
         if self.lib.llama_set_adapters_lora(context, handles, count, scales) != 0:
             raise ConfigError(f"llama.cpp did not use the adapters ({quoted_errors()})")
 
-    def tokenizer(self, chosen: str | None, tool_format: str | None = None) -> ChatTokenizer:
+    @property
+    def encoder(self) -> LlamaEncoder:
+        """Return the encoder, once the vocabulary is read."""
+        return self._encoder.result()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary, once it is read."""
+        return self.encoder.vocabulary
+
+    def tokenizer(self, chosen: ChosenTemplate) -> ChatTokenizer:
         """Return the tokenizer with the `chosen` template, or with the model's own if it works.
 
         Raises ConfigError for an invalid chosen one.
@@ -130,7 +145,7 @@ class LlamaModel:
             adds_bos=bool(self.lib.llama_vocab_get_add_bos(self._vocab)),
             template=(template or b"").decode("utf-8", "replace"),
         )
-        return ChatTokenizer(self.name, self.encoder, own, chosen, tool_format)
+        return ChatTokenizer(self.name, self.encoder, own, chosen)
 
     @property
     def bos(self) -> int | None:
@@ -142,7 +157,9 @@ class LlamaModel:
 
     def close(self) -> None:
         """Free the model once no thread uses its encoder."""
-        self.encoder.close()
+        self.reading.shutdown()
+        if self._encoder.exception() is None:
+            self.encoder.close()
         handle = self.handle
         self.handle = None
         if handle is not None:

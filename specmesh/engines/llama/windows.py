@@ -25,7 +25,7 @@ HELPERS = 2
 """Sequences of the cache's own: the keeper, and one that parts of others pass through."""
 
 LEAST_CELLS = 4096
-"""Cells for windows, at least: llama.cpp reserves a window for each sequence, which may be short."""
+"""Cells for windows, at least: llama.cpp reserves a window for each sequence, even a short one."""
 
 
 def has_keeper(model: LlamaModel, sizes: CacheSizes) -> bool:
@@ -166,7 +166,7 @@ class WindowCache(LlamaCache):
         return True
 
     def _restore(self, seq: int, length: int, window: SavedState) -> None:
-        """Give a sequence of this length its last window, in cells of its own, instead of others."""
+        """Give a sequence of this length its last window, in cells of its own."""
         self._release(seq, 0)
         self._begins[seq] = max(length - self._n_swa, 0)
         self._copy_in(seq, self._partial, window)

@@ -8,8 +8,8 @@ from harness.loops import PATIENCE, Flaky, SlowReader, request
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.verifier.daemon import PROMPT_SIZES, PromptEncoder
+from specmesh.core.session_params import SessionParams
+from specmesh.daemons.verifier.daemon import PROMPT_SIZES
 from specmesh.engines import grammar
 from specmesh.errors import PromptTooLong, RequestError
 
@@ -130,15 +130,3 @@ def test_a_guest_goes_on_where_it_was_left(bench):
         verifier.ask(request(10), BOB).whole(10)
     verifier.cancel(long)
     verifier.ask(request(300), BOB).whole(300)
-
-
-def test_the_first_grammar_holds_nobody_up(monkeypatch):
-    """What it needs of the vocabulary, which takes seconds of every thread, is made before the
-    daemon serves."""
-    target = Flaky()
-    made = []
-    monkeypatch.setattr(grammar, "_tokens_of", made.append)
-    limits = TargetLimits(128, len(target.vocabulary.pieces), target.vocabulary.end_ids)
-    encoder = PromptEncoder(target, limits, lambda _: True, lambda _: None)
-    encoder.close(PATIENCE)
-    assert made == [target.vocabulary]

@@ -45,7 +45,7 @@ def patches():
 
 @pytest.fixture(scope="module")
 def opened(make_gguf, patches):
-    """Return a function that opens a target of a kind, with room for N_SEQ texts and little more."""
+    """Return a function that opens a target of a kind, with little more room than N_SEQ texts."""
     engines = []
     patches.setattr(windows, "LEAST_CELLS", 0)
 

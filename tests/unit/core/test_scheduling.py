@@ -156,14 +156,45 @@ def test_prompts_come_before_drafts(turn):
     assert read == min(room, share, wanted)
 
 
-def test_the_oldest_and_the_shortest_prompt_in_turn():
-    scheduler = Scheduler(8, StepCosts(), prefill_rows=8)
-    prompts = {0: prefilling(60), 1: prefilling(3)}
-    first = []
-    for _ in range(4):
-        [(key, _), *_] = scheduler.next_batch(prompts, 0.0).parts
-        first.append(key)
-    assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
+N_BATCH = 40
+
+
+def reading(lengths, verifies, constant=False):
+    """Let prompts of these lengths be read; yield the ids read of each after each step."""
+    scheduler = Scheduler(N_BATCH, StepCosts(), prefill_rows=8, constant=constant)
+    sessions = {}
+    if verifies:
+        sessions[-1] = verifying()
+    read = dict.fromkeys(range(len(lengths)), 0)
+    while any(read[key] < length for key, length in enumerate(lengths)):
+        for key, length in enumerate(lengths):
+            sessions[key] = prefilling(length - read[key], read[key])
+            if read[key] == length:
+                del sessions[key]
+        for key, part in parts_of(scheduler.next_batch(sessions, 0.0), ev.Prefill).items():
+            read[key] += len(part.ids)
+        yield dict(read)
+
+
+lengths = st.lists(st.integers(1, 400), min_size=1, max_size=6)
+
+
+@given(lengths, st.booleans(), st.booleans())
+def test_long_prompts_advance_alike(lengths, verifies, constant):
+    """None is ahead of another by more than a turn and a step, while both need more than a turn."""
+    for read in reading(lengths, verifies, constant):
+        long = [key for key, length in enumerate(lengths) if length - read[key] > N_BATCH]
+        ahead = [read[key] for key in long]
+        assert not long or max(ahead) - min(ahead) < 2 * N_BATCH
+
+
+@given(lengths, st.booleans())
+def test_a_short_prompt_waits_for_no_turns_of_long_ones(lengths, verifies):
+    """It begins one of the first two steps."""
+    short = len(lengths)
+    steps = reading([*(length + N_BATCH for length in lengths), 8], verifies)
+    read = [next(steps)[short], next(steps)[short]]
+    assert 8 in read
 
 
 prompts = st.lists(

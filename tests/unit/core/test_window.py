@@ -16,7 +16,7 @@ MOST = 4096 - 512
 
 
 def begun(windows, length, *, whole=True):
-    slot = KVSlot(0)
+    slot = KVSlot(seq=0)
     windows.begin(slot, length, whole=whole)
     return slot.start, slot.bos
 
@@ -42,7 +42,7 @@ def test_a_text_is_read_whole_or_from_half_a_window_back(windows, length, whole,
 
 @pytest.mark.parametrize("length", [10, 1500, 50_000])
 def test_the_next_window_begins_half_a_window_back(length):
-    slot = KVSlot(0)
+    slot = KVSlot(seq=0)
     WINDOWS.begin_next(slot, length)
     assert slot.start == max(length - 1024, 0)
 
@@ -52,12 +52,12 @@ def test_the_next_window_begins_half_a_window_back(length):
     "[0, 3584, false] [0, 3585, true] [5000, 7048, false] [5000, 7049, true]",
 )
 def test_the_next_window_is_due_when_one_is_full(start, length, due):
-    assert WINDOWS.is_due(KVSlot(0, 1, start, 1), length) is due
+    assert WINDOWS.is_due(KVSlot(seq=0, length=1, start=start, bos=1), length) is due
 
 
 @pytest.mark.parametrize("windows", [WHOLE_ONLY, RECURRENT, LOOK_UP])
 def test_without_windows_none_is_due(windows):
-    assert not windows.is_due(KVSlot(0, 4096), 90_000)
+    assert not windows.is_due(KVSlot(seq=0, length=4096), 90_000)
 
 
 @pytest.mark.parametrize("size", [8, 64, 200, 512, 2048, 4096])
@@ -65,7 +65,7 @@ def test_without_windows_none_is_due(windows):
 def test_each_window_gains_on_the_one_before(n_ctx, size):
     """A text that grows by one id has the next window later, and it always fits."""
     windows = Windows(n_ctx=n_ctx, size=min(size, n_ctx), bos=1)
-    slot = KVSlot(0)
+    slot = KVSlot(seq=0)
     starts = []
     for length in range(1, 5 * n_ctx):
         if windows.is_due(slot, length):
@@ -80,7 +80,7 @@ def test_each_window_gains_on_the_one_before(n_ctx, size):
     ("windows", "limit"), [(WINDOWS, 9095), (WHOLE_ONLY, 9095), (LOOK_UP, ANY_LENGTH)]
 )
 def test_a_slot_has_room_up_to_a_position(windows, limit):
-    assert windows.limit(KVSlot(0, 10, 5000, 1)) == limit
+    assert windows.limit(KVSlot(seq=0, length=10, start=5000, bos=1)) == limit
 
 
 # Of a whole text, of one whose next window would be due at once, of one that may be read whole; of
@@ -97,7 +97,7 @@ def test_a_slot_has_room_up_to_a_position(windows, limit):
 def test_a_slot_of_an_earlier_text_is_read_on_in_if_that_is_less_work(
     read, start, bos, length, suits
 ):
-    assert WINDOWS.suits(KVSlot(0, read, start, bos), length) is suits
+    assert WINDOWS.suits(KVSlot(seq=0, length=read, start=start, bos=bos), length) is suits
 
 
 # --- pieces
@@ -159,14 +159,14 @@ def judged(whole, windows):
     """Return a reader that has judged so many drafts of 100 as accepted, of each kind of text."""
     reader = WindowReader(WINDOWS, 128)
     for start, accepted in ((0, whole), (1000, windows)):
-        slot = KVSlot(0, 1, start)
+        slot = KVSlot(seq=0, length=1, start=start)
         for _ in range(JUDGED // 100):
             reader.judge(slot, 3000, accepted=accepted, rejected=100 - accepted)
     return reader
 
 
 def start_of(reader, length=3000):
-    slot = KVSlot(0)
+    slot = KVSlot(seq=0)
     reader.begin(slot, length)
     return slot.start
 
@@ -179,7 +179,7 @@ def test_whole_texts_are_read_if_that_pays(whole, windows, start):
 def test_both_ways_are_tried():
     reader = WindowReader(WINDOWS, 128)
     assert start_of(reader) == 1976
-    reader.judge(KVSlot(0, 1, 1976), 3000, accepted=3, rejected=1)
+    reader.judge(KVSlot(seq=0, length=1, start=1976), 3000, accepted=3, rejected=1)
     assert start_of(reader) == 0
 
 
@@ -187,5 +187,5 @@ def test_both_ways_are_tried():
 def test_texts_that_leave_no_choice_are_no_comparison(length):
     reader = WindowReader(WINDOWS, 128)
     for _ in range(JUDGED):
-        reader.judge(KVSlot(0, 1), length, accepted=1, rejected=0)
+        reader.judge(KVSlot(seq=0, length=1), length, accepted=1, rejected=0)
     assert reader.acceptance(whole=True) is None

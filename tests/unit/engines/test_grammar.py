@@ -16,7 +16,7 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar
 from specmesh.engines.gbnf import gbnf_to_lark
-from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar import Grammars, is_prepared
 from specmesh.errors import ChildFailed, ChildLate, RequestError
 
 examples = pytest.importorskip("llama_cpp.llama_grammar")
@@ -44,6 +44,15 @@ def test_equal_vocabularies_share_the_librarys_form():
         mine.prepare()
         yours.prepare()
         assert mine._made is yours._made
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "model_bytes", "advance"),
+    [(262_144, 5 * 10**9, True), (49_152, 10**9, True), (262_144, 250 * 10**6, False)],
+)
+def test_what_grammars_need_is_made_in_advance_where_it_takes_little(n_vocab, model_bytes, advance):
+    """Later it would hold all sessions up for a moment; beside a small model it is much memory."""
+    assert is_prepared(n_vocab, model_bytes) == advance
 
 
 def ids(text):

@@ -12,8 +12,8 @@ from specmesh.config import ModelSettings
 from specmesh.core.fields import object_at
 from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.tool_formats import ToolCall
-from specmesh.engines.chat_template import answer
 from specmesh.engines.llama.engine import LlamaVerifier
+from specmesh.engines.template_renderer import answer
 from specmesh.errors import RequestError
 
 pytest.importorskip("llama_cpp")

@@ -156,9 +156,31 @@ def test_the_client_loads_no_engine_and_no_loop():
     assert heavy & set(done.stdout.split()) == set()
 
 
+IMPORTED = "import sys, {}; print(*sys.modules)"
+
+LIGHT = {
+    "specmesh.engines.sandbox, specmesh.engines.template_renderer": "numpy asyncio zmq llguidance",
+    "specmesh.logs": "rich",
+    "specmesh.daemons.serve": "starlette uvicorn jinja2 rich prometheus_client",
+    "specmesh.daemons.verifier.daemon, specmesh.api.server": "jinja2 rich prometheus_client "
+    "specmesh.core.drafter.core",
+}
+"""Modules of a start, and what they must not load: it would lie between a start and its end."""
+
+
+@pytest.mark.parametrize("modules", LIGHT)
+def test_a_start_loads_nothing_that_it_does_not_need(modules):
+    # The log is set up before anything else, as at a daemon.
+    code = IMPORTED.format(f"specmesh.logs, {modules}")
+    if "renderer" in modules:
+        code = IMPORTED.format(modules)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(LIGHT[modules].split()) & set(done.stdout.split()) == set()
+
+
 WALL = """time.time time.time_ns datetime.datetime datetime.datetime.now datetime.date
 time.localtime"""
-SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
+SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/template_renderer.py"]
 
 
 def reads_wall_clock(path):

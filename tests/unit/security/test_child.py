@@ -107,6 +107,37 @@ def count(child):
     return child.ask({"do": "count"})
 
 
+def test_a_prepared_process_answers_the_first_request(make):
+    child = make()
+    child.prepare()
+    prepared = child._process
+    echo(child, "a")
+    assert child._process is prepared
+
+
+def test_a_prepared_process_that_has_died_is_replaced(make):
+    child = make()
+    child.prepare()
+    child._process.kill()
+    child._process.wait()
+    assert echo(child, "a") == "a"
+
+
+def test_a_process_is_prepared_once(make):
+    child = make()
+    child.prepare()
+    prepared = child._process
+    child.prepare()
+    assert child._process is prepared
+
+
+def test_nothing_is_prepared_after_the_end(make):
+    child = make()
+    child.close()
+    child.prepare()
+    assert child._process is None
+
+
 def test_one_process_answers_many_requests(make):
     child = make()
     assert [count(child)["count"], count(child)["count"]] == [1, 2]

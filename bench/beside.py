@@ -1,0 +1,349 @@
+"""Hold a verifier without drafters against llama-server: start, memory, first token, speed.
+
+    python bench/beside.py --llama-server FILE [--models FILE,...] [--threads 1,2] [--repeats N]
+                           [--ids N] [--tokens N] [--ctx N] [--slots N] [--json]
+
+Both have the same cells, slots and threads. Each is started --repeats times, one after the other,
+and timed until /health answers 200. Then both stay, and take turns: a prompt of --ids random ids
+that is new to both, an answer of --tokens, and a next turn of the same text and 60 ids more. A
+client in this process reads both streams in the same way. `ratio` is ours by theirs: the median of
+the pairs, each measured one after the other. `cpu` is the processor time of the process and its
+children, which a busy machine changes less than the time by the clock. The load is printed.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from command_line import Options
+from live import LOADING_S, command, free_port
+
+from specmesh.paths import bundled
+
+MORE = 60  # ids of a next turn after the answer
+LEAST_ID = 1000  # smaller ones may be special tokens
+TICK = os.sysconf("SC_CLK_TCK")
+LOOK_S = 0.005  # between two looks at /health
+
+Json = dict[str, Any]
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a server is asked.
+
+    wish: returns a request's body, for ids and a number of tokens. ids: returns those of an event.
+    """
+
+    name: str
+    path: str
+    wish: Callable[[list[int], int], Json]
+    ids: Callable[[Json], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    dialect: Dialect
+    pid: int
+    port: int
+
+    @property
+    def name(self) -> str:
+        """Return "ours" or "theirs"."""
+        return self.dialect.name
+
+
+def our_wish(ids: list[int], tokens: int) -> Json:
+    """Return the body of a request to us."""
+    body: Json = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "stream": True}
+    return body | {"ignore_eos": True}
+
+
+def their_wish(ids: list[int], tokens: int) -> Json:
+    """Return the body of a request to llama-server."""
+    body: Json = {"prompt": ids, "n_predict": tokens, "temperature": 0, "stream": True}
+    return body | {"ignore_eos": True, "return_tokens": True, "cache_prompt": True}
+
+
+def our_ids(event: Json) -> list[int]:
+    """Return the ids of an event of ours."""
+    ids: list[int] = event.get("specmesh", {}).get("token_ids", [])
+    return ids
+
+
+def their_ids(event: Json) -> list[int]:
+    """Return the ids of an event of llama-server."""
+    ids: list[int] = event.get("tokens", [])
+    return ids
+
+
+OURS = Dialect("ours", "/v1/completions", our_wish, our_ids)
+THEIRS = Dialect("theirs", "/completion", their_wish, their_ids)
+
+# --- processes
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its children."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children = (task / "children").read_text().split()
+        for child in children:
+            found += family(int(child))
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and its children, ended ones too."""
+    ticks = 0
+    for one in family(pid):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / TICK
+
+
+def resident_mb(pids: list[int]) -> float:
+    """Return the resident memory of processes, pages that several share once for each."""
+    total = 0
+    for one in pids:
+        for line in Path(f"/proc/{one}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def is_healthy(port: int) -> bool:
+    """Return True if /health answers 200."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, HTTPException):
+            return False
+        return answer.status == 200
+
+
+@contextmanager
+def started(words: list[str], port: int, log: Path) -> Iterator[tuple[int, Figures]]:
+    """Run a server; yield its process and what its start took."""
+    began = time.perf_counter()
+    with log.open("ab") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=file)
+    try:
+        while not is_healthy(port):
+            late = time.perf_counter() - began > LOADING_S
+            if late or process.poll() is not None:
+                raise SystemExit(f"it did not start:\n{log.read_text(errors='replace')[-2000:]}")
+            time.sleep(LOOK_S)
+        seconds = time.perf_counter() - began
+        figures = {
+            "start s": seconds,
+            "start cpu s": cpu_seconds(process.pid),
+            "resident MB": resident_mb([process.pid]),
+            "with children MB": resident_mb(family(process.pid)),
+        }
+        yield process.pid, figures
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The options that both servers have."""
+
+    model: str
+    threads: int
+    ctx: int
+    slots: int
+
+
+@contextmanager
+def ours(setting: Setting, folder: Path) -> Iterator[tuple[Server, Figures]]:
+    """Run a verifier."""
+    port = free_port()
+    words = command(
+        "verifier",
+        model=setting.model,
+        threads=setting.threads,
+        ctx=setting.ctx,
+        max_sessions=setting.slots,
+        http=f"127.0.0.1:{port}",
+        bind=f"tcp://127.0.0.1:{free_port()}",
+        socket=folder / "v.sock",
+        log_level="warning",
+    )
+    with started([*words, "--insecure-no-auth"], port, folder / "ours.log") as (pid, figures):
+        yield Server(OURS, pid, port), figures
+
+
+@contextmanager
+def theirs(program: Path, setting: Setting, folder: Path) -> Iterator[tuple[Server, Figures]]:
+    """Run a llama-server."""
+    port = free_port()
+    options: dict[str, object] = {
+        "model": setting.model,
+        "threads": setting.threads,
+        "threads-batch": setting.threads,
+        "ctx-size": setting.ctx * setting.slots,
+        "parallel": setting.slots,
+        "host": "127.0.0.1",
+        "port": port,
+        "gpu-layers": 0,
+    }
+    words = [str(program), "--kv-unified"]
+    for name, value in options.items():
+        words += [f"--{name}", str(value)]
+    with started(words, port, folder / "theirs.log") as (pid, figures):
+        yield Server(THEIRS, pid, port), figures
+
+
+# --- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client saw: seconds to the first token, then until the last, and the ids."""
+
+    first_s: float
+    rest_s: float
+    cpu_s: float
+    ids: list[int]
+
+
+def ask(server: Server, ids: list[int], tokens: int) -> Answer:
+    """Generate so many tokens after a prompt of ids."""
+    body = json.dumps(server.dialect.wish(ids, tokens))
+    found: list[int] = []
+    at_first = 0
+    cpu = cpu_seconds(server.pid)
+    first = last = began = time.perf_counter()
+    with closing(HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.request("POST", server.dialect.path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            raise SystemExit(f"{server.name}: {response.read(500)!r}")
+        for line in response:
+            if not line.startswith(b"data: {"):
+                continue
+            fresh = server.dialect.ids(json.loads(line[6:]))
+            if not fresh:
+                continue
+            last = time.perf_counter()
+            if not found:
+                first = last
+                at_first = len(fresh)
+            found += fresh
+    spent = cpu_seconds(server.pid) - cpu
+    rest = (last - first) / max(len(found) - at_first, 1)
+    return Answer(first - began, rest, spent, found)
+
+
+def figures_of(server: Server, ids: list[int], more: list[int], tokens: int) -> Figures:
+    """Return what a text and its next turn took."""
+    opened = ask(server, ids, 1)
+    spoken = ask(server, ids, tokens)
+    following = ask(server, ids + spoken.ids[:-1] + more, 1)
+    return {
+        "first token s": opened.first_s,
+        "first token cpu s": opened.cpu_s,
+        "decode ms": 1e3 * spoken.rest_s,
+        "decode cpu ms": 1e3 * spoken.cpu_s / tokens,
+        "next turn s": following.first_s,
+    }
+
+
+def measured(
+    program: Path, setting: Setting, repeats: int, lengths: tuple[int, int]
+) -> dict[str, list[tuple[float, float]]]:
+    """Return pairs of figures, ours and theirs. lengths: ids of a prompt, tokens of an answer."""
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    def note(one: Figures, other: Figures) -> None:
+        for name, value in one.items():
+            pairs[name].append((value, other[name]))
+
+    count, tokens = lengths
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        for _ in range(repeats - 1):
+            with ours(setting, folder) as (_, our_start):
+                pass
+            with theirs(program, setting, folder) as (_, their_start):
+                pass
+            note(our_start, their_start)
+        us, our_start = stack.enter_context(ours(setting, folder))
+        them, their_start = stack.enter_context(theirs(program, setting, folder))
+        note(our_start, their_start)
+        time.sleep(4)  # until nothing of a start goes on
+        for number in range(repeats):
+            rng = random.Random(number)
+            ids = [rng.randrange(LEAST_ID, 40_000) for _ in range(count)]
+            more = [rng.randrange(LEAST_ID, 40_000) for _ in range(MORE)]
+            found: dict[str, Figures] = {}
+            order = [us, them] if number % 2 else [them, us]
+            for server in order:
+                found[server.name] = figures_of(server, ids, more, tokens)
+            note(found["ours"], found["theirs"])
+        for server in (us, them):
+            found[server.name] = {"resident then MB": resident_mb([server.pid])}
+        note(found["ours"], found["theirs"])
+    return pairs
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = Options(__doc__)
+    parser.add_argument("--llama-server", type=Path, required=True)
+    parser.option("--models", "")
+    parser.option("--threads", "2")
+    parser.option("--repeats", 5)
+    parser.option("--ids", 1000)
+    parser.option("--tokens", 128)
+    parser.option("--ctx", 4096)
+    parser.option("--slots", 8)
+    parser.switch("--json")
+    args = parser.parse_args()
+    models = args.models.split(",") if args.models else [bundled("target.gguf")]
+    for model in models:
+        for threads in map(int, args.threads.split(",")):
+            setting = Setting(model, threads, args.ctx, args.slots)
+            lengths = (args.ids, args.tokens)
+            pairs = measured(args.llama_server, setting, args.repeats, lengths)
+            if args.json:
+                print(json.dumps({"model": model, "threads": threads, "pairs": pairs}))
+            else:
+                show(f"{Path(model).stem}, threads {threads}", pairs)
+
+
+def show(title: str, pairs: dict[str, list[tuple[float, float]]]) -> None:
+    """Print a table: the medians of both, and of the ratio of each pair, least and most."""
+    print(f"\n{title}; load {os.getloadavg()[0]:.1f}")
+    print(f"{'':18} {'ours':>9} {'theirs':>9} {'ratio':>6}  least  most")
+    for name, values in pairs.items():
+        our = median(one for one, _ in values)
+        their = median(other for _, other in values)
+        ratios = [one / max(other, 1e-9) for one, other in values]
+        spread = f"{median(ratios):6.3f} {min(ratios):6.2f} {max(ratios):5.2f}"
+        print(f"{name:18} {our:9.3f} {their:9.3f} {spread}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

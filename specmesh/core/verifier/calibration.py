@@ -1,0 +1,88 @@
+"""Steps that measure a target while it has nothing else to do."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Span
+from specmesh.core.session_params import TargetLimits
+
+WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
+"""Rows of the steps.
+
+The first are the widths beside which kernels change, up to a step with the most drafts. The others
+follow while there is time.
+"""
+
+REPEATS = 3
+BUDGET = 2.0  # seconds of measured steps after which no other begins
+QUIET = 0.5  # seconds without a session before the first step: a request at once waits for none
+
+
+class Calibration:
+    """The steps of each width, one after the other, on a sequence that is empty before and after.
+
+    Sessions need none of them, as their own steps are measured too: calibration only lets drafts
+    be of the right number from the first round on.
+    """
+
+    def __init__(self, limits: TargetLimits, *, most: int, held: int = 0) -> None:
+        """Begin with no step.
+
+        most: rows of a step, at most.
+        held: ids that the sequence holds before a measured step. A target that saves states has
+            something to save then.
+        """
+        wanted: Sequence[int] = WIDTHS if limits.width is None else (limits.width,)
+        most = min(most, limits.n_ctx - held)
+        widths = [rows for rows in wanted if rows <= most]
+        # The first step of all warms caches up and is not typical.
+        self._left = deque(widths[:1] + widths * REPEATS)
+        self._warm = False
+        self._held = held
+        self._holds = 0
+        self._spent = 0.0
+        self._rests_since: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Return True if no other step begins."""
+        return not self._left or self._spent > BUDGET
+
+    @property
+    def cells(self) -> int:
+        """Return the cells that the next step fills, with those before it."""
+        return self._held + self._left[0]
+
+    def disturbed(self) -> None:
+        """Note that the target has something to do."""
+        self._rests_since = None
+
+    def begins_at(self, now: float) -> float:
+        """Return when the next step may begin, if the target has nothing to do until then."""
+        if self._rests_since is None:
+            self._rests_since = now
+        return self._rests_since + QUIET
+
+    def spans(self, seq: int) -> tuple[Span, ...]:
+        """Return the next step, on an empty sequence or the one of the step before."""
+        if self._holds < self._held:
+            return (Span(seq, 0, (0,) * self._held, logits=False),)
+        return (Span(seq, self._held, (0,) * self._left[0], logits=True),)
+
+    def ended(self, costs: StepCosts, seconds: float) -> bool:
+        """Take the seconds of the step; return True if its sequence is to be emptied now."""
+        if self._holds < self._held:
+            self._holds = self._held
+            return False
+        self._holds = 0
+        rows = self._left.popleft()
+        if self._warm:
+            self._spent += seconds
+            costs.record(rows, seconds)
+        self._warm = True
+        return True
+
+    def end(self) -> None:
+        """Begin no other step: one has failed."""
+        self._left.clear()
