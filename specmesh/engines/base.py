@@ -335,7 +335,7 @@ class Sequences:
             raise LocalProtocolError(f"sequence {copy.seq} cannot begin with {beginning}")
 
     def decline(self, order: KVCopy | KVOffload | KVSave | KVDrop | KVNarrow) -> int:
-        """Return how many ids a sequence holds that has neither left nor been saved; refuse a copy."""
+        """Return the ids that a sequence holds, which neither left nor was saved; refuse a copy."""
         if isinstance(order, KVCopy):
             raise LocalProtocolError(f"sequence {order.seq} cannot share ids with another")
         return self.held(order.seq)
