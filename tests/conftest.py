@@ -67,9 +67,10 @@ def forget_configuration():
     """Let each module's logger be configured again: it keeps that of its first line."""
     lazy = type(structlog.get_logger())
     for module in list(sys.modules.values()):
-        logger = getattr(module, "log", None)
-        if isinstance(logger, lazy):
-            vars(logger).pop("bind", None)
+        for name in ("log", "_log"):
+            logger = getattr(module, name, None)
+            if isinstance(logger, lazy):
+                vars(logger).pop("bind", None)
 
 
 @pytest.fixture(autouse=True)
