@@ -2,3 +2,4 @@
 
 MAX_DRAFTS = 24  # most drafts of one step
 MAX_LEAD = 2 * MAX_DRAFTS  # most drafts beyond the truth: one step's and the next one's
+MAX_SAMPLES = 31  # newest measurements of a kind that count

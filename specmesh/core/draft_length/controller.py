@@ -22,10 +22,13 @@ probe now and then.
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.arrivals import ArrivalEstimate, Arrivals
 from specmesh.core.draft_length.bids import DraftBid, allocate_drafts
-from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
+from specmesh.core.draft_length.drafter_estimates import (
+    ArrivalEstimate,
+    Arrivals,
+    DrafterEstimates,
+    RollingAcceptance,
+)
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.speculation import (
     PROBE_INTERVAL,

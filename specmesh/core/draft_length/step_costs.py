@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from statistics import median
 
-from specmesh.core.draft_length.arrivals import MAX_SAMPLES
+from specmesh.core.draft_length import MAX_SAMPLES
 
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 PAUSE_WEIGHT = 0.03  # of the newest pause in their mean

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.outbox import Outbox
 from specmesh.core.statistics.counters import RoundCounts
 from specmesh.core.statistics.session_report import session_row
 from specmesh.core.verifier import events as vev
@@ -44,7 +43,8 @@ class VerifierCore:
         grace: seconds for which a session is kept for its lost drafter.
         """
         self._target = target
-        self._outbox = Outbox[vev.Effect]()  # shared by all parts
+        # Effects in the order in which they came: all parts share it, and only append.
+        self._outbox = list[vev.Effect]()
         self._lifecycle = SessionLifecycle(target, self._outbox, first, grace)
         self._steps = TargetSteps(target, self._lifecycle, self._outbox)
         self._late: list[vev.Change] = []  # events of the step that runs
@@ -67,7 +67,7 @@ class VerifierCore:
             self._change(event, now)
         if self._steps.batch is None:
             self._lifecycle.advance(now)
-        return self._outbox.take() if self._outbox else []
+        return self._take_effects() if self._outbox else []
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
@@ -86,7 +86,13 @@ class VerifierCore:
         for event in late:
             self._change(event, ended)
         self._lifecycle.advance(ended)
-        return self._outbox.take()
+        return self._take_effects()
+
+    def _take_effects(self) -> list[vev.Effect]:
+        """Return the effects since the last call, and begin anew."""
+        effects = self._outbox.copy()
+        self._outbox.clear()
+        return effects
 
     def _take(self, event: vev.FromDrafter, now: float) -> None:
         """Hand a frame to its session.

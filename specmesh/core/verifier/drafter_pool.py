@@ -19,11 +19,10 @@ measure it anew after MEASURED_SECONDS.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
+from specmesh.core.draft_length.drafter_estimates import RollingAcceptance
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import LASTING, NoDrafts
-from specmesh.core.outbox import Outbox
 from specmesh.core.session_params import opened_options
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.remote_drafter import RemoteDrafter, drafting_rate
@@ -46,7 +45,7 @@ class DrafterPool:
     A session of a drafter's own client always has that drafter.
     """
 
-    def __init__(self, sessions: Mapping[int, SessionContext], outbox: Outbox[vev.Effect]) -> None:
+    def __init__(self, sessions: Mapping[int, SessionContext], outbox: list[vev.Effect]) -> None:
         """Assign drafters to these sessions, which others add and remove.
 
         outbox: gets the effects.

@@ -25,7 +25,6 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy
 from specmesh.core.kv_slots import NO_CONTENTS
-from specmesh.core.outbox import Outbox
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round
 from specmesh.core.statistics.counters import SERVED, RoundCounts
@@ -59,9 +58,7 @@ class SessionLifecycle:
     cells: the cells that they share.
     """
 
-    def __init__(
-        self, target: Target, outbox: Outbox[vev.Effect], first: int, grace: float
-    ) -> None:
+    def __init__(self, target: Target, outbox: list[vev.Effect], first: int, grace: float) -> None:
         """Begin without sessions.
 
         outbox: gets the effects. first, grace: see `VerifierCore`.

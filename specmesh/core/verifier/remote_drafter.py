@@ -1,7 +1,6 @@
 """One drafter of a verifier: what was measured of it, and the tokens per second to expect of it."""
 
-from specmesh.core.draft_length.acceptance import RollingAcceptance
-from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
+from specmesh.core.draft_length.drafter_estimates import DrafterEstimates, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.fields import Json
 from specmesh.core.statistics.counters import milliseconds

@@ -11,6 +11,9 @@ One step is one decode of the target, over one or more sessions. Its life:
    clients, TRUTH for drafters, cuts of sequences for the next step.
 4. The gate compares the step with steps without drafts, and sessions may change their drafter.
 
+`StepThreads` gives each step its CPU threads, and names the costs that learn from it. `StepMeter`
+records the step in these costs, and the pause before it.
+
 A step that failed may have changed its sequences in part. Its sessions end, and nothing of these
 sequences is kept.
 """
@@ -20,15 +23,15 @@ from collections.abc import Mapping, Sequence
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVOffload
-from specmesh.core.outbox import Outbox
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.lifecycle import SessionLifecycle
 from specmesh.core.verifier.scheduler import Batch, Scheduler
+from specmesh.core.verifier.session import SessionState
 from specmesh.core.verifier.session_context import SessionContext
-from specmesh.core.verifier.step_meter import StepMeter, StepThreads
 from specmesh.core.verifier.target import Target
 from specmesh.errors import LocalProtocolError, NoRoom, SpecmeshError
 
@@ -49,7 +52,7 @@ class TargetSteps:
     """
 
     def __init__(
-        self, target: Target, lifecycle: SessionLifecycle, outbox: Outbox[vev.Effect]
+        self, target: Target, lifecycle: SessionLifecycle, outbox: list[vev.Effect]
     ) -> None:
         """Begin with no step; `outbox` gets the effects."""
         width = target.limits.width
@@ -326,3 +329,94 @@ class TargetSteps:
             if not isinstance(order, KVOffload):
                 seqs.add(order.seq)
         self._lifecycle.fail(seqs, error, now)
+
+
+# --- the costs of a step, and its threads
+
+
+class StepMeter:
+    """Records one step after the other, in the order `begun`, `ended`.
+
+    costs: learn the pauses and, unless `begun` names others, the seconds of steps.
+    width: rows of every step, if constant.
+    spent: seconds from the end of the step before to that of the newest one; None if it was the
+        first.
+    """
+
+    def __init__(self, costs: StepCosts, width: int | None) -> None:
+        self._costs = costs
+        self._width = width
+        self._current = costs  # of the step that runs
+        self._last_ended: float | None = None  # unless there was no session since
+        self._waited = False  # for drafts, before the step that runs
+        self.spent: float | None = None
+
+    def idle(self) -> None:
+        """Note that there is no session: idle time is no pause."""
+        self._last_ended = None
+
+    def begun(self, costs: StepCosts, *, waited: bool) -> None:
+        """Note that a step begins, which `costs` learn from."""
+        self._current = costs
+        self._waited = waited
+
+    def ended(self, batch: Batch, started: float, ended: float, *, cut: bool) -> None:
+        """Record a step.
+
+        cut: sequences were cut before it. Some models then decode ids again: drafts cost that.
+        """
+        before = self._last_ended
+        self._last_ended = ended
+        self.spent = None
+        if before is not None:
+            self.spent = ended - before
+            if not self._waited:
+                self._costs.record_pause(started - before)
+        if not batch.pure or (cut and not batch.has_drafts):
+            return
+        rows = batch.rows
+        decodes = 1
+        if self._width is not None:  # then each part is a decode of its own
+            rows = self._width
+            decodes = len(batch.parts)
+        self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
+
+
+class StepThreads:
+    """The threads of steps: fewer while a drafter of this host drafts for a session that generates.
+
+    A step has all threads while that drafter is off, and for prompts. Steps beside a drafter that
+    drafts are measured in `costs`, the others in `costs.alone`.
+    """
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._share: vev.ThreadsShared | None = None  # None: no other daemon computes on this CPU
+        self._used = 0
+
+    def shared(self, share: vev.ThreadsShared) -> None:
+        """Note how the cores of this host are shared from now on."""
+        self._used = self._used or share.alone
+        self._share = share
+        if share.beside != share.alone:
+            self._costs.split(share.alone / share.beside)
+        else:
+            self._costs.join()
+
+    def next(self, sessions: Mapping[int, SessionContext]) -> tuple[int | None, StepCosts]:
+        """Return the threads of the next step, None if unchanged, and the costs that learn it."""
+        share = self._share
+        if share is None:
+            return None, self._costs
+        threads = share.alone
+        costs = self._costs.alone
+        for context in sessions.values():
+            session = context.session
+            drafted = session.drafting and context.drafter in share.drafters
+            if drafted and session.state is SessionState.GENERATING:
+                threads = share.beside
+                costs = self._costs
+        if threads == self._used:
+            return None, costs
+        self._used = threads
+        return threads, costs
