@@ -100,24 +100,24 @@ class Prefix:
         if len(self._crcs) * _PART > length + _PART:
             del self._crcs[length // _PART + 1 :]
         if self._asked > length:
-            self._forget_asked()
+            # Go on from the first CRC: the one asked for last is of ids that are gone.
+            self._asked = 0
+            self._asked_crc = self._crcs[0]
 
     def drop(self, count: int) -> None:
         """Begin after the first `count` ids."""
-        self._crcs = [self.crc_at(count)]
+        crc = self.crc_at(count)
         del self.ids[:count]
-        self._forget_asked()
+        self._crcs = [crc]
+        self._asked = 0
+        self._asked_crc = crc
 
     def restart(self, crc: int) -> None:
         """Hold no ids, and go on from others with this CRC."""
         del self.ids[:]
         self._crcs = [crc]
-        self._forget_asked()
-
-    def _forget_asked(self) -> None:
-        """Go on from the first CRC: the one asked for last is of ids that are gone."""
         self._asked = 0
-        self._asked_crc = self._crcs[0]
+        self._asked_crc = crc
 
 
 def crc_of(ids: Sequence[int], crc: int = 0) -> int:

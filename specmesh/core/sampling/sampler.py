@@ -248,24 +248,29 @@ class Sampler:
 
     before: the latest ids, for penalties.
     argmax: the choice is the row's largest logit, so an engine may look for it itself.
+    looks_back: how many ids before a position its choice depends on; -1 for all.
+    filters: the tokens that may be chosen depend on the whole row. Otherwise each token is weighed
+        by itself.
     """
 
-    __slots__ = ("_seed", "_unchanged", "argmax", "before", "params")
+    __slots__ = ("_seed", "_unchanged", "argmax", "before", "filters", "looks_back", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
         self.before = before
         self.argmax = params.argmax
+        self.looks_back = params.penalties.window if params.penalties else 0
+        self.filters = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
-        penalised_ids = len(before) if params.penalties else 0
+        penalised_ids = len(before) if self.looks_back else 0
         # Rows are taken as they are: neither biases nor penalties change them.
         self._unchanged = not params.logit_bias and not penalised_ids
 
     def after(self, ids: Sequence[int], drafts: Sequence[int] = ()) -> "Sampler":
         """Return the sampler of the position after these ids and then these drafts."""
-        penalties = self.params.penalties
-        if not penalties:
+        if not self.looks_back:
             return self
+        penalties = self.params.penalties
         before = (*penalties.latest(ids), *drafts)
         return Sampler(self.params, penalties.latest(before))
 
@@ -273,20 +278,6 @@ class Sampler:
         """Return a sampler whose noise belongs to the prefix with this CRC, and to no other."""
         seed = derived(self.params.seed, NoiseStream.CHOICES, crc)
         return Sampler(replace(self.params, seed=seed), self.before)
-
-    @property
-    def looks_back(self) -> int:
-        """Return how many ids before a position its choice depends on; -1 for all."""
-        return self.params.penalties.window if self.params.penalties else 0
-
-    @property
-    def filters(self) -> bool:
-        """Return True if the tokens that may be chosen depend on the whole row.
-
-        Otherwise each token is weighed by itself.
-        """
-        params = self.params
-        return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
     def choose(self, logits: Logits, position: int) -> int:
         """Return the token for a position from its row."""
@@ -350,7 +341,7 @@ class Sampler:
             return logits
         if self.params.logit_bias:
             logits = biased(logits, self.params.logit_bias)
-        if len(self.before) and self.params.penalties:
+        if len(self.before) and self.looks_back:
             logits = penalised(logits, self.before, self.params.penalties)
         return logits
 

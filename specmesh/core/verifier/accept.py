@@ -122,14 +122,14 @@ def accept(
 class VerifiedRows(NamedTuple):
     """The result of a step for one session.
 
-    base: committed ids. crc: theirs.
+    base: committed ids. prefix: these.
     logits: float32 (k + 1, n_vocab): after the committed ids, and after each of k drafts.
     offers: these drafts, and perhaps the next one in hand, for the last row.
     sampler: returns the sampler of the position after the first so many drafts.
     """
 
     base: int
-    crc: int
+    prefix: Prefix
     logits: NDArray[np.float32]
     offers: Sequence[SampledDraft]
     sampler: Callable[[int], Sampler]
@@ -203,7 +203,7 @@ class Probabilistic:
     def _own_choice(self, rows: VerifiedRows, index: int) -> int:
         """Return the target's own choice behind the block, with noise of the ids before it."""
         drafts = [offer.token for offer in rows.offers[:index]]
-        crc = Prefix(drafts, rows.crc).crc
+        crc = Prefix(drafts, rows.prefix.crc).crc
         sampler = rows.sampler(index).keyed(crc)
         return sampler.choose(rows.logits[index], rows.base + index)
 

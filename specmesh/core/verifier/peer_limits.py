@@ -6,7 +6,7 @@ peer over a limit are dropped unread, which slows it. A peer that goes on like t
 invalid frames again and again, is to be cut off.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
@@ -109,8 +109,10 @@ class PeerLimits:
 
         size: in weighted bytes. cost, amount: that it has besides; None for no other.
         """
-        within = self._take(_FRAMES, 1, now) and self._take(_BYTES, size, now)
-        if within and (cost is None or self._take(cost, amount, now)):
+        wanted: tuple[tuple[Cost, float], ...] = ((_FRAMES, 1), (_BYTES, size))
+        if cost is not None:
+            wanted = (*wanted, (cost, amount))
+        if self._take(wanted, now):
             return FrameAction.TAKE
         if now - self._dropped_at > REST_S:
             self._over_since = now
@@ -121,24 +123,27 @@ class PeerLimits:
 
     def bad(self, now: float) -> FrameAction:
         """Judge the sender of an invalid frame."""
-        return FrameAction.DROP if self._take(Cost.BAD, 1, now) else FrameAction.CUT
+        return FrameAction.DROP if self._take(((Cost.BAD, 1),), now) else FrameAction.CUT
 
     def check_open(self, now: float) -> None:
         """Count a request for a session; raise Busy if they come too fast."""
-        if not self._take(Cost.OPENS, 1, now):
+        if not self._take(((Cost.OPENS, 1),), now):
             raise Busy("requests come too fast", "try again in a moment")
 
-    def _take(self, cost: Cost, amount: float, now: float) -> bool:
-        """Take an amount out of a bucket; return False, and take nothing, if it has less."""
-        level = self._levels[cost]
-        elapsed = now - self._filled_at[cost]
-        if elapsed > 0:
-            rate = self._rates[cost]
-            level = min(level + elapsed * rate.per_second, rate.burst)
-            self._filled_at[cost] = now
-        enough = amount <= level
-        self._levels[cost] = level - amount if enough else level
-        return enough
+    def _take(self, wanted: Iterable[tuple[Cost, float]], now: float) -> bool:
+        """Take amounts out of buckets, in order; stop and return False at one that has less."""
+        for cost, amount in wanted:
+            level = self._levels[cost]
+            elapsed = now - self._filled_at[cost]
+            if elapsed > 0:
+                rate = self._rates[cost]
+                level = min(level + elapsed * rate.per_second, rate.burst)
+                self._filled_at[cost] = now
+            if amount > level:
+                self._levels[cost] = level
+                return False
+            self._levels[cost] = level - amount
+        return True
 
     def earn(self, drafts: int = 0) -> None:
         """Note that the peer was sent a TRUTH or SYNC which asks for so many drafts."""

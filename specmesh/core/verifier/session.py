@@ -367,11 +367,12 @@ class VerifierSession:
         """Return its part of the next step; Wait if a draft is worth more than a step now."""
         if self.state is SessionState.PREFILLING:
             return self._missing()
-        if self._only_remote and self.remote.idle:
+        idle = self.remote.idle
+        if idle and self._only_remote:
             ids = self.prefix.ids
             return ev.Verify(len(ids) - 1, ids[-1], ())
         limit = self._max_drafts()
-        until = self.remote.due(limit, now)
+        until = None if idle else self.remote.due(limit, now)
         if until is None:
             return self._verify(limit, now)
         if not self._only_remote:
@@ -623,11 +624,11 @@ class VerifierSession:
             return lambda i: int(logits[i].argmax())
 
         def sampler_at(i: int) -> Sampler:
-            return sampler.after(ids, drafts[:i])
+            return sampler.after(ids, drafts[:i]) if sampler.looks_back else sampler
 
         rows = VerifiedRows(
             base=base,
-            crc=self.prefix.crc,
+            prefix=self.prefix,
             logits=logits,
             # All other strategies weigh a draft's proposal.
             offers=() if self._strategy is deterministic else self.remote.offers(drafts),

@@ -259,7 +259,11 @@ LAW = Sampler(HOT).distribution(LOGITS[0])
 def verified(params, logits, offers, base=3):
     """Return the rows of a step."""
     return VerifiedRows(
-        base=base, crc=77, logits=logits, offers=offers, sampler=lambda _: Sampler(params)
+        base=base,
+        prefix=Prefix(crc=77),
+        logits=logits,
+        offers=offers,
+        sampler=lambda _: Sampler(params),
     )
 
 

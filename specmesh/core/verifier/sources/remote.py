@@ -68,10 +68,10 @@ class RemoteSource:
         return not wanted and not self.tokens
 
     def due(self, limit: int, now: float) -> float | None:
-        """Decide how many drafts the next step takes, and until when they are worth waiting for."""
-        self._wanted = limit
-        if self.idle:
-            return None
+        """Decide how many drafts the next step takes, and until when they are worth waiting for.
+
+        It must not be idle.
+        """
         frontier = len(self._prefix.ids)
         lead = len(self.tokens)
         self._wanted, until = self._draft_length.plan(frontier, lead, limit, now)
