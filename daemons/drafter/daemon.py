@@ -19,11 +19,21 @@ from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.pending_request import RequestState
-from specmesh.core.drafter.request_router import RequestRouter
+from specmesh.core.drafter.placement import PlacementEffect
+from specmesh.core.drafter.request_router import (
+    AtUpstream,
+    DrafterStops,
+    PlacingDue,
+    ReaderLeft,
+    ReaderPaused,
+    RequestRouter,
+    RouterEvent,
+    TextsWanted,
+)
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import WINDOW_IDS, Windows
 from specmesh.core.kv_slots import ANY_LENGTH, KVReuse, KVSlots
-from specmesh.core.requests import Failed, target_of
+from specmesh.core.requests import Failed, Reply, target_of
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection
 from specmesh.core.text.chat import Tokenizer
@@ -80,6 +90,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             core=self._core,
             lookups=NameLookups(self.mailbox.put),
             windows=windows,
+            give_back=self._returned,
         )
         self._links = [UpstreamLink(route, number, shared) for number, route in enumerate(routes)]
         upstreams = [link.upstream for link in self._links]
@@ -106,7 +117,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     @property
     def tokenizer(self) -> Tokenizer:
         """Raise NotOffered: only a verifier has it."""
-        addresses = ", ".join([link.upstream.address for link in self._links])
+        addresses = ", ".join([link.upstream.facts.address for link in self._links])
         owner = "the tokenizer and the chat template are the verifier's"
         raise NotOffered(f"{owner}: ask it over HTTP, not here ({addresses})")
 
@@ -125,8 +136,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                         self.stats.worked(effect)
                         continue
                     key, wanted = effect
-                    if self._links[key.upstream].from_core(key, wanted, now):
-                        self._due = True
+                    self._links[key.upstream].from_core(key, wanted, now)
                 return
             case LookedUp():
                 for link in self._links:
@@ -134,21 +144,20 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case BaseException():
                 raise order
             case Submit(texts, tenant) if self._stopping is None:
-                self._router.submit(texts, tenant, now)
+                self._route(TextsWanted(texts, tenant), now)
             case Submit(texts):
                 for _, client in texts:
                     client.on_event(Failed(self._refusal))
             case Cancel(client):
-                self._router.cancel_of(client)
+                self._route(ReaderLeft(client), now)
             case PauseClient(client, paused):
-                self._router.pause(client, paused=paused)
+                self._route(ReaderPaused(client, paused), now)
             case PingPeers():
                 self._ping(order, now)
             case AskStats(answer):
                 answer(self.snapshot(now))
             case _:
                 assert_never(order)
-        self._carry_out(now)
         self._due = True
 
     def _ping(self, order: PingPeers, now: float) -> None:
@@ -167,10 +176,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self.progress += 1
         for link in self._links:
             link.tick(now)
-        self._router.look(now)
-        while self._carry_out(now):
-            self._router.look(now)
-        verifiers = [upstream.info for upstream in self._router.upstreams]
+        self._route(PlacingDue(), now)
+        verifiers = [link.upstream.facts.info for link in self._links]
         if verifiers != self._verifiers:
             self._verifiers = verifiers
             self._share_cores(now)
@@ -186,30 +193,36 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         return not any(link.upstream.own for link in self._links)
 
     def _leave(self) -> None:
-        self._router.stop(self._refusal)
-        self._carry_out(time.monotonic())
+        self._route(DrafterStops(self._refusal), time.monotonic())
         for link in self._links:
             link.stop()
 
     def _close(self) -> bool:
         return self._core.close(CLOSING, self._engine.close)
 
-    def _carry_out(self, now: float) -> bool:
-        """Carry out the effects about requests; return whether one is to be placed anew."""
-        for reply in self._router.take_effects():
-            reply.client.on_event(reply.event)
-        unsent = False
-        for link in self._links:
-            unsent |= link.carry_out(now)
-        return unsent
+    def _route(self, event: RouterEvent, now: float) -> None:
+        """Have the router take an event about requests, and carry out what follows."""
+        for effect in self._router.handle(event, now):
+            match effect:
+                case Reply(client, event_of_client):
+                    client.on_event(event_of_client)
+                case AtUpstream(number, at_upstream):
+                    self._links[number].carry_out((at_upstream,), now)
+                case _:
+                    assert_never(effect)
+
+    def _returned(self, effect: PlacementEffect, now: float) -> None:
+        """Take what has become of a request at a verifier; it may have to be placed anew."""
+        self._route(effect, now)
+        self._due = True
 
     def snapshot(self, now: float) -> DrafterSnapshot:
         """Return the content of `specmesh stats --json`."""
         first = self._links[self._router.first.number]
         info = self._engine.info
         draft_ns = list[int]()
-        for upstream in self._router.upstreams:
-            draft_ns += [session.draft_n for session in upstream.running.values()]
+        for link in self._links:
+            draft_ns += link.upstream.draft_ns
         return self.stats.snapshot(
             max_sessions=info.max_sessions,
             draft_ns=draft_ns,
@@ -219,7 +232,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             interrupted=len(self._router.in_state(RequestState.WAITING)),
             no_drafts=first.upstream.no_drafts,
             **facts(
-                self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted
+                self._engine,
+                info.named(),
+                first.upstream.facts.address,
+                encrypted=first.dealer.encrypted,
             ),
         )
 

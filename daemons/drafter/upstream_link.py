@@ -1,8 +1,9 @@
-"""The connection to a verifier: frames become calls of an `Upstream`, its effects frames."""
+"""The connection to a verifier: frames become events of an `Upstream`, its effects frames."""
 
 import random
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,14 @@ import structlog
 from specmesh.api.backend import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.cpu_threads import ThreadShare
+from specmesh.core.drafter import upstream_events as uev
+from specmesh.core.drafter.placement import (
+    PlacementEffect,
+    PlacementEnded,
+    PlacementLost,
+    PlacementOpened,
+    PlacementRefused,
+)
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.drafter.window import Windows
 from specmesh.core.fields import Json
@@ -40,11 +49,6 @@ from specmesh.wire.codec import write_body
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_BACKLOG = 16 * 2**20
-"""Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire. A text of
-262,144 ids has 1 MiB.
-"""
-
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
 
@@ -55,6 +59,7 @@ class SharedParts:
     name: of the drafter. cores: its share of the host's. core: the way into its core.
     speaking: the draft engine in the ids of each verifier, by place, once there is one.
     lookups: of the names of verifiers' hosts. windows: of texts, that the draft model reads.
+    give_back: tells the router what has become of a request at a verifier.
     """
 
     name: str
@@ -66,6 +71,7 @@ class SharedParts:
     core: CoreLoop
     lookups: NameLookups
     windows: Windows
+    give_back: Callable[[PlacementEffect, float], None]
 
 
 class UpstreamLink:
@@ -94,38 +100,40 @@ class UpstreamLink:
         self._stats = shared.stats
         self._speaking = shared.speaking
         self._core = shared.core
-        self._backlog = 0
+        self._give_back = shared.give_back
+        self._barred = uev.UpstreamBarred(None, "")  # as the upstream knows it
         self._greeting = Greeting(now)
         self._outdated: str | None = None  # why its version cannot be used
 
     @property
     def peer(self) -> Peer | None:
         """Return the verifier's name and address; None while it is away."""
-        info = self.upstream.info
-        return Peer(info.verifier, self.upstream.address) if info is not None else None
+        facts = self.upstream.facts
+        return Peer(facts.info.verifier, facts.address) if facts.info is not None else None
 
     def describe(self) -> Json:
         """Return its part of `stats --json`."""
         upstream = self.upstream
+        facts = upstream.facts
         match = self.vocabularies.comparison
         link = self.link
-        info = upstream.info
-        load = upstream.load
+        info = facts.info
+        load = facts.load
         vocabulary: Json | None = None
         if match:
             vocabulary = {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)}
         return {
-            "address": upstream.address,
+            "address": facts.address,
             "name": info and info.verifier,
             "model": info and info.model,
             "model_hash": info and (info.model_hash or None),
-            "refusal": upstream.refusal,
+            "refusal": facts.refusal,
             "no_drafts": upstream.no_drafts,
             "encrypted": self.dealer.encrypted,
             "vocabulary": vocabulary,
             "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
-            "sessions": {"live": len(upstream.running), "own": upstream.own},
+            "sessions": {"live": len(upstream.draft_ns), "own": upstream.own},
             "load": {
                 "sessions": load.sessions,
                 "queued": load.queued,
@@ -142,57 +150,51 @@ class UpstreamLink:
             now = time.monotonic()
             self.link.last_frame_at = now
             if isinstance(message, m.Truth | m.Sync | m.Nack):
-                event = self.upstream.received(message, size)
-                if event is None:
-                    continue  # there is no such session here
-                if not self._core.inbox:
-                    self._backlog = 0
-                self._backlog += size
-                if self._backlog <= MAX_BACKLOG:
-                    self._core.put(event, now)
-                else:
-                    self.dealer.traffic.rejected["backlog"] += 1
+                self.handle(uev.SessionFrame(message, size, not self._core.inbox), now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
-                self.carry_out(now)
+                self._bar(now)
         return more
+
+    def handle(self, event: uev.UpstreamEvent, now: float) -> None:
+        """Have the upstream take an event, and carry out what follows."""
+        self.carry_out(self.upstream.handle(event, now), now)
 
     def _message(
         self, message: m.ControlMessage | m.Draft | m.DraftProbs | m.Ids, size: int, now: float
     ) -> None:
-        upstream = self.upstream
         match message:
             case m.Logprobs():
-                if not upstream.logprobs(message, size):
-                    self.dealer.traffic.rejected["backlog"] += 1
-            case m.Progress():
-                upstream.progress(message)
-            case m.Done():
-                upstream.done(message)
+                self.handle(uev.LogprobsCame(message, size), now)
+            case m.Progress() | m.Done():
+                self.handle(message, now)
             case m.Opened():
-                self._opened(message)
+                self._opened(message, now)
             case m.Welcome():
-                self._welcomed(message, now)
+                self._greeting.answered()
+                self._outdated = None
+                self.handle(message, now)
             case m.Vocab():
                 self.vocabularies.answered(message, now)
             case m.Error(code, text, ref, param):
-                self._error(code, error_of(code, text, param), ref, now)
+                self.handle(uev.ErrorCame(ref, error_of(code, text, param), code), now)
             case m.Bye():
                 self._lost("stopped", now)
             case m.Ping(number, busy):
                 self.link.note_busy(busy)
-                upstream.loaded(message)
+                self.handle(message, now)
                 if not self._core.stuck:
                     self.dealer.send(
                         m.Pong(number, self._stats.busy.share(now), no_drafts=self._no_drafts)
                     )
             case m.Pong(number, busy):
-                upstream.loaded(message)
+                self.handle(message, now)
                 round_trip = self.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
-                    upstream.measured(self.link.round_trips.percentile(50) or 0.0)
+                    measured = self.link.round_trips.percentile(50) or 0.0
+                    self.handle(uev.UpstreamMeasured(measured), now)
             case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Body():
                 self.dealer.traffic.rejected["direction"] += 1
             case m.Draft() | m.DraftProbs() | m.Ids():
@@ -200,27 +202,25 @@ class UpstreamLink:
             case _:
                 assert_never(message)
 
-    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        self._greeting.answered()
-        self._outdated = None
-        if self.upstream.welcomed(welcome, now):
-            self.carry_out(now)
-            # The last look may have been before this connection, and have found none.
-            self.dealer.look_at(now)
-            self.link.ping_at(now)
-            self.vocabularies.welcomed(welcome, now)
-            self._share_vocabulary(now)
+    def _found(self, welcome: m.Welcome, now: float) -> None:
+        """Begin with a verifier that was not there before."""
+        # The last look may have been before this connection, and have found none.
+        self.dealer.look_at(now)
+        self.link.ping_at(now)
+        self.vocabularies.welcomed(welcome, now)
+        self._share_vocabulary(now)
 
-    def _opened(self, opened: m.Opened) -> None:
+    def _opened(self, opened: m.Opened, now: float) -> None:
         """Take up a session; leave one whose options no session can have."""
         try:
             params = wire_params(opened.options)
         except RequestError as error:
             self.dealer.traffic.rejected["body"] += 1
             self.dealer.send(m.Close(opened.session))
-            self.upstream.request_failed(opened.ref, RemoteProtocolError(str(error)))
+            self.handle(uev.ErrorCame(opened.ref, RemoteProtocolError(str(error))), now)
         else:
-            self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params)
+            event = uev.SessionOpened(opened.session, opened.ref, opened.prompt_tokens, params)
+            self.handle(event, now)
 
     # --- work that is due
 
@@ -235,13 +235,15 @@ class UpstreamLink:
         elif self.link.silent(now):  # the socket has just been emptied
             self._lost("silent", now)
         self._find(now)
+        self._bar(now)
         if self._core.stuck:
             return  # peers see by the silence that this drafter is stuck
-        if self.upstream.info is None:
+        there = self.upstream.facts.info is not None
+        if not there:
             self._greet(now)
         elif now >= self.link.next_ping:
             self._ping(self.link.ping(now), now)
-        self.vocabularies.look(now, there=self.upstream.info is not None)
+        self.vocabularies.look(now, there=there)
         self._share_vocabulary(now)
 
     def looked_up(self, found: LookedUp, now: float) -> None:
@@ -256,7 +258,7 @@ class UpstreamLink:
 
     def _find(self, now: float) -> None:
         """Look the name up, and try the next number, as far as that is due."""
-        there = self.upstream.info is not None
+        there = self.upstream.facts.info is not None
         if self.numbers.due(now, there=there):
             self._lookups.begin(self.numbers.host)
         if self.numbers.moves(now, there=there):
@@ -289,97 +291,111 @@ class UpstreamLink:
             return
         refused = self.dealer.refusal or self._outdated
         if refused is None and self._greeting.doubtful(now):
-            meaning = f"{self.upstream.trouble} It is tried again over a fresh connection"
-            log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
+            facts = self.upstream.facts
+            meaning = f"{facts.trouble} It is tried again over a fresh connection"
+            log.warning("verifier_not_answering", connect=facts.address, meaning=meaning)
             self.dealer.reconnect()
         if self.dealer.send(self.vocabularies.hello(self._name)):
             self._greeting.sent()
 
     def _lost(self, reason: str, now: float) -> None:
         """Note that the verifier went away, if it was there."""
-        if self.upstream.info is not None:
-            self.upstream.lost(reason, now)
+        if self.upstream.facts.info is not None:
+            effects = self.upstream.handle(uev.VerifierLost(reason), now)
             self.dealer.reconnect()
             self._greeting.lost(now)
-            self.carry_out(now)
+            self.carry_out(effects, now)
 
-    def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
-        """Handle an ERROR; go on to greet a verifier of another version, which may be updated."""
-        if self.upstream.request_failed(ref, error):
-            return
+    def _error(self, code: str, error: SpecmeshError, now: float) -> None:
+        """Handle an ERROR about the connection.
+
+        A verifier of another version is greeted again, since it may be updated.
+        """
         if code == "hello":
             self._lost(str(error), now)
         elif code != "version":
             log.warning("verifier_error", code=code, message=str(error))
-        elif self.upstream.info is None:
+        elif self.upstream.facts.info is None:
             self._greeting.refused(now, _share())
             before = self._outdated
-            address = self.upstream.address
+            address = self.upstream.facts.address
             self._outdated = f"the verifier at {address} refused this drafter: {error}: {UPDATE}"
             if self._outdated != before:
                 log.error("verifier_of_another_version", error=self._outdated)
-            self.carry_out(now)
+
+    def _bar(self, now: float) -> None:
+        """Tell the upstream why no connection can be made, or that it can, if that is new."""
+        barred = uev.UpstreamBarred(self.dealer.refusal or self._outdated, self.numbers.trouble)
+        if barred != self._barred:
+            self._barred = barred
+            self.handle(barred, now)
 
     def _share_vocabulary(self, now: float) -> None:
         """Pass on to the core and the verifier how far the vocabulary is known."""
-        upstream = self.upstream
-        if upstream.compared(self.vocabularies.foreign, self.vocabularies.unusable):
-            self.link.ping_at(now)  # it has the reason
-        engine = self.vocabularies.engine
+        vocabularies = self.vocabularies
+        engine = vocabularies.engine
         if engine is not None:
             self._speaking[self._number] = engine
-        upstream.speaks(self.vocabularies.vocabulary, ready=engine is not None)
-        self.carry_out(now)
+        compared = uev.VocabularyCompared(
+            vocabularies.vocabulary,
+            foreign=vocabularies.foreign,
+            unusable=vocabularies.unusable,
+            ready=engine is not None,
+        )
+        self.handle(compared, now)
 
     # --- effects
 
-    def from_core(self, key: ev.SessionKey, effect: ev.SessionEffect, now: float) -> bool:
-        """Carry out an effect of the core; return whether its session is over now.
-
-        Effects for a session that is over here are dropped.
-        """
-        session = self.upstream.sessions.get(key)
-        if session is None:
-            return False
+    def from_core(self, key: ev.SessionKey, effect: ev.SessionEffect, now: float) -> None:
+        """Carry out an effect of the core; those for a session that is over here are dropped."""
+        if not self.upstream.has(key):
+            return
         match effect:
             case m.Draft() | m.DraftProbs() | m.Nack():
-                session.bytes_sent += self.dealer.send(effect)
+                self.handle(uev.FrameSent(key, self.dealer.send(effect)), now)
             case Grammar():
                 self._grammars.compile(self._speaking[self._number].vocabulary, effect, key)
             case ev.Learned() | ev.DraftingEnded() | ev.Noted():
-                over = self.upstream.from_core(session, effect, now)
-                self.carry_out(now)
-                return over
+                self.handle(uev.FromDraftCore(key, effect), now)
             case _:
                 assert_never(effect)
-        return False
 
-    def carry_out(self, now: float) -> bool:
-        """Carry out the effects of the upstream; return whether a request is to be placed anew."""
-        unsent = False
-        self.upstream.barred(self.dealer.refusal or self._outdated, self.numbers.trouble)
-        for effect in self.upstream.take_effects():
+    def carry_out(self, effects: Iterable[uev.UpstreamEffect], now: float) -> None:
+        """Carry out effects of the upstream."""
+        for effect in effects:
             match effect:
+                case ev.FrameReceived() | ev.OpenSession() | ev.CloseSession():
+                    self._core.put(effect, now)
+                case ev.UpstreamChanged():
+                    self._core.put(effect, now)
                 case m.Open():
-                    unsent |= self._ask(effect)
+                    self._ask(effect, now)
                 case m.Ids() | m.Body() | m.Close() | m.Pause():
                     self.dealer.send(effect)
-                case ev.OpenSession() | ev.CloseSession() | ev.UpstreamChanged():
-                    self._core.put(effect, now)
                 case Reply(client, event):
                     client.on_event(event)
+                case PlacementOpened() | PlacementRefused() | PlacementLost() | PlacementEnded():
+                    self._give_back(effect, now)
                 case ev.Noted():
                     note(effect)
+                case uev.FrameRejected(reason):
+                    self.dealer.traffic.rejected[reason] += 1
+                case uev.VerifierFound(welcome):
+                    self._found(welcome, now)
+                case uev.ReasonChanged():
+                    self.link.ping_at(now)
+                case uev.ErrorCame(_, error, code):
+                    self._error(code, error, now)
                 case _:
                     assert_never(effect)
-        return unsent
 
-    def _ask(self, order: m.Open) -> bool:
-        """Send a request for a session; return True if it cannot be sent."""
+    def _ask(self, order: m.Open, now: float) -> None:
+        """Send a request for a session, which is refused if it cannot be sent."""
         if self.dealer.send(order):
-            return False
-        error = Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
-        return self.upstream.request_failed(order.ref, error)
+            return
+        address = self.upstream.facts.address
+        error = Busy(f"the verifier at {address} takes no requests now", "try again")
+        self.handle(uev.ErrorCame(order.ref, error), now)
 
 
 def _share() -> float:

@@ -13,17 +13,28 @@ later than the ids, or never:
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from specmesh.core.drafter.pending_request import DrafterRequest, RequestEvent
+from specmesh.core.drafter.placement import Placement, PlacementEnded
 from specmesh.core.events import DraftingEnded, Learned, SessionKey
 from specmesh.core.fields import Json
-from specmesh.core.requests import Finished, PromptRead, Reply, Scored, SourceRun, Started, Tokens
+from specmesh.core.requests import (
+    Failed,
+    Finished,
+    PromptRead,
+    Reply,
+    Scored,
+    SourceRun,
+    Started,
+    Tokens,
+)
 from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.core.token_sources import TARGET, runs_of
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
+
+ClientEffect = Reply | PlacementEnded
 
 MAX_HELD = 8 * 2**20  # most bytes of LOGPROBS that wait for their ids; the others are lost
 
@@ -52,10 +63,9 @@ class ClientSession:
     """A session at a verifier.
 
     id: the verifier's number of it. key: its address in the drafter's core.
-    pending: the request that it answers; None if no client here asked for it.
+    placement: the request that it answers; None if no client here asked for it, or waits for it.
     ref: of the OPEN that asked for it, or 0.
-    draft_n: drafts wanted, by the last frame. The link and the upstream write this, and count the
-        bytes, with each frame.
+    draft_n: drafts wanted, by the last frame. The upstream writes this, and counts the bytes.
     n_truth: committed ids that the core has learned. They are kept only for a client.
     failure: the verifier's ERROR about it.
     end: the reason of its end, from DONE or the loss of the verifier until the core has closed it.
@@ -65,7 +75,7 @@ class ClientSession:
     key: SessionKey
     n_prompt: int
     end_ids: Collection[int]
-    pending: DrafterRequest | None
+    placement: Placement | None
     ref: int = 0
     draft_n: int = 0
     bytes_sent: int = 0
@@ -105,21 +115,23 @@ class ClientSession:
         """
         begin = self.n_truth
         self.n_truth += len(learned.ids)
-        pending = self.pending
-        if pending is None:
+        placement = self.placement
+        if placement is None:
             return []
         self._truth += learned.ids
         replies = list[Reply]()
-        if begin < self.n_prompt <= self.n_truth and not pending.started:
-            pending.begin()
-            started = Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params)
-            replies.append(Reply(pending.client, started))
-        base = max(begin, self.n_prompt + pending.request.known)
+        request = placement.request
+        if begin < self.n_prompt <= self.n_truth and not placement.started:
+            # No other model may go on with the text from now on.
+            self.placement = replace(placement, started=True)
+            started = Started(self.id, self.n_prompt, self._prompt_ids, request.params)
+            replies.append(Reply(placement.client, started))
+        base = max(begin, self.n_prompt + request.known)
         ids = learned.ids[base - begin :]
         if not ids:
             pass
-        elif not pending.request.params.annotated:
-            replies.append(self._tokens(pending, ids, learned.accepted))
+        elif not request.params.annotated:
+            replies.append(self._tokens(placement, ids, learned.accepted))
         elif self._waiting is not None and learned.sync:
             self._waiting.ids += ids  # those of all come anew
         else:
@@ -134,7 +146,7 @@ class ClientSession:
 
         Return None if there is no room for it.
         """
-        if self.pending is None:
+        if self.placement is None:
             return []
         if not self._held:
             if self._has_learned(logprobs):
@@ -156,9 +168,9 @@ class ClientSession:
         if logprobs.chosen and not found:
             return []  # its lists do not fit each other
         replies = list[Reply]()
-        pending = self.pending
-        if pending is not None and pending.request.params.scored:
-            replies += self._score_prompt(pending, logprobs.base, found)
+        placement = self.placement
+        if placement is not None and placement.request.params.scored:
+            replies += self._score_prompt(placement, logprobs.base, found)
         waiting = self._waiting
         if waiting is None:
             return replies
@@ -170,21 +182,19 @@ class ClientSession:
             replies += self._take_waiting()
         return replies
 
-    def _score_prompt(
-        self, pending: DrafterRequest, base: int, found: list[Logprob]
-    ) -> list[Reply]:
+    def _score_prompt(self, placement: Placement, base: int, found: list[Logprob]) -> list[Reply]:
         """Add log-probabilities of the prompt, whose first id has none."""
         if base != len(self._scores) + 1 or base >= self.n_prompt:
             return []
         self._scores += found[: self.n_prompt - base]
         if len(self._scores) < self.n_prompt - 1:
             return []
-        return [Reply(pending.client, Scored(tuple(self._scores)))]
+        return [Reply(placement.client, Scored(tuple(self._scores)))]
 
     def progress(self, progress: m.Progress) -> list[Reply]:
         """Return how far the prompt is read, for the client, if it wants to know."""
-        pending = self.pending
-        if pending is None or not pending.request.params.progress:
+        placement = self.placement
+        if placement is None or not placement.request.params.progress:
             return []
         event = PromptRead(
             total=progress.total,
@@ -192,68 +202,68 @@ class ClientSession:
             processed=progress.processed,
             seconds=progress.time_ms / 1e3,
         )
-        return [Reply(pending.client, event)]
+        return [Reply(placement.client, event)]
 
-    def done(self, reason: str, report: Json, closed: DraftingEnded) -> list[Reply]:
+    def done(self, reason: str, report: Json, closed: DraftingEnded) -> list[ClientEffect]:
         """Return the end, with the verifier's report and this drafter's own time and bytes."""
-        if self.pending is None:
+        if self.placement is None:
             return []
         own: Json = {
             "bytes_sent": self.bytes_sent,
             "bytes_received": self.bytes_received,
             "draft_ms": round(closed.draft_seconds * 1e3, 3),
         }
-        replies = self._take_waiting()
-        return replies + self._finished(Finished(reason, self._prompt_ids, report | own))
+        waiting = self._take_waiting()
+        return [*waiting, *self._finished(Finished(reason, self._prompt_ids, report | own))]
 
-    def cancelled(self) -> list[Reply]:
+    def cancelled(self) -> list[ClientEffect]:
         """Return the end that a client gets that cancels."""
         return self._finished(Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
 
-    def failed(self, error: SpecmeshError) -> list[Reply]:
+    def failed(self, error: SpecmeshError) -> list[ClientEffect]:
         """Return the failure that its client gets, if it has one."""
-        pending = self.pending
-        self.pending = None
-        return [] if pending is None else [pending.fail(error)]
+        placement = self.placement
+        self.placement = None
+        if placement is None:
+            return []
+        return [Reply(placement.client, Failed(error)), PlacementEnded(placement.number)]
 
-    def interrupted(self) -> DrafterRequest | None:
+    def interrupted(self) -> Placement | None:
         """Return the request, changed to resume after the ids that its client has.
 
         The client gets nothing from this session any more.
         """
-        pending = self.pending
-        self.pending = None
-        if pending is None or self.n_truth < self.n_prompt:
-            return pending
+        placement = self.placement
+        self.placement = None
+        if placement is None or self.n_truth < self.n_prompt:
+            return placement
         # Ids without their log-probabilities come again.
         end = self.n_truth if self._waiting is None else self._waiting.base
         sent = tuple(self._truth[self.n_prompt : end])
-        pending.resume_after(self._prompt_ids, sent)
-        return pending
+        return placement.resumed_after(self._prompt_ids, sent)
 
-    def _finished(self, finished: Finished) -> list[Reply]:
+    def _finished(self, finished: Finished) -> list[ClientEffect]:
         """Give the client its end, if it has not had one. It gets nothing after that."""
-        pending = self.pending
-        self.pending = None
-        if pending is None:
+        placement = self.placement
+        self.placement = None
+        if placement is None:
             return []
-        pending.advance(RequestEvent.CLOSED)
-        return [Reply(pending.client, finished)]
+        return [Reply(placement.client, finished), PlacementEnded(placement.number)]
 
     def _take_waiting(self) -> list[Reply]:
         """Return the ids that wait, with the log-probabilities and sources that have come."""
         waiting = self._waiting
         self._waiting = None
-        if waiting is None or self.pending is None:
+        if waiting is None or self.placement is None:
             return []
         unknown = (None, TARGET)
         positions = range(waiting.base, waiting.end)
         notes = [waiting.notes.get(position, unknown) for position in positions]
-        return [self._tokens(self.pending, waiting.ids, waiting.accepted, notes)]
+        return [self._tokens(self.placement, waiting.ids, waiting.accepted, notes)]
 
     def _tokens(
         self,
-        pending: DrafterRequest,
+        placement: Placement,
         ids: tuple[int, ...],
         accepted: int,
         notes: Sequence[tuple[Logprob | None, str]] = (),
@@ -263,9 +273,9 @@ class ClientSession:
         notes: the log-probability and the source of each, of which it gets those that it wants.
         """
         count = len(ids)
-        if ids[-1] in self.end_ids and not pending.request.params.scored:
+        params = placement.request.params
+        if ids[-1] in self.end_ids and not params.scored:
             count -= 1
-        params = pending.request.params
         logprobs: tuple[Logprob | None, ...] = ()
         if params.logprobs is not None:
             logprobs = tuple([logprob for logprob, _ in notes[:count]])
@@ -273,4 +283,4 @@ class ClientSession:
         if params.sources:
             sources = runs_of([source for _, source in notes[:count]])
         tokens = Tokens(ids[:count], min(accepted, count), logprobs, sources)
-        return Reply(pending.client, tokens)
+        return Reply(placement.client, tokens)

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from specmesh.core.drafter.placement import Placement
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import ID_BYTES, NOBODY, EventSink, Failed, Reply, Request
-from specmesh.core.sampling.constraint import GrammarKind
-from specmesh.core.session_params import SessionParams
 from specmesh.core.states import state_after
 from specmesh.errors import (
     Busy,
@@ -101,7 +100,8 @@ class DrafterRequest:
 
     All fields are changed by methods only.
 
-    tenant: the one that it counts for. size: bytes that it took when it came.
+    number: the router's, which names it. tenant: the one that it counts for. size: bytes that
+        it took when it came.
     state: changed by `advance` only.
     home: address of the verifier that had it last. verifier: the WELCOME of that one.
     started: the client has been sent Started. paused: the client reads nothing now.
@@ -109,6 +109,7 @@ class DrafterRequest:
     tried: addresses that have refused it since it had a verifier. error: of their refusals.
     """
 
+    number: int
     request: Request
     client: EventSink
     tenant: Tenant = ()
@@ -143,31 +144,25 @@ class DrafterRequest:
 
     # --- its verifier
 
+    def placement(self, address: str) -> Placement:
+        """Return what the verifier at this address, which is asked next, is told of it."""
+        return Placement(
+            number=self.number,
+            request=self.request,
+            client=self.client,
+            tenant=self.tenant,
+            started=self.started,
+            returns=self.began is not None and self.home != address,
+        )
+
     def prefer(self, home: str) -> None:
         """Have the verifier at this address asked first."""
         self.home = home
 
-    def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
-        """Note that a verifier has a session for it, with these parameters.
-
-        A request that names a text has no others. Any other takes only those from the verifier that
-        follow from its template: its thoughts and its calls of tools. One that knows no sources
-        of tokens has none in them.
-        """
+    def opened(self, request: Request, by: m.Welcome | None, address: str) -> None:
+        """Note that a verifier has a session for it; request: with the session's parameters."""
         self.advance(RequestEvent.OPENED)
-        if not self.request.named_only:
-            own = self.request.params
-            grammar = own.grammar
-            if grammar is not None and grammar.kind is GrammarKind.TOOLS:
-                grammar = params.grammar
-            params = replace(
-                own,
-                thinking=params.thinking,
-                merged=params.merged,
-                grammar=grammar,
-                sources=own.sources and params.sources,
-            )
-        self.request = replace(self.request, params=params, named_only=False)
+        self.request = request
         self.home = address
         self.verifier = by
         self.until = None
@@ -181,20 +176,24 @@ class DrafterRequest:
         if is_wrong(error) or not isinstance(self.error, Busy):
             self.error = error
 
-    def lost(
-        self, by: str, error: SpecmeshError, now: float, *, tried: tuple[str, ...] = ()
-    ) -> None:
+    def lost(self, now: float, left: Placement, by: str, error: SpecmeshError) -> None:
         """Note that its verifier is gone. The client's timeout counts from the first loss on.
 
-        by: the verifier's address. tried: verifiers that are not asked next.
+        left: as the verifier has left it. by: the verifier's address.
         """
         self.advance(RequestEvent.VERIFIER_LOST)
+        self.request = left.request
+        self.started = left.started
         if self.began is None:
             self.home = by
         if self.until is None and self.request.id and self.request.reconnect_timeout > 0:
             self.until = now + self.request.reconnect_timeout
-        self.tried = tried
+        self.tried = ()
         self.error = error
+
+    def avoid(self, address: str) -> None:
+        """Have another verifier asked next."""
+        self.tried = (address,)
 
     def wait(self, now: float, retry: float) -> None:
         """Let it wait for a verifier, as none takes it now.
@@ -207,21 +206,6 @@ class DrafterRequest:
         self.error = None
 
     # --- its text
-
-    def begin(self) -> None:
-        """Note that the client gets Started, after which no other model may go on with the text."""
-        self.started = True
-
-    def resume_after(self, prompt_ids: tuple[int, ...], sent: tuple[int, ...]) -> None:
-        """Let the next session go on after the ids of the text that the client was sent."""
-        request = self.request
-        self.request = replace(
-            request,
-            prompt_ids=prompt_ids,
-            messages=(),
-            generated=max(sent, request.generated, key=len),
-            known=max(request.known, len(sent)),
-        )
 
     def take_text_of(self, before: "DrafterRequest") -> None:
         """Go on with the text of a request that is over, as far as it was named only."""

@@ -9,21 +9,37 @@ If one refuses a request or goes away, the next one gets it:
 4. A verifier that goes away loses its requests. Those that have begun resume where they were: at
    the same verifier if it has kept the session, or from the tokens at one with the same model.
 
+`handle` takes an event and returns the effects. The router hands the events of requests to the
+upstreams. What becomes of a request there comes back as an effect of the upstream, and is an event
+here.
+
 Nothing here is lost with a verifier: the drafter keeps each request with all tokens that came.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
 
+from specmesh.core.drafter import upstream_events as uev
 from specmesh.core.drafter.pending_request import (
     DrafterRequest,
     RequestEvent,
     RequestState,
     is_wrong,
 )
+from specmesh.core.drafter.placement import (
+    PlacementEffect,
+    PlacementEnded,
+    PlacementLost,
+    PlacementOpened,
+    PlacementRefused,
+)
 from specmesh.core.drafter.upstream import Upstream
+from specmesh.core.drafter.upstream_facts import UpstreamFacts
 from specmesh.core.fair_queue import Tenant, parts_of
-from specmesh.core.requests import EventSink, Reply, Request, target_of
+from specmesh.core.requests import EventSink, Failed, Reply, Request, target_of
 from specmesh.core.verifier.admission import MAX_QUEUE, WaitingRoom
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import (
@@ -48,34 +64,136 @@ The turns of a chat should find their prefix cache again.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class TextsWanted:
+    """Clients want the texts of an answer. All of them are refused if not all have room."""
+
+    texts: Sequence[tuple[Request, EventSink]]
+    tenant: Tenant = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLeft:
+    """A client needs nothing more."""
+
+    client: EventSink
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderPaused:
+    """A client reads nothing now, or goes on."""
+
+    client: EventSink
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStops:
+    """The drafter stops: its clients get this error."""
+
+    error: SpecmeshError
+
+
+@dataclass(frozen=True, slots=True)
+class PlacingDue:
+    """Time has passed, or a request came back: those that are due are placed."""
+
+
+RouterEvent = TextsWanted | ReaderLeft | ReaderPaused | DrafterStops | PlacingDue | PlacementEffect
+
+
+@dataclass(frozen=True, slots=True)
+class AtUpstream:
+    """An effect of the upstream with this number, for its link."""
+
+    upstream: int
+    effect: uev.LinkEffect
+
+
+RouterEffect = AtUpstream | Reply
+
+
 class RequestRouter:
     """The requests of a drafter's clients.
 
     - Up to MAX_OPENING of them queue at each verifier. The others are not placed yet.
     - Tenants with the fewest requests at verifiers come first, of one tenant the oldest request.
 
-    upstreams: the verifiers, in the order of the settings. They have effects of their own.
-    requests: in the order of their arrival.
+    upstreams: the verifiers, in the order of the settings.
+    requests: in the order of their arrival, to be read only.
     """
 
     def __init__(self, upstreams: Sequence[Upstream], now: float) -> None:
         self.upstreams = upstreams
         self.requests: list[DrafterRequest] = []
-        self._replies = list[Reply]()
+        self._effects = list[RouterEffect]()  # of the event that is handled
         self._started_at = now
+        self._numbers = itertools.count(1)
 
-    def take_effects(self) -> list[Reply]:
-        """Return the events for clients; their sessions' events are effects of the verifiers."""
-        replies = self._replies
-        self._replies = []
-        return replies
+    def handle(self, event: RouterEvent, now: float) -> list[RouterEffect]:
+        """Take an event that happened at `now`."""
+        match event:
+            case TextsWanted(texts, tenant):
+                self._submit(texts, tenant, now)
+            case ReaderLeft(client):
+                self._cancel(client, now)
+            case ReaderPaused(client, paused):
+                self._pause(client, now, paused=paused)
+            case DrafterStops(error):
+                self._stop(error)
+            case PlacingDue():
+                self._look(now)
+            case PlacementOpened() | PlacementRefused() | PlacementLost() | PlacementEnded():
+                self._take_back(event, now)
+            case _:
+                assert_never(event)
+        effects = self._effects
+        self._effects = []
+        return effects
+
+    def _order(self, upstream: Upstream, order: uev.PlacementOrder, now: float) -> None:
+        """Have an upstream handle an order, and take what it gives back of requests."""
+        for effect in upstream.handle(order, now):
+            match effect:
+                case PlacementOpened() | PlacementRefused() | PlacementLost() | PlacementEnded():
+                    self._take_back(effect, now)
+                case Reply():
+                    self._effects.append(effect)
+                case _:
+                    self._effects.append(AtUpstream(upstream.number, effect))
+
+    def _take_back(self, event: PlacementEffect, now: float) -> None:
+        """Note what has become of a request at an upstream."""
+        match event:
+            case PlacementOpened(number, place, request, verifier):
+                upstream = self.upstreams[place]
+                pending = self._request(number)
+                pending.opened(request, verifier, upstream.facts.address)
+                if pending.paused:
+                    self._order(upstream, uev.PausePlacement(number, paused=True), now)
+            case PlacementRefused(number, place, error):
+                self._request(number).refused(self.upstreams[place].facts.address, error)
+            case PlacementLost():
+                address = self.upstreams[event.upstream].facts.address
+                pending = self._request(event.placement.number)
+                pending.lost(now, event.placement, address, event.error)
+                if event.tried:
+                    pending.avoid(address)
+            case PlacementEnded(number):
+                self._request(number).advance(RequestEvent.CLOSED)
+            case _:
+                assert_never(event)
+
+    def _request(self, number: int) -> DrafterRequest:
+        """Return the request of this number, which an upstream has."""
+        return next(pending for pending in self.requests if pending.number == number)
 
     # --- the models
 
     @property
     def _reachable(self) -> list[Upstream]:
         """Return the verifiers that are there, in the order of the settings."""
-        return [upstream for upstream in self.upstreams if upstream.info is not None]
+        return [upstream for upstream in self.upstreams if upstream.facts.info is not None]
 
     @property
     def first(self) -> Upstream:
@@ -85,15 +203,15 @@ class RequestRouter:
     @property
     def trouble(self) -> str:
         """Return why the verifiers are away."""
-        return _troubles(self.upstreams)
+        return _troubles([upstream.facts for upstream in self.upstreams])
 
     @property
     def models(self) -> tuple[str, ...]:
         """Return the names of the verifiers' models."""
         names = dict[str, None]()
         for upstream in self.upstreams:
-            if upstream.info is not None:
-                names[upstream.info.model] = None
+            if upstream.facts.info is not None:
+                names[upstream.facts.info.model] = None
         return tuple(names)
 
     def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
@@ -105,38 +223,40 @@ class RequestRouter:
         DaemonUnreachable if it is away.
         """
         any_name = not name or len(self.upstreams) == 1
-        wanted = list[Upstream]()
+        wanted = list[UpstreamFacts]()
         ready = list[tuple[bool, m.Welcome, Vocabulary]]()
         for upstream in self.upstreams:
-            info = upstream.info
+            facts = upstream.facts
+            info = facts.info
             if info is None or not (any_name or info.model == name):
                 continue
-            wanted.append(upstream)
-            if upstream.vocabulary is not None:
-                ready.append((bool(upstream.foreign), info, upstream.vocabulary))
+            wanted.append(facts)
+            if facts.vocabulary is not None:
+                ready.append((bool(facts.foreign), info, facts.vocabulary))
         if ready:
             _, info, vocabulary = min(ready, key=lambda entry: entry[0])
             return info, vocabulary
         raise self._not_serving(name, wanted, now)
 
-    def _not_serving(self, name: str, wanted: Sequence[Upstream], now: float) -> SpecmeshError:
+    def _not_serving(self, name: str, wanted: Sequence[UpstreamFacts], now: float) -> SpecmeshError:
         """Return why no verifier serves a model; wanted: those that have it."""
-        if wanted and all(upstream.unusable for upstream in wanted):
+        if wanted and all(facts.unusable for facts in wanted):
             return DaemonUnreachable(_troubles(wanted))
         if wanted:
             fetching = "the vocabulary is still being fetched from the verifier"
             return Starting(fetching, "try again in a moment")
         if not self._reachable:
-            refused = all(upstream.refusal for upstream in self.upstreams)
+            refused = all(upstream.facts.refusal for upstream in self.upstreams)
             if now >= self._started_at + CONNECTING or refused:
                 return DaemonUnreachable(self.trouble)
-            addresses = ", ".join(upstream.address for upstream in self.upstreams)
+            addresses = ", ".join(upstream.facts.address for upstream in self.upstreams)
             connecting = f"the drafter is connecting to {addresses}"
             return Starting(connecting, "try again in a moment")
-        away = list[Upstream]()
+        away = list[UpstreamFacts]()
         for upstream in self.upstreams:
-            if upstream.known is not None and upstream.known.model == name:
-                away.append(upstream)
+            known = upstream.facts.known
+            if known is not None and known.model == name:
+                away.append(upstream.facts)
         if away:
             return DaemonUnreachable(_troubles(away))
         return NoSuchModel.of(name)
@@ -147,36 +267,41 @@ class RequestRouter:
         """Return the requests in one of these states, the oldest first."""
         return [pending for pending in self.requests if pending.state in states]
 
-    def submit(
+    def _submit(
         self, texts: Sequence[tuple[Request, EventSink]], tenant: Tenant, now: float
     ) -> None:
-        """Start the requests of an answer, as `ask` does, or refuse them if not all have room."""
+        """Start the requests of an answer, as `_ask` does, or refuse them if not all have room."""
         try:
             if len(texts) > 1:
                 self._check_room(tenant, [request for request, _ in texts])
         except Busy as error:
-            for request, client in texts:
-                refused = DrafterRequest(request=request, client=client, tenant=tenant)
-                self._replies.append(refused.fail(error))
+            for _, client in texts:
+                self._effects.append(Reply(client, Failed(error)))
             return
         for request, client in texts:
-            self.ask(request, client, now, tenant)
+            self._ask(request, client, now, tenant)
 
-    def ask(self, request: Request, client: EventSink, now: float, tenant: Tenant = ()) -> None:
+    def _ask(self, request: Request, client: EventSink, now: float, tenant: Tenant) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
-        new = DrafterRequest(request=request, client=client, tenant=tenant, size=request.own_size)
-        if self.first.info is None:
-            self._replies.append(new.fail(DaemonUnreachable(self.trouble)))
+        new = DrafterRequest(
+            number=next(self._numbers),
+            request=request,
+            client=client,
+            tenant=tenant,
+            size=request.own_size,
+        )
+        if self.first.facts.info is None:
+            self._effects.append(new.fail(DaemonUnreachable(self.trouble)))
             return
         try:
             self._check_room(tenant, [request])
         except Busy as error:
-            self._replies.append(new.fail(error))
+            self._effects.append(new.fail(error))
             return
         if request.id:
             for before in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP):
                 if before.request.id == request.id:
-                    self._resume(new, before)
+                    self._resume(new, before, now)
         next_in_line = not self.in_state(RequestState.UNPLACED)
         self.requests.append(new)
         if next_in_line:
@@ -191,32 +316,32 @@ class RequestRouter:
         size = sum(request.own_size for request in requests)
         room.check(tenant, size, MAX_QUEUE, full, count=len(requests))
 
-    def cancel_of(self, client: EventSink) -> None:
+    def _cancel(self, client: EventSink, now: float) -> None:
         """End the requests of a client."""
         for pending in self.requests:
             if pending.client is not client:
                 continue
             if pending.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:
-                    upstream.cancel(pending)
+                    self._order(upstream, uev.Withdraw(pending.number), now)
             elif pending.state is not RequestState.OVER:
                 pending.advance(RequestEvent.CLOSED)
 
-    def pause(self, client: EventSink, *, paused: bool) -> None:
+    def _pause(self, client: EventSink, now: float, *, paused: bool) -> None:
         """Let a client's text wait for its reader, or go on; also after it is opened anew."""
         for pending in self.requests:
             if pending.client is client:
                 pending.pause(paused=paused)
                 for upstream in self.upstreams:
-                    upstream.pause(pending)
+                    self._order(upstream, uev.PausePlacement(pending.number, paused), now)
 
-    def stop(self, error: SpecmeshError) -> None:
+    def _stop(self, error: SpecmeshError) -> None:
         """Fail the requests that are not over."""
         for pending in self.requests:
             if pending.state not in (RequestState.GIVEN_UP, RequestState.OVER):
-                self._replies.append(pending.fail(error))
+                self._effects.append(pending.fail(error))
 
-    def look(self, now: float) -> None:
+    def _look(self, now: float) -> None:
         """Place the requests that are due, and forget those that are over."""
         if not self.requests:
             return
@@ -245,12 +370,12 @@ class RequestRouter:
             taken.update(parts)
         return [unplaced[age] for _, age in sorted(ranked)]
 
-    def _resume(self, new: DrafterRequest, before: DrafterRequest) -> None:
+    def _resume(self, new: DrafterRequest, before: DrafterRequest, now: float) -> None:
         """Continue the text of another request, at its verifier if that has it."""
         new.prefer(before.home)
         if before.state is RequestState.OPEN:
             for upstream in self.upstreams:
-                upstream.take_over(before)
+                self._order(upstream, uev.TakeOver(before.number), now)
             return
         new.take_text_of(before)
         before.advance(RequestEvent.CLOSED)
@@ -260,7 +385,9 @@ class RequestRouter:
         candidates = self._candidates(pending)
         if candidates:
             if _has_room(candidates[0], pending, now):
-                candidates[0].ask(pending, now)
+                pending.advance(RequestEvent.ASKED)
+                placement = pending.placement(candidates[0].facts.address)
+                self._order(candidates[0], uev.Place(placement), now)
                 # Its frames may not hold the request, which is a refusal at once.
                 if pending.state is RequestState.UNPLACED:
                     self._place(pending, now)
@@ -277,22 +404,22 @@ class RequestRouter:
         elif gone:
             self._give_up(pending, error)
         else:
-            self._replies.append(pending.fail(error))
+            self._effects.append(pending.fail(error))
 
     def _retry(self, pending: DrafterRequest, now: float) -> None:
         """Ask again for a request that waits, or end it after long enough or if that is vain."""
         assert pending.until is not None, "a request that waits has a deadline"
         if self._hopeless(pending):
             other_model = "the verifier came back with another model: the text ends here"
-            self._replies.append(pending.fail(DaemonUnreachable(other_model)))
+            self._effects.append(pending.fail(DaemonUnreachable(other_model)))
         elif now >= pending.until:
             seconds = pending.request.reconnect_timeout
             reason = (
                 f"the verifier at {pending.home} went away and was not back within {seconds:g} s"
             )
             for upstream in self.upstreams:
-                if upstream.address == pending.home:
-                    reason = upstream.refusal or reason
+                if upstream.facts.address == pending.home:
+                    reason = upstream.facts.refusal or reason
             self._give_up(pending, DaemonUnreachable(reason))
         elif now >= pending.due and self._candidates(pending):
             self._place(pending, now)
@@ -304,17 +431,21 @@ class RequestRouter:
         2. Those that can be drafted for.
         3. Those with the shortest expected time per token.
         """
-        fitting = [upstream for upstream in self.upstreams if _fits(pending, upstream)]
+        fitting = [upstream for upstream in self.upstreams if _fits(pending, upstream.facts)]
         if len(fitting) < 2:
             return fitting
-        fastest = min([upstream.token_seconds for upstream in fitting])
+        seconds_of = {
+            upstream.number: upstream.facts.token_seconds(upstream.own) for upstream in fitting
+        }
+        fastest = min(seconds_of.values())
 
         def rank(upstream: Upstream) -> tuple[bool, bool, float]:
             """Return what a verifier is ordered by; the settings' order decides between equals."""
-            seconds = upstream.token_seconds
+            seconds = seconds_of[upstream.number]
             if seconds <= NEARLY_AS_FAST * fastest:
                 seconds = 0.0
-            return upstream.address != pending.home, bool(upstream.foreign), seconds
+            facts = upstream.facts
+            return facts.address != pending.home, bool(facts.foreign), seconds
 
         return sorted(fitting, key=rank)
 
@@ -325,10 +456,11 @@ class RequestRouter:
             return False
         home_is_there = False
         for upstream in self._reachable:
-            assert upstream.info is not None
-            if same_model(began, upstream.info):
+            facts = upstream.facts
+            assert facts.info is not None
+            if same_model(began, facts.info):
                 return False
-            if upstream.address == pending.home:
+            if facts.address == pending.home:
                 home_is_there = True
         return home_is_there
 
@@ -336,12 +468,12 @@ class RequestRouter:
         """Fail a request; its client may resume it if it has a name and ids."""
         resumable = bool(pending.request.id and pending.request.prompt_ids)
         event = RequestEvent.TIME_UP if resumable else RequestEvent.CLOSED
-        self._replies.append(pending.fail(error, event))
+        self._effects.append(pending.fail(error, event))
 
 
-def _troubles(upstreams: Sequence[Upstream]) -> str:
+def _troubles(verifiers: Sequence[UpstreamFacts]) -> str:
     """Return why verifiers are away, each in its own words."""
-    return "; ".join(upstream.trouble for upstream in upstreams)
+    return "; ".join(facts.trouble for facts in verifiers)
 
 
 def _has_room(upstream: Upstream, pending: DrafterRequest, now: float) -> bool:
@@ -355,19 +487,19 @@ def _has_room(upstream: Upstream, pending: DrafterRequest, now: float) -> bool:
     return len(upstream.opening) < MAX_OPENING and own < MAX_OWN_OPENING
 
 
-def _fits(pending: DrafterRequest, upstream: Upstream) -> bool:
+def _fits(pending: DrafterRequest, verifier: UpstreamFacts) -> bool:
     """Return True if a verifier may have a request, and has not refused it.
 
     It has the model that was asked for, or that the text began with.
     """
-    info = upstream.info
+    info = verifier.info
     began = pending.began
-    if info is None or upstream.address in pending.tried:
+    if info is None or verifier.address in pending.tried:
         return False
     if began is None:
         target = pending.request.target
         return not is_wrong(pending.error) and target in ("", target_of(info))
-    if upstream.address == pending.home:
+    if verifier.address == pending.home:
         return same_model(began, info)
     # A shorter context would end the text early.
     return same_file(began, info) and info.n_ctx >= began.n_ctx

@@ -9,6 +9,7 @@ from harness.loops import welcome
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.drafter import upstream_events as uev
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.no_drafts import NoDrafts
@@ -233,37 +234,36 @@ def upstream(n_ctx=64):
     return Upstream("tcp://big:7071", 0, DrafterStats(0.0), write_body, n_ctx)
 
 
-def noted(made):
+def noted(effects):
     """Return the lines for the log, by their names."""
-    return {one.name: one for one in made.take_effects() if isinstance(one, vev.Noted)}
+    return {one.name: one for one in effects if isinstance(one, vev.Noted)}
 
 
 def test_a_drafter_reports_the_reason_of_its_verifier():
     made = upstream()
     assert "does not answer" in str(made.no_drafts)
-    made.barred(kept_out=None, unknown="no such name")
+    made.handle(uev.UpstreamBarred(kept_out=None, unknown="no such name"), 0.0)
     assert "no such name" in str(made.no_drafts)
-    made.welcomed(WELCOME, 0.0)
+    made.handle(WELCOME, 0.0)
     assert made.no_drafts is None
-    made.compared(foreign="of another family", unusable="")
+    compared = uev.VocabularyCompared(None, "of another family", "", ready=False)
+    made.handle(compared, 0.0)
     assert made.no_drafts == "of another family"
-    made.compared(foreign="", unusable="no vocabulary")
-    assert made.no_drafts == made.refusal == "no vocabulary"
+    made.handle(replace(compared, foreign="", unusable="no vocabulary"), 0.0)
+    assert made.no_drafts == made.facts.refusal == "no vocabulary"
 
 
 def test_a_drafter_with_less_context_warns_at_once():
     """With the number to give; and by the newest text, once it is too long."""
     made = upstream(n_ctx=16)
-    made.welcomed(WELCOME, 0.0)
-    warned = noted(made)["context_is_smaller"]
+    warned = noted(made.handle(WELCOME, 0.0))["context_is_smaller"]
     assert (warned.level, "--ctx 64" in str(warned.fields)) == ("warning", True)
-    made.opened(1, 0, 15, SessionParams(GREEDY, 30))
+    made.handle(uev.SessionOpened(1, 0, 15, SessionParams(GREEDY, 30)), 0.0)
     assert made.no_drafts is None
-    made.opened(2, 0, 16, SessionParams(GREEDY, 30))
+    made.handle(uev.SessionOpened(2, 0, 16, SessionParams(GREEDY, 30)), 0.0)
     assert made.no_drafts is NoDrafts.CONTEXT
 
 
 def test_a_drafter_with_as_much_context_does_not_warn():
-    made = upstream()
-    made.welcomed(WELCOME, 0.0)
-    assert [*noted(made)] == ["verifier_found"]
+    effects = upstream().handle(WELCOME, 0.0)
+    assert [*noted(effects)] == ["verifier_found"]

@@ -43,7 +43,7 @@ def context():
 
 
 def request():
-    return DrafterRequest(request=Request("", None, PARAMS), client=None)
+    return DrafterRequest(number=1, request=Request("", None, PARAMS), client=None)
 
 
 def vocabulary():
