@@ -20,13 +20,13 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.pending_request import RequestState
 from specmesh.core.drafter.placement import PlacementEffect
-from specmesh.core.drafter.request_router import (
+from specmesh.core.drafter.request_router import RequestRouter
+from specmesh.core.drafter.router_events import (
     AtUpstream,
     DrafterStops,
     PlacingDue,
     ReaderLeft,
     ReaderPaused,
-    RequestRouter,
     RouterEvent,
     TextsWanted,
 )

@@ -19,7 +19,6 @@ Nothing here is lost with a verifier: the drafter keeps each request with all to
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from specmesh.core.drafter import upstream_events as uev
@@ -27,7 +26,6 @@ from specmesh.core.drafter.pending_request import (
     DrafterRequest,
     RequestEvent,
     RequestState,
-    is_wrong,
 )
 from specmesh.core.drafter.placement import (
     PlacementEffect,
@@ -36,10 +34,21 @@ from specmesh.core.drafter.placement import (
     PlacementOpened,
     PlacementRefused,
 )
+from specmesh.core.drafter.router_events import (
+    AtUpstream,
+    DrafterStops,
+    PlacingDue,
+    ReaderLeft,
+    ReaderPaused,
+    RouterEffect,
+    RouterEvent,
+    TextsWanted,
+)
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.drafter.upstream_facts import UpstreamFacts
+from specmesh.core.drafter.verifier_choice import candidates, has_room, is_hopeless
 from specmesh.core.fair_queue import Tenant, parts_of
-from specmesh.core.requests import EventSink, Failed, Reply, Request, target_of
+from specmesh.core.requests import EventSink, Failed, Reply, Request
 from specmesh.core.verifier.admission import MAX_QUEUE, WaitingRoom
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import (
@@ -55,62 +64,6 @@ from specmesh.wire import messages as m
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
-MAX_OPENING = 32  # most requests without a session at a verifier: it drops what comes too fast
-MAX_OWN_OPENING = 8  # and of one tenant: at the verifier no other overtakes them
-NEARLY_AS_FAST = 1.1
-"""Ratio of expected times below which verifiers count as equally fast.
-
-The turns of a chat should find their prefix cache again.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class TextsWanted:
-    """Clients want the texts of an answer. All of them are refused if not all have room."""
-
-    texts: Sequence[tuple[Request, EventSink]]
-    tenant: Tenant = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderLeft:
-    """A client needs nothing more."""
-
-    client: EventSink
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderPaused:
-    """A client reads nothing now, or goes on."""
-
-    client: EventSink
-    paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterStops:
-    """The drafter stops: its clients get this error."""
-
-    error: SpecmeshError
-
-
-@dataclass(frozen=True, slots=True)
-class PlacingDue:
-    """Time has passed, or a request came back: those that are due are placed."""
-
-
-RouterEvent = TextsWanted | ReaderLeft | ReaderPaused | DrafterStops | PlacingDue | PlacementEffect
-
-
-@dataclass(frozen=True, slots=True)
-class AtUpstream:
-    """An effect of the upstream with this number, for its link."""
-
-    upstream: int
-    effect: uev.LinkEffect
-
-
-RouterEffect = AtUpstream | Reply
 
 
 class RequestRouter:
@@ -382,12 +335,12 @@ class RequestRouter:
 
     def _place(self, pending: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; if all have, let it wait or fail."""
-        candidates = self._candidates(pending)
-        if candidates:
-            if _has_room(candidates[0], pending, now):
+        fitting = candidates(self.upstreams, pending)
+        if fitting:
+            if has_room(fitting[0], pending, now):
                 pending.advance(RequestEvent.ASKED)
-                placement = pending.placement(candidates[0].facts.address)
-                self._order(candidates[0], uev.Place(placement), now)
+                placement = pending.placement(fitting[0].facts.address)
+                self._order(fitting[0], uev.Place(placement), now)
                 # Its frames may not hold the request, which is a refusal at once.
                 if pending.state is RequestState.UNPLACED:
                     self._place(pending, now)
@@ -409,7 +362,7 @@ class RequestRouter:
     def _retry(self, pending: DrafterRequest, now: float) -> None:
         """Ask again for a request that waits, or end it after long enough or if that is vain."""
         assert pending.until is not None, "a request that waits has a deadline"
-        if self._hopeless(pending):
+        if is_hopeless(self.upstreams, pending):
             other_model = "the verifier came back with another model: the text ends here"
             self._effects.append(pending.fail(DaemonUnreachable(other_model)))
         elif now >= pending.until:
@@ -421,48 +374,8 @@ class RequestRouter:
                 if upstream.facts.address == pending.home:
                     reason = upstream.facts.refusal or reason
             self._give_up(pending, DaemonUnreachable(reason))
-        elif now >= pending.due and self._candidates(pending):
+        elif now >= pending.due and candidates(self.upstreams, pending):
             self._place(pending, now)
-
-    def _candidates(self, pending: DrafterRequest) -> list[Upstream]:
-        """Return the verifiers that may have a request and have not refused it, the best first.
-
-        1. The verifier that had it.
-        2. Those that can be drafted for.
-        3. Those with the shortest expected time per token.
-        """
-        fitting = [upstream for upstream in self.upstreams if _fits(pending, upstream.facts)]
-        if len(fitting) < 2:
-            return fitting
-        seconds_of = {
-            upstream.number: upstream.facts.token_seconds(upstream.own) for upstream in fitting
-        }
-        fastest = min(seconds_of.values())
-
-        def rank(upstream: Upstream) -> tuple[bool, bool, float]:
-            """Return what a verifier is ordered by; the settings' order decides between equals."""
-            seconds = seconds_of[upstream.number]
-            if seconds <= NEARLY_AS_FAST * fastest:
-                seconds = 0.0
-            facts = upstream.facts
-            return facts.address != pending.home, bool(facts.foreign), seconds
-
-        return sorted(fitting, key=rank)
-
-    def _hopeless(self, pending: DrafterRequest) -> bool:
-        """Return True if the verifier that began a text has another model, and no other has it."""
-        began = pending.began
-        if began is None:
-            return False
-        home_is_there = False
-        for upstream in self._reachable:
-            facts = upstream.facts
-            assert facts.info is not None
-            if same_model(began, facts.info):
-                return False
-            if facts.address == pending.home:
-                home_is_there = True
-        return home_is_there
 
     def _give_up(self, pending: DrafterRequest, error: SpecmeshError) -> None:
         """Fail a request; its client may resume it if it has a name and ids."""
@@ -474,49 +387,3 @@ class RequestRouter:
 def _troubles(verifiers: Sequence[UpstreamFacts]) -> str:
     """Return why verifiers are away, each in its own words."""
     return "; ".join(facts.trouble for facts in verifiers)
-
-
-def _has_room(upstream: Upstream, pending: DrafterRequest, now: float) -> bool:
-    """Return True if another request may queue at a verifier; else it is placed later."""
-    if not upstream.has_room(now) and pending.is_long:
-        return False
-    own = 0
-    for opening in upstream.opening.values():
-        if opening.tenant == pending.tenant != ():
-            own += 1
-    return len(upstream.opening) < MAX_OPENING and own < MAX_OWN_OPENING
-
-
-def _fits(pending: DrafterRequest, verifier: UpstreamFacts) -> bool:
-    """Return True if a verifier may have a request, and has not refused it.
-
-    It has the model that was asked for, or that the text began with.
-    """
-    info = verifier.info
-    began = pending.began
-    if info is None or verifier.address in pending.tried:
-        return False
-    if began is None:
-        target = pending.request.target
-        return not is_wrong(pending.error) and target in ("", target_of(info))
-    if verifier.address == pending.home:
-        return same_model(began, info)
-    # A shorter context would end the text early.
-    return same_file(began, info) and info.n_ctx >= began.n_ctx
-
-
-def same_model(before: m.Welcome, now: m.Welcome) -> bool:
-    """Return True if a verifier that came back has the model that it had."""
-    if target_of(before) != target_of(now):
-        return False
-    return before.n_vocab == now.n_vocab and before.model_hash == now.model_hash
-
-
-def same_file(first: m.Welcome, second: m.Welcome) -> bool:
-    """Return True if two verifiers run the same file, as far as the hash shows.
-
-    Equal names prove nothing across machines.
-    """
-    if not first.model_hash or first.model_hash != second.model_hash:
-        return False
-    return first.vocab_fingerprint == second.vocab_fingerprint and first.n_vocab == second.n_vocab

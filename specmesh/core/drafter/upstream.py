@@ -13,42 +13,37 @@ takes two turns:
    ids here, so that the client can get the end, or the request be placed at another verifier after
    exactly the ids that its client has.
 
-A request that is `opening` has sent its OPEN and waits for OPENED or ERROR, which name it by `ref`.
+A request before its session is one of the `OpeningRequests`.
 """
 
 import itertools
-from collections.abc import Mapping
 from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.drafter import upstream_events as uev
 from specmesh.core.drafter.client_session import ClientSession
+from specmesh.core.drafter.opening_requests import OpeningRequests
 from specmesh.core.drafter.placement import (
     Placement,
-    PlacementEnded,
     PlacementLost,
     PlacementOpened,
     PlacementRefused,
-    sending_seconds,
 )
 from specmesh.core.drafter.upstream_facts import UpstreamFacts
 from specmesh.core.kv_slots import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.request_frames import WriteOpen, frames_of, open_of
+from specmesh.core.request_frames import WriteOpen
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.errors import (
     DaemonUnreachable,
     EndLost,
     EngineError,
-    NotPassedOn,
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
-    UnfitMessage,
 )
 from specmesh.wire import messages as m
 
-MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 MAX_BACKLOG = 16 * 2**20
 """Bytes of frames that wait for a core in a step; those beyond are lost, as on a wire. A text of
 262,144 ids has 1 MiB.
@@ -75,15 +70,12 @@ class Upstream:
         self.facts = UpstreamFacts(address)
         self._running: dict[int, ClientSession] = {}  # by the verifier's numbers
         self._sessions: dict[ev.SessionKey, ClientSession] = {}  # also those that are ending
-        self._opening: dict[int, Placement] = {}  # have no session yet, by ref
-        self._write = write
+        self._opening = OpeningRequests(number, write)
         self._n_ctx = n_ctx
         self._stats = stats
         self._numbers = itertools.count()
-        self._refs = itertools.count(1)
         self._effects = list[uev.UpstreamEffect]()  # of the event that is handled
         self._backlog = 0  # bytes that the core has not taken
-        self._next_text_at = 0.0  # the verifier bounds the ids and bytes that it takes
         self._reported = ev.UpstreamChanged(number, 0.0, speaks=False)  # to the core
 
     def handle(self, event: uev.UpstreamEvent, now: float) -> list[uev.UpstreamEffect]:
@@ -121,7 +113,7 @@ class Upstream:
             case uev.VerifierLost(reason):
                 self._lose(reason)
             case uev.Place(placement):
-                self._place(placement, now)
+                self._effects += self._opening.place(placement, self.facts, now)
             case uev.Withdraw(number):
                 self._withdraw(number)
             case uev.TakeOver(number):
@@ -151,14 +143,14 @@ class Upstream:
         return [session.draft_n for session in self._running.values()]
 
     @property
-    def opening(self) -> Mapping[int, Placement]:
-        """Return the requests that have no session yet, by ref; to be read only."""
-        return self._opening
+    def opening(self) -> list[Placement]:
+        """Return the requests that have no session yet."""
+        return self._opening.placements
 
     @property
     def own(self) -> int:
         """Return the number of requests of clients here that the verifier has, or was sent."""
-        count = len(self._opening)
+        count = len(self.opening)
         for session in self._sessions.values():
             if session.placement is not None:
                 count += 1
@@ -177,7 +169,7 @@ class Upstream:
 
     def has_room(self, now: float) -> bool:
         """Return True if the verifier takes the frames of another long request now."""
-        return now >= self._next_text_at
+        return self._opening.has_room(now)
 
     # --- its connection
 
@@ -229,52 +221,22 @@ class Upstream:
 
     # --- requests of clients here
 
-    def _place(self, placement: Placement, now: float) -> None:
-        """Ask the verifier for a session; a request that its frames do not hold is refused."""
-        facts = self.facts
-        if placement.returns:
-            label = placement.request.label
-            self._note("session_goes_elsewhere", request=label, verifier=facts.address)
-        # A ref names the OPEN in its answers, and in a CLOSE before these have come.
-        ref = next(self._refs) & MAX_REF
-        takes_ids = facts.info is not None and facts.info.takes_ids
-        takes_body = facts.info is not None and facts.info.takes_body
-        try:
-            order = open_of(placement.request, ref)
-            frames = frames_of(order, self._write, takes_ids=takes_ids, takes_body=takes_body)
-        except UnfitMessage as wrong:
-            what = f"the request is longer than what a drafter can pass on ({wrong})"
-            self._refuse(placement, NotPassedOn(what, remedy="ask the verifier"))
-            return
-        self._opening[ref] = placement
-        if len(frames) > 1:
-            # A verifier drops what comes faster, and with it the whole request.
-            self._next_text_at = now + sending_seconds(frames)
-        self._effects += frames
-
     def _withdraw(self, number: int) -> None:
         """Withdraw a request, or close its session."""
-        for ref, placement in list(self._opening.items()):
-            if placement.number == number:
-                del self._opening[ref]
-                self._effects.append(m.Close(0, ref))
-                self._effects.append(PlacementEnded(number))
+        self._effects += self._opening.withdraw(number)
         for session in self._sessions_of(number):
             self._effects.append(m.Close(session.id))
             self._effects += session.cancelled()
             self._forget(session)
-
-    def _refuse(self, placement: Placement, error: SpecmeshError) -> None:
-        self._effects.append(PlacementRefused(placement.number, self.number, error))
 
     def _take_error(self, came: uev.ErrorCame) -> None:
         """Take an ERROR about a request, or about a session that DONE ends next.
 
         One that is about neither is about the connection, and goes back to the link.
         """
-        placement = self._opening.pop(came.ref, None)
+        placement = self._opening.take(came.ref)
         if placement is not None:
-            self._refuse(placement, came.error)
+            self._effects.append(PlacementRefused(placement.number, self.number, came.error))
             return
         found = False
         for session in self._running.values():
@@ -302,14 +264,14 @@ class Upstream:
         - A session that runs with the same number is over: another client resumes its text.
         """
         number = opened.session
-        placement = self._opening.pop(opened.ref, None) if opened.ref else None
+        placement = self._opening.take(opened.ref)
         if opened.ref and placement is None:
             self._effects.append(m.Close(number))  # its client left before it was opened
             return
         if placement is not None and placement.is_wrong_prompt(opened.n_prompt):
             self._effects.append(m.Close(number))
-            wrong = "the verifier took a text to resume for a prompt"
-            self._refuse(placement, RemoteProtocolError(wrong))
+            wrong = RemoteProtocolError("the verifier took a text to resume for a prompt")
+            self._effects.append(PlacementRefused(placement.number, self.number, wrong))
             return
         before = self._running.get(number)
         if before is not None:
@@ -479,9 +441,8 @@ class Upstream:
         """End all sessions, and have all requests placed anew."""
         for session in list(self._running.values()):
             self._end(session, error)
-        for placement in self._opening.values():
+        for placement in self._opening.take_all():
             self._give_back(placement, error)
-        self._opening.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
         self._effects.append(ev.Noted(event, fields, level))

@@ -11,18 +11,18 @@ from specmesh.core import events as ev
 from specmesh.core.drafter import upstream_events as uev
 from specmesh.core.drafter.client_session import MAX_HELD
 from specmesh.core.drafter.pending_request import DrafterRequest, RequestState
-from specmesh.core.drafter.placement import PlacementEffect
-from specmesh.core.drafter.request_router import (
-    MAX_OPENING,
-    MAX_OWN_OPENING,
+from specmesh.core.drafter.placement import PlacementEffect, PlacementRefused
+from specmesh.core.drafter.request_router import RequestRouter
+from specmesh.core.drafter.router_events import (
     AtUpstream,
+    DrafterStops,
     PlacingDue,
     ReaderLeft,
     ReaderPaused,
-    RequestRouter,
     TextsWanted,
 )
 from specmesh.core.drafter.upstream import Upstream
+from specmesh.core.drafter.verifier_choice import MAX_OPENING, MAX_OWN_OPENING
 from specmesh.core.request_frames import BODY_BYTES_PER_S, TEXT_IDS_PER_S
 from specmesh.core.requests import NOBODY, Failed, Finished, Reply, Request, Tokens
 from specmesh.core.sampling.logprobs import Logprob
@@ -31,7 +31,14 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.verifier.peer_limits import PeerLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import Busy, DaemonUnreachable, RemoteProtocolError, RequestError, Starting
+from specmesh.errors import (
+    Busy,
+    DaemonUnreachable,
+    RemoteProtocolError,
+    RequestError,
+    Starting,
+    WentAway,
+)
 from specmesh.wire import messages as m
 from specmesh.wire.codec import write_body
 
@@ -149,6 +156,30 @@ def fill(drafters):
         if any(isinstance(effect, Reply) for effect in effects):
             return asked, opens
         asked += 1
+
+
+# --- effects of single events
+
+
+def test_a_text_that_is_wanted_is_asked_for():
+    drafters = routed()
+    [effect] = drafters.router.handle(TextsWanted(((REQUEST, HERE),)), 1.0)
+    assert (effect.upstream, effect.effect.ids) == (0, [1, 2, 3])
+
+
+def test_a_refusal_has_the_next_verifier_asked():
+    drafters = routed("ab")
+    drafters.ask(REQUEST, HERE)
+    refused = PlacementRefused(drafters.router.requests[0].number, 0, Busy("full"))
+    assert drafters.router.handle(refused, 1.0) == []
+    [effect] = drafters.router.handle(PlacingDue(), 1.0)
+    assert (effect.upstream, type(effect.effect)) == (1, m.Open)
+
+
+def test_clients_of_a_drafter_that_stops_get_the_reason():
+    drafters = begun()
+    error = WentAway("the drafter is stopping")
+    assert drafters.router.handle(DrafterStops(error), 1.0) == [Reply(HERE, Failed(error))]
 
 
 # --- clients that leave
