@@ -267,13 +267,13 @@ class _World:
         assert BOS not in window, "a BOS in the middle"
         start = end - len(window)
         assert begins_with_bos == (start > 0 and self.bos == 1)
-        known = self.core.sessions[row.key].chain.known
+        known = self.core.sessions()[row.key].chain.known
         assert window == known[start:end], "not what the text has there"
 
     # --- what must hold
 
     def session(self, text: _Text) -> DrafterSession:
-        return self.core.sessions[text.key]
+        return self.core.sessions()[text.key]
 
     def handle(self, text: _Text, frame: m.Truth | m.Sync | m.Nack) -> None:
         self.did(self.core.handle(ev.FrameReceived(text.key, frame), self.now))
@@ -285,7 +285,7 @@ class _World:
             key, wanted = effect
             self.perform(self.texts[key.number - 1], wanted)
         for text in self.texts:
-            if text.key in self.core.sessions:
+            if text.key in self.core.sessions():
                 self.check(text)
         self.check_slots()
 
@@ -318,7 +318,7 @@ class _World:
     def check_slots(self) -> None:
         """Check that each sequence is free, or that of one session, which it suits."""
         taken: list[KVSlot] = []
-        for session in self.core.sessions.values():
+        for session in self.core.sessions().values():
             reading = session.reading
             slots = [slot for slot in (reading.slot, reading.spare) if slot is not None]
             taken += slots
@@ -330,7 +330,7 @@ class _World:
 
     def end(self) -> None:
         """Send more of each text: it is drafted for up to the limit of its chain, then no more."""
-        self.seen["takeover"] += self.core.reader.takeovers
+        self.seen["takeover"] += self.core.windows().takeovers
         if not self.honest:
             return
         self.tape = Tape(b"")

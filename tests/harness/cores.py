@@ -303,16 +303,12 @@ class Drafter:
         self._core = DrafterCore(DraftLimits(windows or Windows(n_ctx=n_ctx), n_batch), slots)
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(opened, 0.0)
-        self._session = self._core.sessions[self._key]
+        self._session = self._core.sessions()[self._key]
         # Ids in each sequence of the draft model.
         self._memories = [[] for _ in range(1 + spares)]
         self._text = Prefix()
         self._step = None
         self._cut = {}  # what its cuts have left
-
-    @property
-    def reader(self):
-        return self._core.reader
 
     def receive(self, message, now):
         if not isinstance(message, m.Truth | m.Sync | m.Nack):

@@ -37,6 +37,7 @@ from specmesh.core.kv_slots import (
     KVSave,
     KVSlots,
 )
+from specmesh.core.statistics.snapshot import WindowSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -59,16 +60,13 @@ class DrafterCore:
     - Sessions take turns: those with a row in a step come last for the next one.
     - Work is reported when a session ends, when slots have changed, and every REPORT_INTERVAL while
       there are steps.
-
-    slots: the draft model's sequences.
-    reader: reads windows, for all sessions.
-    sessions: by key, in the order of their turns.
     """
 
     def __init__(self, limits: DraftLimits, slots: KVSlots) -> None:
-        self.slots = slots
-        self.sessions: dict[ev.SessionKey, DrafterSession] = {}
-        self.reader = limits.reader()
+        """Begin without sessions; slots: the draft model's sequences."""
+        self._slots = slots
+        self._sessions: dict[ev.SessionKey, DrafterSession] = {}  # in the order of their turns
+        self._reader = limits.reader()  # reads windows, for all sessions
         self._limits = limits
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams in whose ids the draft model can draft
@@ -76,23 +74,31 @@ class DrafterCore:
         self._work = ev.WorkReport()  # since the last report
         self._reported_at = 0.0
 
+    def sessions(self) -> dict[ev.SessionKey, DrafterSession]:
+        """Return the sessions by key, in the order of their turns."""
+        return dict(self._sessions)
+
+    def windows(self) -> WindowSection:
+        """Return the counts of the windows that were read, for all sessions."""
+        return self._reader.snapshot()
+
     # --- events
 
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
         """Take an event."""
         match event:
             case ev.FrameReceived(key, frame):
-                session = self.sessions.get(key)
+                session = self._sessions.get(key)
                 if session is None:
                     return []
                 return self._take_frame(session, frame, now)
             case ev.OpenSession(key=key):
                 round_trip = self._round_trips.get(key.upstream, 0.0)
-                self.sessions[key] = DrafterSession(event, self.reader, self.slots, round_trip)
+                self._sessions[key] = DrafterSession(event, self._reader, self._slots, round_trip)
             case ev.CloseSession(key):
                 return self._close(key, now)
             case ev.CompiledGrammar(key, constraint):
-                session = self.sessions.get(key)
+                session = self._sessions.get(key)
                 if session is not None:
                     session.constrain(constraint)
             case ev.UpstreamChanged():
@@ -136,7 +142,7 @@ class DrafterCore:
     def _close(self, key: ev.SessionKey, now: float) -> list[ev.CoreEffect]:
         """End a session, and report: there may be no step for long, and `stats` would lack it."""
         effects = list[ev.CoreEffect]()
-        session = self.sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
         if session is not None:
             self._release(session)
             closed = ev.DraftingEnded(session.chain.draft_tokens, session.chain.draft_seconds)
@@ -148,7 +154,7 @@ class DrafterCore:
         """Note a verifier's round trip, and whether the draft model can draft in its ids."""
         upstream = event.upstream
         self._round_trips[upstream] = event.round_trip
-        for key, session in self.sessions.items():
+        for key, session in self._sessions.items():
             if key.upstream == upstream:
                 session.chain.measured(event.round_trip)
         if event.speaks:
@@ -156,18 +162,18 @@ class DrafterCore:
         elif upstream in self._speaks:
             self._speaks.discard(upstream)
             # The ids that ended sessions have left may come to mean other tokens.
-            self.slots.clear()
+            self._slots.clear()
             return [self._report(now)]
         return []
 
     def _report(self, now: float) -> ev.WorkReport:
         """Return the report of the work since the last one."""
         report = self._work
-        if self.reader.windows.size:
-            report.windows = self.reader.snapshot()
+        if self._reader.windows.size:
+            report.windows = self.windows()
         self._work = ev.WorkReport()
-        if self.slots.changed:
-            report.prefix_cache = self.slots.snapshot()
+        if self._slots.changed:
+            report.prefix_cache = self._slots.snapshot()
         self._reported_at = now
         return report
 
@@ -177,14 +183,14 @@ class DrafterCore:
         """Return the step that begins now; sessions without drafts to make read nothing."""
         rows = self._rows()
         orders = _Orders()
-        if self.slots.has_orders:
+        if self._slots.has_orders:
             orders = self._orders()
         threads = self._threads
         if not rows and not any(orders) and threads is None:
             return ev.Wait(inf)
         for row in rows:
             # The others come first in the next step.
-            self.sessions[row.key] = self.sessions.pop(row.key)
+            self._sessions[row.key] = self._sessions.pop(row.key)
         self._threads = None
         return ev.DraftStep(
             upstream=rows[0].key.upstream if rows else -1,
@@ -204,7 +210,7 @@ class DrafterCore:
         """
         rows: list[ev.DraftRow] = []
         room = self._limits.n_batch
-        for key, session in self.sessions.items():
+        for key, session in self._sessions.items():
             if not session.chain.draft_n or key.upstream not in self._speaks:
                 continue
             if rows and key.upstream != rows[0].key.upstream:
@@ -221,7 +227,7 @@ class DrafterCore:
             if row is None:
                 continue
             if reading.slot is not None and reading.slot.seq == row.seq:
-                self.slots.reached(reading.slot)
+                self._slots.reached(reading.slot)
             rows.append(row)
             room -= len(row.ids)
             if on_trial or row.sampler is None or not self._limits.batches:
@@ -233,7 +239,7 @@ class DrafterCore:
         lengths = dict[int, int]()
         offloads = list[KVOffload]()
         saves = list[KVSave | KVDrop]()
-        for order in self.slots.orders():
+        for order in self._slots.orders():
             match order:
                 case KVCut(seq, length):
                     lengths[seq] = min(length, lengths.get(seq, length))
@@ -259,11 +265,11 @@ class DrafterCore:
         if isinstance(result, SpecmeshError):
             return self._fail(step, result)
         for seq, held in result.held.items():
-            self.slots.relocated(seq, held)
+            self._slots.relocated(seq, held)
         effects: list[ev.CoreEffect] = []
         draft_tokens = 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
-            session = self.sessions.get(row.key)
+            session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
             if tokens and session.state is DraftingState.ON_TRIAL:
@@ -279,7 +285,7 @@ class DrafterCore:
         if draft_tokens:
             work.draft_tokens += draft_tokens
             work.draft_seconds += ended - started
-        if self.slots.changed or ended - self._reported_at > REPORT_INTERVAL:
+        if self._slots.changed or ended - self._reported_at > REPORT_INTERVAL:
             effects.append(self._report(ended))
         return effects
 
@@ -292,7 +298,7 @@ class DrafterCore:
         effects = list[ev.CoreEffect]()
         shared = len(step.rows) > 1
         for row in step.rows:
-            session = self.sessions.get(row.key)
+            session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
             self._release(session, broken=True)
@@ -303,7 +309,7 @@ class DrafterCore:
             failure = ev.Noted("drafting_failed", {"error": str(error)}, "error")
             effects.append((row.key, failure))
         for cut in step.cuts:  # perhaps they were not carried out
-            self.slots.cut(cut.seq, cut.length)
+            self._slots.cut(cut.seq, cut.length)
         return effects
 
     # --- KV slots of the draft model
@@ -318,9 +324,9 @@ class DrafterCore:
             return False
         if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
-        if self.slots.free <= self.reader.spares_left and not self._take_slot():
+        if self._slots.free <= self._reader.spares_left and not self._take_slot():
             return False
-        slot = self.slots.acquire(
+        slot = self._slots.acquire(
             session.chain.truth,
             opened.n_prompt,
             cached=opened.cached,
@@ -332,7 +338,7 @@ class DrafterCore:
 
     def _take_spare(self) -> bool:
         """Take the spare sequence of a session without drafts to make; False if none has one."""
-        for session in self.sessions.values():
+        for session in self._sessions.values():
             if session.reading.spare is not None and not session.chain.draft_n:
                 session.reading.release_spare()
                 return True
@@ -340,7 +346,7 @@ class DrafterCore:
 
     def _take_slot(self) -> bool:
         """Take the slot of a session without drafts to make; return False if none has one."""
-        for session in self.sessions.values():
+        for session in self._sessions.values():
             if session.reading.slot is not None and not session.chain.draft_n:
                 self._release(session)
                 session.advance(DraftingEvent.SLOT_TAKEN)
@@ -360,6 +366,6 @@ class DrafterCore:
             ids = session.chain.ids[slot.start : end]
             if ids:
                 contents = KVContents(ids, opened.n_prompt, session.reading.begin_of(slot))
-        self.slots.cut(slot.seq, contents.cells)
-        self.slots.release(slot.seq, contents)
+        self._slots.cut(slot.seq, contents.cells)
+        self._slots.release(slot.seq, contents)
         session.reading.leave()

@@ -275,11 +275,18 @@ SIZE = 64
 LONG = tuple(index % 250 for index in range(1000))
 
 
-def windowed(max_sessions=1, *, spares=2, endless=False):
+N_CTX = SIZE + slack(SIZE)
+
+
+def sequences(max_sessions=1, spares=2):
+    """Return the sequences of a draft model that reads windows."""
+    return KVSlots(max_sessions, "cut", N_CTX, guests=spares, n_ctx=N_CTX)
+
+
+def windowed(slots=None, *, spares=2, endless=False):
     """Return a core whose draft model reads windows of SIZE ids, behind a BOS."""
-    n_ctx = SIZE + slack(SIZE)
-    windows = Windows(n_ctx=n_ctx, size=SIZE, bos=1, spares=spares, endless=endless)
-    slots = KVSlots(max_sessions, "cut", n_ctx, guests=spares, n_ctx=n_ctx)
+    windows = Windows(n_ctx=N_CTX, size=SIZE, bos=1, spares=spares, endless=endless)
+    slots = slots or sequences(spares=spares)
     core = DrafterCore(DraftLimits(windows, 16), slots)
     core.handle(SPEAKS, 0.0)
     return core
@@ -333,31 +340,32 @@ def test_the_next_window_takes_over():
     opened(core, 1, prompt=LONG)
     first = next_row(core).seq
     text = generated(core, 1, LONG, 40)
-    session = core.sessions[ONE]
+    session = core.sessions()[ONE]
     assert session.reading.slot.seq != first
     assert session.reading.slot.end >= len(text)
     assert session.reading.slot.start > 1000 - SIZE // 2
-    assert core.reader.takeovers == 1
-    assert core.reader.held_up == 0
+    assert core.windows().takeovers == 1
+    assert core.windows().held_up == 0
 
 
 def test_a_text_of_thousands_never_waits():
     core = windowed()
     opened(core, 1, prompt=LONG)
     generated(core, 1, LONG, 400)
-    assert core.reader.takeovers > 8
-    assert core.reader.held_up == 0
+    assert core.windows().takeovers > 8
+    assert core.windows().held_up == 0
 
 
 def test_the_next_turn_goes_on_in_the_window():
-    core = windowed()
+    slots = sequences()
+    core = windowed(slots)
     opened(core, 1, prompt=LONG)
     text = generated(core, 1, LONG, 5)
     core.handle(ev.CloseSession(ONE), 0.0)
     opened(core, 2, prompt=(*text, 8, 8, 8))
     _, read = work(core)
     assert read == 3
-    assert core.slots.snapshot().hits == 1
+    assert slots.snapshot().hits == 1
 
 
 def test_a_window_of_another_text_is_not_gone_on_in():
@@ -372,14 +380,15 @@ def test_a_window_of_another_text_is_not_gone_on_in():
 
 def test_sessions_share_the_spare_sequences():
     """Where there is one, a session waits for that of another, and begins anew in its own."""
-    core = windowed(2, spares=1)
+    slots = sequences(2, spares=1)
+    core = windowed(slots, spares=1)
     opened(core, 1, 2, prompt=LONG)
     texts = {1: LONG, 2: LONG}
     for _ in range(60):
         for number in (1, 2):
             texts[number] = generated(core, number, texts[number], 1)
-    assert core.reader.takeovers >= 2
-    assert core.slots.free == 1
+    assert core.windows().takeovers >= 2
+    assert slots.free == 1
 
 
 def test_a_model_without_end_reads_a_window_and_goes_on():
@@ -388,15 +397,15 @@ def test_a_model_without_end_reads_a_window_and_goes_on():
     _, read = work(core)
     assert read == SIZE
     generated(core, 1, LONG, 300)
-    assert core.reader.takeovers == 0
-    assert core.sessions[ONE].reading.slot.start == 1000 - SIZE
+    assert core.windows().takeovers == 0
+    assert core.sessions()[ONE].reading.slot.start == 1000 - SIZE
 
 
 def test_a_window_without_a_spare_sequence_begins_anew():
     core = windowed(spares=0)
     opened(core, 1, prompt=LONG)
     text = generated(core, 1, LONG, 200)
-    assert core.sessions[ONE].reading.slot.end >= len(text)
+    assert core.sessions()[ONE].reading.slot.end >= len(text)
 
 
 def test_a_session_that_heard_nothing_for_long_begins_a_new_window():
