@@ -4,7 +4,6 @@ from collections.abc import Collection, Container, Mapping, Sequence
 
 from specmesh.core import events as ev
 from specmesh.core.kv_slots import KVContents, KVSlots
-from specmesh.core.outbox import Outbox
 from specmesh.core.statistics.snapshot import KVCacheSection
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.session_context import SessionContext
@@ -38,7 +37,7 @@ class SessionCells:
         slots: KVSlots,
         running: Mapping[int, SessionContext],
         paused: Container[int],
-        outbox: Outbox[vev.Effect],
+        outbox: list[vev.Effect],
     ) -> None:
         """Begin without sessions.
 
