@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ class UpstreamLink:
         self._speaking = shared.speaking
         self._core = shared.core
         self._give_back = shared.give_back
+        self._bytes_sent = Counter[ev.SessionKey]()  # of sessions that the core has
         self._barred = uev.UpstreamBarred(None, "")  # as the upstream knows it
         self._greeting = Greeting(now)
         self._outdated: str | None = None  # why its version cannot be used
@@ -159,7 +161,9 @@ class UpstreamLink:
 
     def handle(self, event: uev.UpstreamEvent, now: float) -> None:
         """Have the upstream take an event, and carry out what follows."""
-        self.carry_out(self.upstream.handle(event, now), now)
+        effects = self.upstream.handle(event, now)
+        if effects:
+            self.carry_out(effects, now)
 
     def _message(
         self, message: m.ControlMessage | m.Draft | m.DraftProbs | m.Ids, size: int, now: float
@@ -348,14 +352,17 @@ class UpstreamLink:
 
     def from_core(self, key: ev.SessionKey, effect: ev.SessionEffect, now: float) -> None:
         """Carry out an effect of the core; those for a session that is over here are dropped."""
-        if not self.upstream.has(key):
-            return
         match effect:
             case m.Draft() | m.DraftProbs() | m.Nack():
-                self.handle(uev.FrameSent(key, self.dealer.send(effect)), now)
+                if self.upstream.has(key):
+                    self._bytes_sent[key] += self.dealer.send(effect)
             case Grammar():
-                self._grammars.compile(self._speaking[self._number].vocabulary, effect, key)
-            case ev.Learned() | ev.DraftingEnded() | ev.Noted():
+                if self.upstream.has(key):
+                    self._grammars.compile(self._speaking[self._number].vocabulary, effect, key)
+            case ev.DraftingEnded():
+                sent = self._bytes_sent.pop(key, 0)
+                self.handle(uev.FromDraftCore(key, effect, sent), now)
+            case ev.Learned() | ev.Noted():
                 self.handle(uev.FromDraftCore(key, effect), now)
             case _:
                 assert_never(effect)

@@ -83,10 +83,8 @@ class Upstream:
         match event:
             case uev.SessionFrame():
                 self._take_frame(event)
-            case uev.FrameSent(key, size):
-                self._sessions[key].bytes_sent += size
-            case uev.FromDraftCore(key, effect):
-                self._take_from_core(key, effect)
+            case uev.FromDraftCore():
+                self._take_from_core(event)
             case uev.LogprobsCame():
                 self._take_logprobs(event)
             case m.Ping() | m.Pong():
@@ -351,17 +349,17 @@ class Upstream:
         else:
             self._end(session, done)
 
-    def _take_from_core(
-        self, key: ev.SessionKey, effect: ev.Learned | ev.DraftingEnded | ev.Noted
-    ) -> None:
+    def _take_from_core(self, came: uev.FromDraftCore) -> None:
         """Take an effect of the core for a session, unless that is over here."""
-        session = self._sessions.get(key)
+        session = self._sessions.get(came.key)
         if session is None:
             return
+        effect = came.effect
         match effect:
             case ev.Learned():
                 self._effects += session.learned(effect)
             case ev.DraftingEnded():
+                session.bytes_sent = came.bytes_sent
                 self._close(session, effect)
             case ev.Noted(name, fields, level):
                 self._note(name, level, session=session.id, **fields)

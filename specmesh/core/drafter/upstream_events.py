@@ -93,19 +93,15 @@ class VocabularyCompared:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameSent:
-    """A frame of a session was sent, of `size` bytes."""
-
-    key: ev.SessionKey
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class FromDraftCore:
-    """An effect of the drafter's core for a session."""
+    """An effect of the drafter's core for a session.
+
+    bytes_sent: of all its frames, with DraftingEnded.
+    """
 
     key: ev.SessionKey
     effect: ev.Learned | ev.DraftingEnded | ev.Noted
+    bytes_sent: int = 0
 
 
 # --- the router orders
@@ -150,7 +146,6 @@ FoundEvent = (
     | UpstreamMeasured
     | UpstreamBarred
     | VocabularyCompared
-    | FrameSent
     | FromDraftCore
 )
 PlacementOrder = Place | Withdraw | TakeOver | PausePlacement
