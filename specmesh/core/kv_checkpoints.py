@@ -114,7 +114,9 @@ class Checkpoints:
 
     def cut(self, seq: int, length: int) -> None:
         """Forget the checkpoints of a sequence beyond a length."""
-        known = self._of.pop(seq, [])
+        if seq not in self._of:
+            return
+        known = self._of.pop(seq)
         kept = [saved for saved in known if saved.length <= length]
         if kept:
             self._of[seq] = kept

@@ -693,7 +693,7 @@ class KVSlots:
         for seq in seqs:
             self._asleep.pop(seq, None)
             self._checkpoints.cut(seq, 0)
-            self._windows.cut(seq, 0)
+            self._windows.empty(seq)
             if self.pool is not None:
                 self.pool.emptied(seq)
             if seq in self._free:
@@ -756,7 +756,8 @@ class KVSlots:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
         self._checkpoints.cut(seq, length)
-        self._windows.cut(seq, length)
+        if length == 0:
+            self._windows.empty(seq)
         self._cut_places(seq, length)
         self.has_orders = True
 

@@ -41,16 +41,15 @@ class Narrowed(NamedTuple):
 
 
 class WindowRoom:
-    """The ids from which on each sequence is held in layers with a window."""
+    """The ids from which on each sequence is held in layers with a window.
+
+    limited: the windows have fewer cells than the rest.
+    """
 
     def __init__(self, sizes: WindowSizes) -> None:
+        self.limited = sizes.limited
         self._sizes = sizes
         self._begins: dict[int, int] = {}
-
-    @property
-    def limited(self) -> bool:
-        """Return True if the windows have fewer cells than the rest."""
-        return self._sizes.limited
 
     def reaches(self, seq: int, length: int) -> bool:
         """Return True if a sequence that is longer can be cut to this length."""
@@ -63,10 +62,9 @@ class WindowRoom:
         could = narrowed.before == 0 or length >= narrowed.before + ids
         return could and length < narrowed.begin + ids
 
-    def cut(self, seq: int, length: int) -> None:
-        """Note that a sequence is cut."""
-        if length == 0:
-            self._begins.pop(seq, None)
+    def empty(self, seq: int) -> None:
+        """Note that a sequence has no ids."""
+        self._begins.pop(seq, None)
 
     def copy(self, seq: int, source: int, length: int) -> None:
         """Note that an empty sequence begins with `length` ids of another one.

@@ -340,7 +340,7 @@ class RequestRouter:
             if has_room(fitting[0], pending, now):
                 pending.advance(RequestEvent.ASKED)
                 placement = pending.placement(fitting[0].facts.address)
-                self._order(fitting[0], uev.Place(placement), now)
+                self._order(fitting[0], uev.AskFor(placement), now)
                 # Its frames may not hold the request, which is a refusal at once.
                 if pending.state is RequestState.UNPLACED:
                     self._place(pending, now)

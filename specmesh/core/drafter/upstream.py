@@ -110,7 +110,7 @@ class Upstream:
                 self._take_error(event)
             case uev.VerifierLost(reason):
                 self._lose(reason)
-            case uev.Place(placement):
+            case uev.AskFor(placement):
                 self._effects += self._opening.place(placement, self.facts, now)
             case uev.Withdraw(number):
                 self._withdraw(number)

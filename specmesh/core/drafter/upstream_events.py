@@ -108,7 +108,7 @@ class FromDraftCore:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AskFor:
     """Ask the verifier, which is there, for a session."""
 
     placement: Placement
@@ -148,7 +148,7 @@ FoundEvent = (
     | VocabularyCompared
     | FromDraftCore
 )
-PlacementOrder = Place | Withdraw | TakeOver | PausePlacement
+PlacementOrder = AskFor | Withdraw | TakeOver | PausePlacement
 UpstreamEvent = FrameEvent | FoundEvent | PlacementOrder
 
 

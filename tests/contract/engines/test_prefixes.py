@@ -177,7 +177,7 @@ class Sequences:
             case 1 if self.engine.info.capabilities.reuse == "copied":
                 self.engine.carry_out(KVCut(other, 0))
                 self.part_at(other, length, seq)
-                self.windows.cut(other, 0)
+                self.windows.empty(other)
                 self.windows.copy(other, seq, length)
                 self.make_room(0)
                 self.order(KVCopy(other, seq, length))
@@ -219,7 +219,7 @@ class Sequences:
             if self.random.random() < 0.02:
                 seq = int(self.random.integers(0, N_SEQ))
                 self.saved[seq] = []
-                self.windows.cut(seq, 0)
+                self.windows.empty(seq)
                 self.away.discard(seq)
                 self.part_at(seq, 0)
                 self.order(KVCut(seq, 0))

@@ -54,7 +54,7 @@ def test_windows_without_a_limit_reach_everything():
 def test_an_empty_sequence_begins_anew():
     windows = room()
     windows.make_room({0: 900}, 200)
-    windows.cut(0, 0)
+    windows.empty(0)
     assert windows.reaches(0, 1)
 
 

@@ -51,7 +51,7 @@ def there():
 def asked():
     """Return an upstream that was asked for a session."""
     upstream = there()
-    upstream.handle(uev.Place(PLACEMENT), 1.0)
+    upstream.handle(uev.AskFor(PLACEMENT), 1.0)
     return upstream
 
 
@@ -130,12 +130,12 @@ def test_without_a_session_nothing_follows(event):
 
 
 def test_a_request_is_an_open():
-    [order] = there().handle(uev.Place(PLACEMENT), 1.0)
+    [order] = there().handle(uev.AskFor(PLACEMENT), 1.0)
     assert (type(order), order.ref, order.ids) == (m.Open, 1, [1, 2, 3])
 
 
 def test_a_text_that_goes_elsewhere_is_logged():
-    effects = there().handle(uev.Place(replace(PLACEMENT, returns=True)), 1.0)
+    effects = there().handle(uev.AskFor(replace(PLACEMENT, returns=True)), 1.0)
     assert names(effects) == ["session_goes_elsewhere", m.Open]
 
 
