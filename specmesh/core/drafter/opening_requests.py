@@ -1,8 +1,8 @@
 """Requests that a verifier was sent an OPEN for, and that have no session yet.
 
-OPENED or ERROR answers, and names the request by its `ref`. The frames of a long request come before
-its OPEN. A verifier bounds the ids and bytes that it takes in a second. It drops what comes faster,
-and with it the whole request. So after such frames the next long request waits.
+OPENED or ERROR answers, and names the request by its `ref`. The frames of a long request come
+before its OPEN. A verifier bounds the ids and bytes that it takes in a second. It drops what comes
+faster, and with it the whole request. So after such frames the next long request waits.
 """
 
 import itertools

@@ -105,23 +105,20 @@ def test_the_core_is_told_once_what_it_can_draft_for():
     assert upstream.handle(compared, 1.0) == []
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        m.Ping(1),
-        m.Pong(1),
-        m.Progress(session=SESSION, total=9, cached=0, processed=1, time_ms=0.0),
-        done("length"),
-        uev.UpstreamMeasured(0.1),
-        uev.UpstreamBarred(None, ""),
-        uev.SessionFrame(m.Nack(SESSION, 0, 0), 20, idle=True),
-        uev.LogprobsCame(m.Logprobs(session=SESSION, base=0, chosen=[]), 20),
-        uev.FromDraftCore(KEY, CLOSED),
-        uev.Withdraw(5),
-        uev.TakeOver(5),
-        uev.PausePlacement(5, paused=True),
-    ],
-)
+PROGRESS = m.Progress(session=SESSION, total=9, cached=0, processed=1, time_ms=0.0)
+NACK = uev.SessionFrame(m.Nack(SESSION, 0, 0), 20, idle=True)
+LOGPROBS = uev.LogprobsCame(m.Logprobs(session=SESSION, base=0, chosen=[]), 20)
+ENDED = uev.FromDraftCore(KEY, CLOSED)
+MEASURED = uev.UpstreamMeasured(0.1)
+BARRED = uev.UpstreamBarred(None, "")
+WITHDRAW = uev.Withdraw(5)
+TAKE_OVER = uev.TakeOver(5)
+PAUSE = uev.PausePlacement(5, paused=True)
+FRAMES = [m.Ping(1), m.Pong(1), PROGRESS, done("length"), NACK, LOGPROBS]
+OTHERS = [ENDED, MEASURED, BARRED, WITHDRAW, TAKE_OVER, PAUSE]
+
+
+@pytest.mark.parametrize("event", FRAMES + OTHERS)
 def test_without_a_session_nothing_follows(event):
     assert there().handle(event, 1.0) == []
 
@@ -131,7 +128,9 @@ def test_without_a_session_nothing_follows(event):
 
 def test_a_request_is_an_open():
     [order] = there().handle(uev.AskFor(PLACEMENT), 1.0)
-    assert (type(order), order.ref, order.ids) == (m.Open, 1, [1, 2, 3])
+    assert isinstance(order, m.Open)
+    assert order.ref == 1
+    assert order.ids == [1, 2, 3]
 
 
 def test_a_text_that_goes_elsewhere_is_logged():
@@ -152,7 +151,9 @@ def test_a_request_that_is_withdrawn_is_over():
 def test_a_verifier_that_goes_away_returns_what_waits_for_it():
     *_, lost = asked().handle(uev.VerifierLost("silent"), 1.0)
     assert isinstance(lost, PlacementLost)
-    assert (lost.placement, type(lost.error), lost.tried) == (PLACEMENT, DaemonUnreachable, False)
+    assert lost.placement == PLACEMENT
+    assert isinstance(lost.error, DaemonUnreachable)
+    assert not lost.tried
 
 
 # --- sessions
@@ -168,7 +169,8 @@ def test_the_first_ids_start_the_text():
     upstream = asked()
     upstream.handle(OPENED, 1.0)
     prompt = uev.FromDraftCore(KEY, ev.Learned((1, 2, 3), sync=True))
-    assert upstream.handle(prompt, 1.0) == [Reply(CLIENT, Started(SESSION, 3, (1, 2, 3), PARAMS))]
+    started = Started(SESSION, 3, (1, 2, 3), PARAMS)
+    assert upstream.handle(prompt, 1.0) == [Reply(CLIENT, started)]
     text = uev.FromDraftCore(KEY, ev.Learned((4,)))
     assert upstream.handle(text, 1.0) == [Reply(CLIENT, Tokens((4,), 0))]
 
@@ -190,22 +192,34 @@ def test_frames_that_the_core_does_not_take_are_lost():
 
 def test_the_end_follows_all_ids():
     close, note, reply, over = ended(begun(), done("length"))
-    assert (close, note.name, over) == (m.Close(SESSION), "session_finished", PlacementEnded(5))
-    assert (reply.client, type(reply.event)) == (CLIENT, Finished)
+    assert close == m.Close(SESSION)
+    assert note.name == "session_finished"
+    assert over == PlacementEnded(5)
+    assert reply.client == CLIENT
+    assert isinstance(reply.event, Finished)
 
 
-@pytest.mark.parametrize(("end", "tried"), [(done("shutdown"), True), (done("length", 9), False)])
+SHUTDOWN = done("shutdown")
+CUT_OFF = done("length", 9)
+
+
+@pytest.mark.parametrize(("end", "tried"), [(SHUTDOWN, True), (CUT_OFF, False)])
 def test_a_text_that_is_cut_off_goes_on_after_its_ids(end, tried):
     note, lost = ended(begun(), end)
-    assert (note.name, lost.tried) == ("session_interrupted", tried)
+    assert note.name == "session_interrupted"
+    assert lost.tried == tried
     request = lost.placement.request
-    assert (request.prompt_ids, request.generated, request.known) == ((1, 2, 3), (4, 5), 2)
+    assert request.prompt_ids == (1, 2, 3)
+    assert request.generated == (4, 5)
+    assert request.known == 2
     assert lost.placement.started
 
 
 def test_a_text_that_another_client_resumes_ends_here():
     reply, over, close = begun().handle(uev.TakeOver(5), 1.0)
-    assert (reply.client, over, close) == (CLIENT, PlacementEnded(5), ev.CloseSession(KEY))
+    assert reply.client == CLIENT
+    assert over == PlacementEnded(5)
+    assert close == ev.CloseSession(KEY)
 
 
 def test_a_session_that_is_paused_sends_it():
@@ -215,5 +229,6 @@ def test_a_session_that_is_paused_sends_it():
 
 def test_only_requests_of_this_number_are_meant():
     upstream = begun()
-    for order in (uev.Withdraw(6), uev.TakeOver(6), uev.PausePlacement(6, paused=True)):
+    pause = uev.PausePlacement(6, paused=True)
+    for order in (uev.Withdraw(6), uev.TakeOver(6), pause):
         assert upstream.handle(order, 1.0) == []
