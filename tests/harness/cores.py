@@ -310,6 +310,10 @@ class Drafter:
         self._step = None
         self._cut = {}  # what its cuts have left
 
+    def windows(self):
+        """Return the counts of the windows that it has read."""
+        return self._core.windows()
+
     def receive(self, message, now):
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
             return []
