@@ -5,6 +5,7 @@ Frames that need nothing more than their content are events themselves.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.placement import Placement, PlacementEffect
@@ -18,9 +19,11 @@ from specmesh.wire import messages as m
 # --- the link finds
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFrame:
-    """A frame of ids came, of `size` bytes; idle: the core has taken all those before it."""
+class SessionFrame(NamedTuple):
+    """A frame of ids came, of `size` bytes; idle: the core has taken all those before it.
+
+    It is a tuple because each round makes one.
+    """
 
     frame: m.Truth | m.Sync | m.Nack
     size: int
@@ -92,8 +95,7 @@ class VocabularyCompared:
     ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FromDraftCore:
+class FromDraftCore(NamedTuple):
     """An effect of the drafter's core for a session.
 
     bytes_sent: of all its frames, with DraftingEnded.

@@ -187,7 +187,7 @@ def test_frames_that_the_core_does_not_take_are_lost():
     upstream.handle(uev.SessionFrame(frame, MAX_BACKLOG, idle=True), 1.0)
     late = uev.SessionFrame(frame, 1, idle=False)
     assert upstream.handle(late, 1.0) == [uev.FrameRejected("backlog")]
-    assert upstream.handle(replace(late, idle=True), 1.0) == [ev.FrameReceived(KEY, frame)]
+    assert upstream.handle(late._replace(idle=True), 1.0) == [ev.FrameReceived(KEY, frame)]
 
 
 def test_the_end_follows_all_ids():
