@@ -72,6 +72,7 @@ def encode(message: Message) -> bytes:
     if isinstance(message, m.TokenFrame):
         frame = _encode_token_frame(message)
     else:
+        # A control frame has no session in its header: its body names one, if it is about one.
         header = HEADER.pack(MAGIC, PROTOCOL_VERSION, message.kind, 0, 0, 0, 0, 0, 0)
         frame = header + encode_body(message)
     return frame + CRC.pack(crc32(frame))
@@ -83,6 +84,7 @@ def decode(frame: bytes) -> Message:
     The checksum is checked before version, kind and count, so that a damaged one of these is not
     taken for another.
     """
+    # The length comes first, before a byte is looked at: the longest frame bounds all work below.
     if not HEADER.size <= len(frame) <= MAX_FRAME:
         raise FrameError("length", len(frame))
     magic, version, kind, session, base, crc, count, draft_n, accepted = HEADER.unpack_from(frame)
@@ -100,8 +102,10 @@ def decode(frame: bytes) -> Message:
         return decode_body(control, frame[HEADER.size : -CRC.size])
     if count > MAX_TOKENS:
         raise FrameError("count", count)
+    # Its length depends on the sizes within it, so it checks that by itself.
     if cls is m.DraftProbs:
         return _decode_probs(frame, session, base, crc, count)
+    # The ids are unpacked only now: `count` is borne out by bytes that are there.
     if len(frame) != HEADER.size + 4 * count + CRC.size:
         raise FrameError("length", len(frame))
     ids = struct.unpack_from(f"<{count}i", frame, HEADER.size)
@@ -114,6 +118,7 @@ def decode(frame: bytes) -> Message:
     if cls is m.Ids:
         return m.Ids(session, base, crc, ids)
     if ids:
+        # Only NACK is left, which names a position and has no ids.
         raise FrameError("count", count)
     return m.Nack(session, base, crc)
 
@@ -125,6 +130,8 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
     """
     if error.reason not in ("magic", "checksum"):
         return False
+    # Byte 3 is the kind. A token frame has numbers behind it, so all zeros mean a control frame
+    # whose kind was damaged.
     return frame[3] >= Kind.HELLO or not any(frame[4 : HEADER.size])
 
 
@@ -164,6 +171,8 @@ def _encode_distributions(message: m.DraftProbs) -> bytes:
     """Return the sizes, the tokens and the weights of all distributions, as one block each."""
     sizes = message.sizes
     total = sum(sizes)
+    # The layout has no lengths of its own. Lists that do not fit each other would be read as
+    # others.
     complete = len(message.support) == len(message.weights) == total
     if len(sizes) != len(message.ids) or not complete:
         raise UnfitMessage(
@@ -171,6 +180,7 @@ def _encode_distributions(message: m.DraftProbs) -> bytes:
         )
     if sizes and max(sizes) > MAX_SUPPORT:
         raise UnfitMessage(f"a distribution of more than {MAX_SUPPORT} tokens")
+    # One block for each kind of number: one call packs them all, and no entry needs padding.
     layout = f"<{len(sizes)}H{total}i{total}H"
     return struct.pack(layout, *sizes, *message.support, *message.weights)
 
@@ -181,6 +191,7 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
     Behind the header are the ids (i32), the sizes of their distributions (u16), the tokens of all
     distributions (i32) and their weights (u16).
     """
+    # Ids and sizes are there for certain before they are read. Their sum then decides the rest.
     end = HEADER.size + 6 * count
     if len(frame) < end + CRC.size:
         raise FrameError("length", len(frame))
@@ -188,6 +199,7 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
     sizes = numbers[count:]
     total = sum(sizes)
     if sizes and max(sizes) > MAX_SUPPORT:
+        # The limit comes before the sum is compared with the length, so the error names the cause.
         raise FrameError("count", max(sizes))
     if len(frame) != end + 6 * total + CRC.size:
         raise FrameError("length", len(frame))
@@ -247,6 +259,7 @@ def decode_body(cls: type[M], raw: bytes | bytearray) -> M:
                 raise FrameError("body", f"{cls.__name__}.{name} missing")
         elif not rule.accepts(body[name]):
             raise FrameError("body", f"{cls.__name__}.{name}")
+    # Unknown fields are left out here: a newer peer may send more than this one knows.
     build = cast("Callable[..., M]", cls)
     return build(**{name: body[name] for name in rules.keys() & body.keys()})
 

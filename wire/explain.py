@@ -1,4 +1,25 @@
-"""A frame in words, for people who look at bytes of the wire."""
+"""A frame in words, for people who look at bytes of the wire.
+
+A DRAFT of session 7, with the drafts 100 and 200 behind its first 3 ids:
+
+    32 bytes
+      magic = b'SM'
+      version = 2
+      kind = 1
+      session = 7
+      base = 3
+      prefix_crc = 0x00001234
+      count = 2
+      draft_n = 0
+      accepted = 0
+      body = 8 bytes
+      checksum = 949bbc77
+    Draft
+      session = 7
+      base = 3
+      prefix_crc = 4660
+      ids = [100, 200]
+"""
 
 import json
 from collections.abc import Iterator
@@ -29,6 +50,7 @@ def explain(frame: bytes) -> Iterator[str]:
     yield f"{len(frame)} bytes"
     if len(frame) >= HEADER.size:
         yield from _explain_header(frame)
+    # The header is shown first: of a damaged frame it is the most useful part.
     message = decode(frame)
     yield f"{type(message).__name__}"
     for one in fields(message):
