@@ -55,6 +55,7 @@ class FairQueue(Generic[T]):
         self._number += 1
         self._taken += cost
         self._turns.push(tenant, _Waiting(self._number, tenant, item, cost))
+        # An item larger than the room is served when nothing else waits, or it never would be.
         if self._taken <= self._room or len(self) == 1:
             return None
         waiting = sorted(self._turns, key=attrgetter("number"))
@@ -104,6 +105,7 @@ class _Turns(Generic[T]):
         if not self._inner:
             raise IndexError("nothing waits")
         name = next(iter(self._inner))
+        # A tenant without items leaves the circle, so names that are gone take no memory.
         inner = self._inner.pop(name)
         first = inner.pop()
         if inner:
@@ -138,6 +140,8 @@ def give_way(waiting: Sequence[tuple[Tenant, int]]) -> int:
             tenant, cost = waiting[index]
             costs[tenant[:depth]] += cost
         newest, _ = waiting[left[-1]]
+        # Among equals the newest comer gives way, so that nobody is pushed out by one who took no
+        # less.
         crowding = newest[:depth]
         if costs[crowding] < max(costs.values()):
             [(crowding, _)] = costs.most_common(1)

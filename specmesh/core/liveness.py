@@ -72,6 +72,7 @@ class Link:
 
     def note_busy(self, busy: float) -> None:
         """Note the share of time that the peer claims to work."""
+        # The claim of a peer is shown in `stats`, so it is bounded.
         self.busy = min(max(0.0, busy), 1.0)
 
     def note_mute(self, *, mute: bool) -> bool:
@@ -108,6 +109,7 @@ class Link:
         None for a PONG that somebody waits for, or that answers no PING of this side.
         """
         self.note_busy(busy)
+        # It came twice, after its PING was given up, or was never asked for.
         if number not in self._sent_at:
             return None
         round_trip = now - self._sent_at.pop(number)
@@ -117,6 +119,7 @@ class Link:
             answer(round_trip)
             return None
         self.round_trips.record(round_trip)
+        # The first round trips come close together: a policy needs one before the first steps.
         if number < FIRST_PINGS:
             self.next_ping = min(self.next_ping, now + FIRST_INTERVAL)
         return round_trip

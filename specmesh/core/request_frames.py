@@ -62,6 +62,7 @@ def error_of(code: str, message: str, param: str) -> SpecmeshError:
     """Return the error that a verifier has sent."""
     if code == "engine":
         message = f"the verifier's engine failed: {message}"
+    # A newer verifier may send codes that are unknown here.
     error = _REFUSALS.get(code, RequestError).read(message)
     if isinstance(error, RequestError) and param:
         error.param = param
@@ -75,6 +76,7 @@ def open_of(request: Request, ref: int) -> m.Open:
         ref=ref,
         prompt=request.prompt or "",
         options=request.params.named(),
+        # A resumed text goes with its prompt: the verifier reads both, and `n_prompt` parts them.
         ids=[*prompt, *request.generated],
         messages=[message.fields() for message in request.messages],
         name=request.id,
@@ -110,6 +112,7 @@ def frames_of(
         raise UnfitMessage(f"{len(body)} bytes exceed {most}")
     if takes_body and len(body) > m.MAX_PIECE:
         frames += _frames_of_body(order.ref, body.decode())
+        # All is in the pieces. What is left only shows that they are complete.
         order = m.Open(ref=order.ref, prompt="", options={}, n_body=len(body))
     frames.append(order)
     return frames
@@ -130,6 +133,7 @@ def _frames_of_body(ref: int, body: str) -> Iterator[m.Body]:
     for begin in range(0, len(body), m.MAX_PIECE):
         piece = body[begin : begin + m.MAX_PIECE]
         yield m.Body(ref, base, piece)
+        # A piece ends between letters, so it is JSON's text in UTF-8 by itself.
         base += len(piece.encode())
 
 
@@ -140,6 +144,7 @@ def requested(order: m.Open) -> Request:
     params = wire_params(order.options)
     if params.grammar is None and order.options.get("grammar_kind"):
         raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    # Without a number all ids are the prompt: a new text.
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
         order.prompt,

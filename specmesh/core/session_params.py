@@ -114,6 +114,7 @@ def opened_options(params: SessionParams) -> Json:
     A grammar that no frame holds is left out: a drafter can do without.
     """
     named = params.named()
+    # To write the body takes long, so only a grammar that might be too long is tried.
     if params.grammar is not None and len(params.grammar.text) > MAX_BODY // 8:
         body = json.dumps(named, ensure_ascii=False).encode()
         if len(body) > MAX_BODY - _REST_OF_OPENED:
@@ -165,6 +166,7 @@ def session_params(
         stop=stop,
         logprobs=logprobs,
         grammar=grammar,
+        # Ids out of the cache have no logits, and a scored prompt wants those of all.
         cache_prompt=fields.flag("cache_prompt", True) and not scored,
         echo=echo,
         sources=fields.flag("sources"),
@@ -209,6 +211,7 @@ def wire_params(options: Json) -> SessionParams:
         most_bias=-FORBIDDEN,
     )
     listed = fields.listed("merged")
+    # Only known roles, each once: a peer's list goes to clients.
     merged = tuple(role for role in MERGED_ROLES if role in listed)
     return replace(params, thinking=thinking, merged=merged)
 
@@ -244,6 +247,7 @@ def _bias(pair: object, largest: float) -> tuple[int, float] | None:
     token, bias = pair
     if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # a key of an object
         token = int(token)
+    # For Python `True` is a number, in JSON it is none.
     if not isinstance(bias, int | float) or isinstance(bias, bool):
         return None
     if not is_id(token) or not abs(bias) <= largest:  # NaN is beyond any bound
@@ -331,6 +335,7 @@ def check_request(
     """
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
+    # The check of a prompt that is too long comes next, with an error that names its length.
     if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
         raise RequestError(
             f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most"

@@ -149,6 +149,7 @@ class Simulation:
         self._order = itertools.count()
         most_drafts = MAX_DRAFTS
         if policy is not None:
+            # An oracle's policy knows the costs of so many drafts. A step must not have more.
             most_drafts = len(policy(texts.prompt).inputs.steps) - 1
         target = Target(
             limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), max_drafts=most_drafts),
@@ -274,6 +275,8 @@ class Simulation:
                     counts.drafted += len(done.drafts)
                     counts.accepted += done.accepted
                 case vev.Solve() if self._policy is None:
+                    # The daemon has one thread for policies, so they are solved one after the
+                    # other.
                     self._solver_free = max(self._solver_free, now) + self._site.solving
                     self._at(self._solver_free, partial(self._solved, effect))
                 case vev.ToClient(int(client), vev.SessionEnded()):
@@ -296,6 +299,7 @@ class Simulation:
         round_trip = self._site.round_trip
         slots = KVSlots(self._users, "whole", 0)
         core = DrafterCore(DraftLimits(Windows(n_ctx=ENDLESS), SIMULATED_ROWS), slots)
+        # A real pair learns the round trip from PINGs. Here both know it before the first text.
         core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
         self._verifier.handle(vev.RoundTrip(identity, round_trip), 0.0)
@@ -334,8 +338,11 @@ class Simulation:
                 return
             if any(row.sampler is not None for row in step.rows):
                 break
+            # A row that reads takes no time: prompts are short, and the time of reading is not the
+            # question.
             self._finish(drafter, step, now, now)
         drafter.busy = True
+        # The rows of a step run side by side, so the longest one decides.
         seconds = self._site.draft * max(row.draft_n for row in step.rows)
         self._at(now + seconds, partial(self._drafted, drafter, step, now))
 
@@ -346,6 +353,7 @@ class Simulation:
 
     def _finish(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
         """End a drafter's step, and send its drafts."""
+        # The imagined engine can go back anywhere.
         held = {cut.seq: cut.length for cut in step.cuts}
         tokens = [self._drafts(row) for row in step.rows]
         result = ev.DraftedRows(held, tokens)
@@ -366,6 +374,8 @@ class Simulation:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as frame):
                     event = vev.FromDrafter(drafter.id, frame)
                     self._at(now + self._site.round_trip / 2, partial(self._handle, event))
+                # No grammar, no log-probabilities: the other wishes of a drafter's core are not
+                # imagined.
                 case (_, _) | ev.WorkReport():
                     pass
                 case _:

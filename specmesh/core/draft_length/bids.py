@@ -36,11 +36,16 @@ def allocate_drafts(
             tokens += sum(chosen)
         else:
             offered += [(-probability, bidder) for probability in bid.acceptance]
+    # The order respects each session's own: its probabilities fall, so its first draft always comes
+    # before its second.
     offered.sort()
     del offered[room:]
     rows = len(bids) + sum(counts)
+    # Both rates are estimates. So drafts have to promise a little more than a step without.
     best = LEAST_GAIN * tokens / max(seconds(rows), SHORTEST)
     taken = 0
+    # All numbers are tried, also beyond the first fall of the rate: a kernel may take longer for 6
+    # rows than for 5, but no longer for 8 than for 6.
     for number, (minus_probability, _) in enumerate(offered, 1):
         tokens -= minus_probability
         rate = tokens / max(seconds(rows + number), SHORTEST)

@@ -102,6 +102,8 @@ class DraftLengthController:
         self.estimate = ArrivalEstimate(drafter.arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, drafter.acceptance)
         self.policy = drafter.speculation.policy
+        # The policy was solved for another session's text. It is better than none, but is to be
+        # checked before the first step of this one.
         drafter.speculation.policy_checked_at = float("-inf")
         self._share_until = 0
         self._ask()
@@ -136,6 +138,8 @@ class DraftLengthController:
         if self._fixed is not None:
             return None
         if self._sessions > 1:
+            # A shared step has one duration for the rows of all. No single drafter can be measured
+            # by it, so the gate of this number of sessions learns, whichever drafters they have.
             return self._shared.of(self._sessions)
         return None if drafter is None else drafter.speculation
 
@@ -171,6 +175,8 @@ class DraftLengthController:
         """Return True if drafts are asked for adaptively, or were until recently."""
         if self._fixed is not None or self.drafter is None:
             return False
+        # Rounds between two wishes belong to drafting, too: a policy may want nothing for a while,
+        # and the gate compares the mixture.
         return self._frontier - self._wanted_at < PROBE_INTERVAL
 
     # --- step or wait
@@ -188,6 +194,8 @@ class DraftLengthController:
         if until is None:
             return drafts, None
         if self._waiting is None:
+            # The first deadline of a wait stays. Each draft that comes moves the estimate on, and a
+            # deadline that moved with it could be put off again and again.
             self._waiting = (now, until)
         return drafts, self._waiting[1]
 
@@ -209,8 +217,12 @@ class DraftLengthController:
         if self._fixed is not None:
             return self._wanted_by_client(frontier, lead, min(self._fixed, limit), now)
         policy = self.policy
+        # Before a policy there is no measure of what a wait is worth. And in a shared step one
+        # session that waits would hold up all others.
         if policy is None or self._sessions > 1:
             return min(lead, self.draft_n, limit), None
+        # Nothing is on its way from a drafter that drafts on an older truth, or that was asked for
+        # nothing.
         may_wait = self.estimate.drafting and self.draft_n > 0 and lead < limit
         if not (may_wait and self._waiting_pays()):
             return min(policy.drafts[policy.index_of(lead)], limit), None
@@ -219,9 +231,13 @@ class DraftLengthController:
         ahead = self.estimate.lead(frontier, lead, now)
         at = policy.index_of(ahead)
         then = policy.then[at]
+        # `then` is the lead with which the policy steps. If that is the present one, another draft
+        # would bring less than its wait costs.
         if then == at:
             return min(policy.drafts[at], limit), None
         wait = (policy.lead_at(then) - ahead) * policy.inputs.interval
+        # A draft may be late, but never by more than a step: in that time the target makes a token
+        # for certain.
         slack = min(self.estimate.slack, self._seconds(1))
         return min(policy.drafts[then], limit), now + wait + slack
 
@@ -231,6 +247,7 @@ class DraftLengthController:
         """Return the client's number of drafts, and until when they are worth waiting for."""
         if lead >= drafts or not self.estimate.drafting:
             return drafts, None
+        # All drafts that the client wants, or none: the last one decides how long the step waits.
         until = self.estimate.due(frontier + drafts, now) + self.estimate.slack
         if until <= now:
             return drafts, None
@@ -238,6 +255,9 @@ class DraftLengthController:
 
     def _waiting_pays(self) -> bool:
         """Return True while accepted drafts have saved the time that waiting has cost so far."""
+        # A drafter may be a little late each time. A single wait is bounded, but not their sum, so
+        # waits are paid from what accepted drafts have saved. The share of the verification pays
+        # for the first ones, before anything was accepted.
         saved = self._accepted * self._seconds(1)
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
 
@@ -273,6 +293,8 @@ class DraftLengthController:
         drafter = self.drafter
         if drafter is None or not self.lone or self.refuses(drafter):
             return None
+        # While nothing is drafted and no draft was judged, the inputs hardly move. Solving would
+        # take a core from the steps.
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
         speculation = drafter.speculation
         if now - speculation.policy_checked_at < interval:
@@ -280,6 +302,8 @@ class DraftLengthController:
         inputs = self.inputs_with(self.acceptance.rates(), drafter.arrivals)
         if inputs is None:
             return None
+        # The time is the drafter's, not the session's: with many sessions of one drafter, one of
+        # them solves for all.
         speculation.policy_checked_at = now
         self._news = False
         if self.policy is not None and not moved(self.policy.inputs, inputs):
@@ -300,7 +324,10 @@ class DraftLengthController:
             return None
         restart = arrivals.restart
         if restart is None:
+            # No restart was timed yet. It is the way there and back, the first draft, and on
+            # average half of the draft that was under way when the truth came.
             restart = arrivals.round_trip + 1.5 * interval
+        # A row for the last committed id, and 0 to `most` drafts.
         widths = range(1, self._most + 2)
         return PolicyInputs(
             steps=tuple(self._seconds(rows) + self._costs.pause for rows in widths),
@@ -343,6 +370,7 @@ class DraftLengthController:
         flushed: none of the drafter's drafts is left beyond it.
         """
         self._frontier = frontier
+        # The fair share rests on both: on acceptance, and on the number of sessions.
         if tested or sessions != self._sessions:
             self._sessions = sessions
             self._share_until = 0
@@ -363,10 +391,17 @@ class DraftLengthController:
         speculation = self.drafter.speculation
         if self.draft_n:
             self._wanted_at = self._frontier
+            # Drafts show by themselves whether they are accepted. Once they are not wanted any more
+            # the probes begin with the shortest interval.
             speculation.probe_interval = PROBE_INTERVAL
             return
+        # Probes serve a policy that wants nothing. A shut gate measures steps without drafts, which
+        # a probe would disturb. A muted drafter would not answer. A client that has chosen 0 wants
+        # none.
         if self.withheld or self._muted or self._fixed is not None:
             return
+        # Texts change: a list after an essay is easy to draft. Without a few drafts now and then
+        # nobody would see it.
         quiet = self._frontier - self._wanted_at
         if quiet >= speculation.probe_interval:
             self.draft_n = FIRST_DRAFT_N
@@ -382,6 +417,8 @@ class DraftLengthController:
             return self._fixed
         if self.withheld:
             return 0
+        # Before a step was timed no share can be computed: the session goes on as if it had the
+        # steps to itself.
         if self._sessions > 1 and self._seconds(1) > 0:
             if self._frontier >= self._share_until:
                 self._share = self._fair_share()
@@ -393,9 +430,12 @@ class DraftLengthController:
 
     def _fair_share(self) -> int:
         """Return the drafts that each session should bring if all were like this one."""
+        # All sessions are taken to be like this one, so that one bid shows the share of each, and
+        # no session has to know the others.
         context = self._frontier * self._sessions
 
         def seconds(rows: int) -> float:
+            # Where no session brings a draft, no drafter of this host takes cores from the step.
             costs = self._costs if rows > 1 else self._costs.alone
             return costs.seconds(rows * self._sessions, context) + self._costs.pause
 

@@ -45,6 +45,8 @@ class RollingAcceptance:
             return
         if self._parent is not None:
             self._parent.record(tested, accepted)
+        # Only positions that were compared fade: a long chain is rare, and its rates must not be
+        # forgotten because of short ones.
         for position in range(min(tested, POSITIONS)):
             self._tested[position] = self._tested[position] * self._keep + 1
             self._accepted[position] *= self._keep
@@ -107,6 +109,7 @@ class Arrivals:
         """Learn from the first frame after a recovered token, which has so many drafts."""
         if self.interval is None or seconds / drafts < self.interval:
             self.record_interval(seconds, drafts)  # a bound: they took so long at most
+        # The frame may bring several drafts. All but the first took an interval more each.
         self._restarts.append(seconds - (drafts - 1) * (self.interval or 0.0))
         self.restart = median(self._restarts)
 
@@ -156,6 +159,8 @@ class ArrivalEstimate:
             return float(lead)
         time, position = self._anchor
         ahead = position - frontier + (now - time) / interval
+        # By the clock, the drafts in hand must be done and the next one not: it would be here. Any
+        # other result shows that the drafter has paused, or that the interval is out of date.
         is_plausible = ahead < lead + 1 and (lead == 0 or ahead >= lead)
         if not is_plausible:
             return float(lead)
@@ -226,6 +231,7 @@ class ArrivalEstimate:
             self._flush = (now, frontier)
         restart = self._arrivals.restart
         if restart is None:
+            # Nothing can come before the truth has been there and an answer was on its way.
             self._anchor = (now + self._arrivals.round_trip, frontier)
         else:
             self._anchor = (now + (restart or self._arrivals.round_trip), frontier + 1)

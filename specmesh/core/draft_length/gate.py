@@ -126,9 +126,13 @@ class SpeculationGate:
         settled = self._rest <= 0 and self._rest_seconds <= 0.0
         self._rest -= 1
         self._rest_seconds -= step.seconds
+        # Until a step without drafts was timed an estimate stands in for the rate. The highest one
+        # counts: a bar that is too high only ends drafting too soon, and then the rate is measured.
         if not self._without.steps:
             self._alone = max(self._alone, step.rate_alone)
+        # In steps without drafts, the unit of the budget: such a step has a token for each session.
         gained = (step.tokens - step.seconds * self._alone) / step.sessions
+        # Drafts cannot cost so much at once. It was the host, unless the next step is like it.
         stalled = gained <= -DEBT and not self._stalled
         self._stalled = stalled
         if not self.open:
@@ -136,6 +140,8 @@ class SpeculationGate:
             if settled and not (step.has_drafts or stalled):
                 self._stepped_shut(step)
         elif step.drafting:
+            # Steps beside a drafter of this host are slower, with or without drafts. An estimate
+            # that learned from them would let drafting pay for its own damage.
             baseline_missing = step.shared_host and not self._without.enough
             if not self._alone or baseline_missing:
                 self._shut()
@@ -146,14 +152,19 @@ class SpeculationGate:
         self, step: StepOutcome, gained: float, *, settled: bool, stalled: bool
     ) -> None:
         """Learn from a step for which drafts were asked for, and see whether to go on."""
+        # A step just after a change shows no rate. But its time is lost or gained all the same, so
+        # it counts in the budget.
         self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
         if not settled:
             return
         if not stalled:
             self._with.add(step.tokens, step.seconds)
+        # The measured rate is of the text as it was; the estimate follows its length. The higher
+        # one is the stricter bar.
         alone = max(self._alone, step.rate_alone)
         due = self._with.steps >= STEPS_WITH
         clear = self.verdict is not None and self._with.per_second >= CLEAR_GAIN * alone
+        # To measure again would cost more than it could show.
         if due and clear:
             self._decide(step.sessions, pays=True)
         elif due or self._budget <= -DEBT / sqrt(step.sessions):
@@ -168,6 +179,8 @@ class SpeculationGate:
 
     def _stepped_shut(self, step: StepOutcome) -> None:
         """Learn from a step without drafts: compare with those before, and see whether to open."""
+        # The verdict is made once, at the step that completes the measurement. Later steps only
+        # keep the rate up to date and earn the next try.
         known = self._without.enough
         self._without.add(step.tokens, step.seconds)
         self._budget += EARNED
@@ -175,9 +188,12 @@ class SpeculationGate:
             return
         self._alone = self._without.per_second
         measured = self._with.steps >= STEPS_WITHOUT
+        # Drafting that overdrew its budget in fewer steps than a rate needs has lost without one.
         if not known and (measured or self._budget < 0):
             pays = measured and self._with.per_second >= LEAST_GAIN * self._alone
             self._decide(step.sessions, pays=pays)
+        # Refused drafting owes DEBT. At EARNED a step it is tried again after some 1,600 steps: the
+        # text, or the load of the drafter, may be another by then.
         if self._budget >= 0:
             self.open = True
             self._rest = SETTLE_STEPS

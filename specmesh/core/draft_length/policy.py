@@ -95,6 +95,8 @@ class Policy:
 def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     """Return the best policy. It takes milliseconds, fewer from a `start` with similar inputs."""
     grid = _Grid(inputs)
+    # The rate and the values depend on each other. From a policy of similar inputs one or two turns
+    # are enough.
     rate = 1.0 / inputs.steps[0] if start is None else start.rate
     values = grid.resampled(start)
     iterations = 0
@@ -108,6 +110,7 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
         if iterations == MOST_RATES:
             break
     drafting = start is None or start.wanted > 0
+    # Two bars: with a single one, noise in the estimates would switch drafting on and off.
     least_gain = KEEP_GAIN if drafting else BEGIN_GAIN
     wanted = 0
     if rate > least_gain / inputs.alone:

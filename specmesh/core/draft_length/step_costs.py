@@ -63,6 +63,7 @@ class StepCosts:
     def join(self) -> None:
         """Measure all steps together again."""
         if self._alone is not None:
+            # The measurements beside a drafter go: they are of a load that is over.
             self.curves = self._alone.curves
             self._alone = None
             self._dearer.clear()
@@ -89,6 +90,7 @@ class StepCosts:
             return
         before = curve.medians.get(rows)
         curve.record(rows, seconds)
+        # Expectations of other widths and of longer contexts may rest on this median.
         if curve.medians[rows] != before:
             self._dearer.clear()
             self._expected.clear()
@@ -99,6 +101,9 @@ class StepCosts:
         if self._alone is not None:
             curve = self.curves.get(bucket)
             if curve is None or rows not in curve.medians:
+                # Beside a drafter few widths are measured. Their ratio to the same widths without
+                # it is the best guess for the others: the cliffs of the kernels stay where they
+                # are.
                 return self._beside(rows, context, self._alone)
             return curve.medians[rows]
         key = (bucket, rows)
@@ -135,6 +140,8 @@ class StepCosts:
             return curve.medians[rows]
         shorter = max((other for other in self.curves if other < bucket), default=None)
         if shorter is None:
+            # No shorter context was measured. The shortest of the longer ones errs on the dear
+            # side.
             if curve is None and self.curves:
                 curve = self.curves[min(self.curves)]
             return 0.0 if curve is None else curve.seconds(rows)
@@ -144,6 +151,7 @@ class StepCosts:
             widths = curve.medians.items()
             extra = [seconds - self._in_bucket(shorter, width) for width, seconds in widths]
             self._dearer[bucket] = median(extra)
+        # The extra cost is a difference of medians, which hiccups can turn negative.
         return max(self._in_bucket(shorter, rows) + self._dearer[bucket], 0.0)
 
 

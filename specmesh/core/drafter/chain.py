@@ -2,6 +2,21 @@
 
 The chain assumes that its drafts are accepted. It goes on past the drafts that were asked for, as
 far as covers the round trip. A recovered token cuts it, and what still agrees stays.
+
+An example, with draft_n 2 and a round trip of two drafts' time:
+
+    known    a b c | d e | f g h i j
+             a b c   are committed: n_truth is 3
+                     d e   are wanted by the verifier's next step
+                           f g h i j   are made ahead, while d e are on their way
+
+- `set_limit` allows 2 * 2 + 1 + 2 drafts: those of two steps, the token that the target adds to the
+  first one, and a round trip's.
+- `send` sends d e in one frame as soon as both are there, f and the others less often.
+- TRUTH d e f, two of them accepted: f happens to be the bonus token too. The chain g h i j stays,
+  and the verifier has what was sent of it. So its next step need not wait.
+- TRUTH d x instead: x is the recovered token. `replace` cuts the chain behind d and lets x follow.
+  All that was made ahead is lost, and the chain begins anew behind x.
 """
 
 from collections.abc import Sequence
@@ -83,9 +98,14 @@ class DraftChain:
         if self.draft_n <= 0 or self.n_truth <= 0:
             self.limit = 0
             return
+        # Before the first draft its time is unknown. A round trip is a safe guess: it hides one
+        # draft.
         interval = self.interval or self.round_trip
         hidden = ceil(self.round_trip / interval) if interval > 0 else 0
+        # While one step verifies its drafts, those of the next are made, and the token that the
+        # target adds lies between. Others cover the time that frames are on their way.
         lead = min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach)
+        # However small the chance of the last drafts is: the verifier has asked for so many.
         self.limit = min(self.n_truth + max(lead, self.draft_n), most)
 
     def end_at(self, position: int) -> None:
@@ -112,6 +132,7 @@ class DraftChain:
         ahead = self.limit - length
         wanted = self.n_truth + self.draft_n - length
         if wanted <= 0:
+            # Nobody waits for these. But a step with several costs less for each.
             wanted = ahead
         in_time = int(BURST / self.interval) if self.interval else 1
         return max(min(wanted, ahead, in_time), 1)
@@ -162,6 +183,7 @@ class DraftChain:
         self.draft_n = min(truth.draft_n, MAX_LEAD)
         if self._proposals:
             self._forget_proposals(end, len(self.ids))
+        # The verifier has what it has committed.
         self._sent = max(self._sent, end)
         new = tuple(self.ids[self._learned : end])
         if not new:
@@ -181,6 +203,8 @@ class DraftChain:
 
     def nack(self, now: float) -> list[m.Nack]:
         """Ask the verifier for the text after the committed ids, once in NACK_INTERVAL."""
+        # A frame that was lost is followed by others that do not fit either. One question is
+        # enough, unless the text has grown meanwhile.
         if self._nacked_length == self.n_truth and now - self._nacked_at < m.NACK_INTERVAL:
             return []
         self._nacked_at = now
@@ -191,6 +215,7 @@ class DraftChain:
         """Send the chain from the verifier's position on; ask for text if that is unknown."""
         if nack.base < self.n_truth or not self.known.holds(nack.base, nack.prefix_crc):
             return self.nack(now)
+        # All behind it was lost, or was built on a frame that was.
         self._sent = nack.base
         return self.send(now)
 

@@ -137,6 +137,7 @@ class ClientSession:
         else:
             replies += self._take_waiting()
             self._waiting = CommittedIds(base, ids, learned.accepted)
+        # Frames and the core's effects take two ways, so either may be first.
         while self._held and self._has_learned(self._held[0]):
             replies += self._score(self._held.popleft())
         return replies
@@ -153,6 +154,7 @@ class ClientSession:
                 return self._score(logprobs)
             self._held_bytes = 0
         self._held_bytes += size
+        # A hostile verifier could send log-probabilities of ids that never come.
         if self._held_bytes > MAX_HELD:
             return None
         self._held.append(logprobs)
@@ -184,6 +186,7 @@ class ClientSession:
 
     def _score_prompt(self, placement: Placement, base: int, found: list[Logprob]) -> list[Reply]:
         """Add log-probabilities of the prompt, whose first id has none."""
+        # The parts come in order. Any other is a repetition.
         if base != len(self._scores) + 1 or base >= self.n_prompt:
             return []
         self._scores += found[: self.n_prompt - base]

@@ -242,6 +242,7 @@ class DrafterCore:
         for order in self._slots.orders():
             match order:
                 case KVCut(seq, length):
+                    # An engine is asked for one cut before its rows: the shortest holds for all.
                     lengths[seq] = min(length, lengths.get(seq, length))
                 case KVSave() | KVDrop():
                     saves.append(order)
@@ -272,6 +273,7 @@ class DrafterCore:
             session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
+            # It has drafted by itself, so it was another session that broke the shared step.
             if tokens and session.state is DraftingState.ON_TRIAL:
                 session.advance(DraftingEvent.DRAFTED)
             for frame in session.drafted(row, tokens, started, ended):
@@ -301,6 +303,7 @@ class DrafterCore:
             session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
+            # Which row broke the step cannot be seen. Nothing that it touched is kept for others.
             self._release(session, broken=True)
             if shared:
                 session.advance(DraftingEvent.SHARED_STEP_FAILED)
@@ -322,6 +325,7 @@ class DrafterCore:
         opened = session.opened
         if session.state is DraftingState.UNDRAFTABLE:
             return False
+        # Its prompt is still on its way, perhaps in many frames.
         if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
         if self._slots.free <= self._reader.spares_left and not self._take_slot():
@@ -362,6 +366,7 @@ class DrafterCore:
         opened = session.opened
         contents = NO_CONTENTS
         if opened.cached and not broken:
+            # Drafts beyond the committed text may be wrong. Another text must not begin with them.
             end = min(slot.end, session.chain.n_truth)
             ids = session.chain.ids[slot.start : end]
             if ids:

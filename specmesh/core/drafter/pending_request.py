@@ -173,6 +173,8 @@ class DrafterRequest:
         """Note a refusal. That one verifier is busy outweighs why another cannot have it."""
         self.advance(RequestEvent.REFUSED)
         self.tried += (by,)
+        # A busy verifier may take it later, so "busy" is the answer that helps the client, unless
+        # the request itself is at fault.
         if is_wrong(error) or not isinstance(self.error, Busy):
             self.error = error
 
@@ -185,7 +187,9 @@ class DrafterRequest:
         self.request = left.request
         self.started = left.started
         if self.began is None:
+            # Nothing of a text is lost yet, and the verifier may be back soon.
             self.home = by
+        # A text without a name cannot be resumed by its client either.
         if self.until is None and self.request.id and self.request.reconnect_timeout > 0:
             self.until = now + self.request.reconnect_timeout
         self.tried = ()
@@ -201,6 +205,8 @@ class DrafterRequest:
         retry: seconds until it is placed again, if a verifier has refused it.
         """
         self.advance(RequestEvent.NONE_TAKES_IT)
+        # One that was refused would be refused again at once. One that no verifier has seen is
+        # placed as soon as one comes.
         self.due = now + retry if self.tried else now
         self.tried = ()
         self.error = None
@@ -229,6 +235,7 @@ class DrafterRequest:
         """End it, or give it up; return the failure that its client gets."""
         self.advance(event)
         reply = Reply(self.client, Failed(error))
+        # What still comes for it goes nowhere.
         self.client = NOBODY
         self.error = None
         return reply

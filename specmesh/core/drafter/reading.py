@@ -48,6 +48,8 @@ class TextReading:
 
     def take(self, slot: KVSlot) -> None:
         """Take a slot, perhaps with ids of the text; empty it if it is no good beginning."""
+        # Its ids agree with the text's beginning. But to read on from so far back may be more work
+        # than to begin a window near the end.
         if slot.length and not self._windows.suits(slot, self._chain.n_truth):
             self._empty(slot)
         self._read_in(slot)
@@ -80,6 +82,7 @@ class TextReading:
         for slot in (self.slot, self.spare):
             if slot is not None and slot.end > length:
                 self.cut_to(slot, length)
+        # The cut took all of it, so the window may begin further back than the text now ends.
         if self.spare is not None and not self.spare.length:
             self._windows.begin_next(self.spare, length)
 
@@ -113,19 +116,23 @@ class TextReading:
         spare = self.spare
         n_truth = self._chain.n_truth
         if not slot.length:
+            # It has nothing to lose, and the spare one may have read a part.
             if spare is not None:
                 self._take_over(spare)
         elif self._windows.is_behind(slot, n_truth):
             self.release_spare()
             self._empty(slot)
         elif spare is not None:
+            # The rest fits the row that drafts next, so nothing waits for it.
             if len(self._ids) - spare.end <= self._piece(spare).ids:
                 self._take_over(spare)
         elif self._windows.is_due(slot, n_truth):
+            # No cell is left, and no sequence was spare in time. The same one begins again, now.
             if n_truth >= self.room:
                 self._pieces += 1  # drafts wait for it
                 self._empty(slot)
             elif self._reader.spares_left or take_spare():
+                # `take_spare` counts the one that it takes as left.
                 self._reader.spares_left -= 1
                 self.spare = self._slots.acquire((), 0, cached=False)
                 self._windows.begin_next(self.spare, n_truth)
@@ -165,6 +172,7 @@ class TextReading:
         if spare is None or self.draft_rows == self._rows_at_piece:
             return False
         chain = self._chain
+        # Before that the verifier's next step would wait for the piece.
         has_wanted = len(self._ids) >= chain.n_truth + chain.draft_n
         return has_wanted or self._piece(spare).urgent
 
@@ -184,6 +192,7 @@ class TextReading:
             return
         begin = row.text_position
         if (row.position, begin) != (spare.length, spare.end):  # the window was moved meanwhile
+            # The engine has decoded cells that the slot does not count.
             self._slots.cut(spare.seq, spare.length)
             return
         spare.length += row.bos + len(row.ids)
@@ -194,6 +203,7 @@ class TextReading:
     def end_round(self, accepted: int, *, rejected: int) -> None:
         """Note the drafts of a round, and whether it had none because a window was read."""
         chain = self._chain
+        # Within a window both ways to read are the same.
         beyond_window = chain.n_truth > self._windows.size
         if self.slot is not None and beyond_window and accepted + rejected:
             self._reader.judge(self.slot, chain.n_truth, accepted=accepted, rejected=rejected)

@@ -157,6 +157,7 @@ class DrafterSession:
         assert slot is not None, "only a session with a slot has rows"
         if not slot.length:
             reading.begin(slot)
+        # Not even the committed ids fit. `attend` moves the window first.
         if chain.n_truth > reading.room:
             return None
         ids = chain.ids
@@ -165,19 +166,25 @@ class DrafterSession:
         if spare is not None and (not drafts or reading.piece_is_due()):
             return self._plan_piece(spare) if room is None else None
         begin = slot.end
+        # A row without drafts reads committed ids only, since others may be rejected. The last one
+        # is left for the row that drafts: its logits show the next id.
         end = len(ids) if drafts else chain.n_truth - 1
         if end <= begin:
             return None
+        # Too much for one row: the chain waits until the slot has caught up.
         if end - begin > self._chunk:
             drafts = False
             end = begin + self._chunk
         if slot.stops and slot.part_end(end) < end:
             drafts = False
             end = slot.part_end(end)
+        # A row joins others only if it hardly makes their step longer.
         if room is not None and (not drafts or end - begin > room):
             return None
         sampler: Sampler | None = None
         draft_n = 1
+        # The sampler is the same at each position, so the engine makes several drafts in one step.
+        # Others need to see each draft before the next one is chosen.
         if drafts and self._plain and self.constraint is None:
             sampler = self._sampler
             draft_n = chain.burst()
@@ -231,6 +238,7 @@ class DrafterSession:
         chain = self.chain
         slot = self.reading.slot
         assert slot is not None, "a slot stays while its step runs"
+        # It was of the spare sequence, or of one that the session has left.
         if row.seq != slot.seq:
             self.reading.read_piece(row, ended - started)
             return []
@@ -287,10 +295,16 @@ class DrafterSession:
         agreed = base + common_length(ids, chain.ids[base:end])
         if agreed < min(end, n_truth) and not sync:
             return chain.nack(now)  # of two texts for one position, one was damaged on its way
+        # A frame that ends before the frontier has nothing new; one at the frontier may have a new
+        # draft_n.
         if agreed == end < n_truth:
             return []  # the frame is late
+        # The last id is the target's own choice, even if the chain has it: no draft was accepted
+        # there.
         accepted = max(min(agreed, end - 1) - n_truth, 0)
         if not sync:
+            # One draft was compared and refused. Those behind it were never looked at, and prove
+            # nothing.
             rejected = 1 if n_truth <= agreed < min(end, len(chain.ids)) else 0
             self.reading.end_round(accepted, rejected=rejected)
             if accepted + rejected:

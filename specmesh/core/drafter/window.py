@@ -77,6 +77,7 @@ class Windows:
 
         whole: from its beginning, if it fits.
         """
+        # A window that does as well as the whole text is preferred: it is read sooner.
         fits = length <= self.most if whole else length <= self.full
         if fits or not self.size:
             slot.start = 0
@@ -113,6 +114,7 @@ class Windows:
 
     def is_behind(self, slot: KVSlot, length: int) -> bool:
         """Return True if to begin a new window is less work than to read on in a slot."""
+        # A text that is read whole from its beginning, and fits, has no window to move.
         has_choice = slot.start > 0 or length > self.most
         return self.size > 0 and has_choice and length - slot.end > self.back
 
@@ -189,7 +191,10 @@ class WindowReader:
         """
         in_time = FIRST_PIECE
         if self._id_seconds:
+            # In about the time that a burst of drafts takes: nobody waits longer for a piece than
+            # for drafts.
             in_time = int(seconds / self._id_seconds)
+        # The text grows by so many ids between two pieces, until the other window is full.
         pieces_left = max(room // max(drafts, 1), 1)
         needed = ceil(rest / pieces_left)
         ids = min(max(in_time, needed, 1), self.chunk)
@@ -230,6 +235,7 @@ class WindowReader:
         of_whole = self.acceptance(whole=True)
         of_windows = self.acceptance(whole=False)
         if of_whole is None or of_windows is None:
+            # The way that fewer drafts were judged of is tried next, until both are known.
             return self._judged[True] < self._judged[False]
         return of_whole > of_windows + WORTH
 

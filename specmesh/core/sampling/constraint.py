@@ -79,6 +79,7 @@ def check_grammar(grammar: Grammar) -> Grammar:
     most = MAX_TOOLS if grammar.kind is GrammarKind.TOOLS else MAX_GRAMMAR
     parsed: object = {}
     try:
+        # The length comes before the parser: that takes memory many times the text's.
         size = len(grammar.text.encode())
         if grammar.kind is not GrammarKind.GBNF and size <= most:
             parsed = json.loads(grammar.text)
@@ -166,6 +167,8 @@ def choose_allowed(constraint: Constraint, sampler: Sampler, logits: Logits, pos
     more than the rest of the step.
     """
     if not sampler.filters:
+        # The choice without a mask is the best of all ids. If it is allowed, it is the best of
+        # those allowed.
         token = sampler.choose(logits, position)
         if constraint.allows(token):
             return token
@@ -198,6 +201,8 @@ class DraftConstraint:
         accepted.
         """
         unseen = max(length - len(self._ids), 0)
+        # Drafts are replaced near the end only. To compare the whole text each time would take
+        # longer with each id.
         window = min(length, unseen + CHANGING_IDS)
         tail = latest(window)
         start = length - window
@@ -205,6 +210,7 @@ class DraftConstraint:
         self._constraint.rollback(len(self._ids) - kept)
         del self._ids[kept:]
         rest = tail[kept - start :]
+        # Counting changes nothing, so a text that breaks the grammar leaves it as it was.
         allowed = self._constraint.count_allowed(rest) == len(rest)
         if not allowed or not self._end_ids.isdisjoint(rest):
             return plain

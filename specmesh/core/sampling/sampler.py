@@ -62,6 +62,7 @@ def largest(logits: Logits, count: int) -> Candidates:
     n_vocab = len(logits)
     if count >= n_vocab:
         return _ordered(logits, np.arange(n_vocab))
+    # To sort the few that reach a floor is much less work than to sort the row.
     reaching_floor = np.flatnonzero(logits >= _floor(logits, count))
     return _ordered(logits, reaching_floor).first(count)
 
@@ -69,6 +70,7 @@ def largest(logits: Logits, count: int) -> Candidates:
 def nucleus(logits: Logits, share: float) -> Candidates:
     """Return the result of top-p on a whole row."""
     most = float(logits.max())
+    # The sum needs no order. So only as many tokens are sorted as it takes to reach the share.
     total = float(np.exp(logits.astype(np.float64) - most).sum())
     count = NUCLEUS_BEGIN
     while True:
@@ -95,6 +97,7 @@ def min_p(found: Candidates, share: float) -> Candidates:
 def at_least(logits: Logits, share: float) -> Candidates:
     """Return the result of min-p on a whole row."""
     least = logits.max() + np.float32(np.log(share))
+    # The bound is rounded to 32 bits. A token at it must not be lost: `min_p` compares exactly.
     just_below = np.nextafter(least, np.float32(-np.inf))
     near = np.flatnonzero(logits >= just_below)
     return min_p(_ordered(logits, near), share)
@@ -124,6 +127,7 @@ def _floor(logits: Logits, count: int) -> np.float32:
     It is the least maximum of the `count` best columns.
     """
     width = len(logits) // STRIPES
+    # Too few columns: their maxima would let nearly all through.
     if width < 4 * count:
         at = len(logits) - count
         return np.float32(np.partition(logits, at)[at])
@@ -188,6 +192,7 @@ def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logit
     times = times[inside]
     scores = changed[tokens]
     repeat = np.float32(penalties.repeat)
+    # A division would raise a negative logit, and so reward the token.
     scores = np.where(scores <= 0, scores * repeat, scores / repeat)
     taken_off = times * penalties.frequency + penalties.presence
     changed[tokens] = scores - taken_off.astype(np.float32)
@@ -276,6 +281,8 @@ class Sampler:
 
     def keyed(self, crc: int) -> "Sampler":
         """Return a sampler whose noise belongs to the prefix with this CRC, and to no other."""
+        # The same noise for another prefix would make the choices of two texts depend on each
+        # other.
         seed = derived(self.params.seed, NoiseStream.CHOICES, crc)
         return Sampler(replace(self.params, seed=seed), self.before)
 
@@ -285,6 +292,7 @@ class Sampler:
             logits = self._adjusted(logits)
         if self.params.temperature <= 0:
             return int(logits.argmax())
+        # Without filters few tokens have a chance against the noise, and only these are looked at.
         found = self.candidates(logits) if self.filters else self._contenders(logits, position)
         return int(found.ids[self._noisy(found, position).argmax()])
 
@@ -363,6 +371,8 @@ class Sampler:
         """
         head = largest(logits, HEAD)
         best = self._noisy(head, position).max()
+        # No token outside has a larger logit than the last one inside. So it can win only by noise
+        # beyond this.
         least = float(best - head.scores[-1] / self.params.temperature)
         lucky = reaching(self._seed, position, len(logits), least)
         ids = np.union1d(head.ids, lucky)

@@ -117,12 +117,15 @@ class RoundCounts:
             self.drafted_by_source[drafts.source] += drafts.drafted
             self.accepted_by_source[drafts.source] += drafts.accepted
             if not drafts.exact:
+                # A grammar's drafts would lift the rate of a drafter that is wrong in all others.
                 drafted += drafts.drafted
                 tested += drafts.tested
                 accepted += drafts.accepted
         self.drafted += drafted
         self.accepted += accepted
         if tested:
+            # Drafts behind a rejected one were verified, but not compared: they show nothing about
+            # their positions.
             self.rounds_with_drafts += 1
             _add_positions(self.tested_at, [1] * tested)
             _add_positions(self.accepted_at, [1] * accepted)
@@ -162,6 +165,8 @@ class RoundCounts:
     @property
     def accept_histogram(self) -> list[int]:
         """Return the numbers of rounds with 0, 1, ... accepted drafts."""
+        # A round with two accepted drafts counts at both positions. So the differences are the
+        # rounds with just as many.
         at_least = (self.rounds, *self.accepted_at, 0)
         return [rounds - more for rounds, more in pairwise(at_least)]
 

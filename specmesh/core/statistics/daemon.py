@@ -150,6 +150,7 @@ class VerifierStats(DaemonStats):
         core: its last report. peers: the drafters, by identity.
         live, queued: sessions that run, requests that wait for one.
         """
+        # The I/O thread goes on counting. A snapshot is of one moment.
         wire = deepcopy(traffic)
         wire.stray = core.stray_frames
         sessions = snapshot.SessionsSection(
@@ -188,10 +189,12 @@ class VerifierStats(DaemonStats):
 def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
     """Return why nothing is drafted for the newest session, or for any if there is none."""
     if core.sessions:
+        # People look at `stats` when a text that they have just begun is slow.
         reason = core.sessions[-1].get("no_drafts")
         return str(reason) if reason else None
     if not peers:
         return NoDrafts.NONE_ATTACHED
+    # One drafter that can draft is enough.
     if all(peer["no_drafts"] for peer in peers):
         return NoDrafts.VOCABULARY
     return None
@@ -257,6 +260,7 @@ class DrafterStats(DaemonStats):
         self._totals.committed += work.committed
         self._totals.read += work.read
         if work.draft_tokens:
+            # A report may be of many steps. Each of their drafts counts, with their mean.
             seconds = work.draft_seconds / work.draft_tokens
             self._draft_seconds.record(seconds)
             self._drafts.record(seconds, work.draft_tokens)

@@ -135,6 +135,8 @@ def render(request: Request, tokenizer: Tokenizer) -> RenderedChat:
         try:
             text = tokenizer.chat_text(way.messages, way.variables, continued=request.continued)
         except RequestError as error:
+            # The first way is the one that the template was made for, so its error is of use to the
+            # client.
             refusal = refusal or error
         else:
             merged = filter(way.merged.__contains__, MERGED_ROLES)
@@ -152,6 +154,8 @@ def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
     seen = list[Rendition]()
     plainer = list(_ever_plainer(_of_one_form(traits)))
     if len(request.messages) > LONG_CHAT:
+        # Each way renders the whole chat, and a template may take long for it. So only the first
+        # and the plainest are tried.
         plainer = [plainer[0], plainer[-1]]
     for plain in plainer:
         rendition = _rendition(request, choice, plain)
@@ -159,6 +163,7 @@ def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
             seen.append(rendition)
             yield rendition
     if request.messages[0].role == "assistant":
+        # Some templates want a user's message first, and a client may have cut it from a long chat.
         begun = replace(request, messages=(ChatMessage("user", ""), *request.messages))
         rendition = _rendition(begun, choice, plainer[-1])
         yield replace(rendition, merged=rendition.merged | {"assistant"})
@@ -206,6 +211,7 @@ def _rendition(request: Request, choice: ToolChoice | None, traits: TemplateTrai
         for tool in choice.tools:
             tools.append({"type": "function", "function": tool})
         variables["tools"] = tools
+        # Older templates show tools by this name, as a text.
         variables["functions"] = json.dumps(choice.tools, ensure_ascii=False, indent=1)
     elif choice is not None:
         messages = with_words(messages, in_words(choice.tools, form))
@@ -237,6 +243,8 @@ def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> Ses
     before = reasoning.before_answer(thinking, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
         tools = json.loads(grammar.text)
+        # A client at a drafter cannot know the form of the verifier's model, so it may be empty
+        # until now.
         tools["format"] = tools["format"] or traits.tool_format
         tools["thinking"] = before
         grammar = Grammar(GrammarKind.TOOLS, compact(tools))
@@ -285,6 +293,7 @@ def _encoded(text: str, tokenizer: Tokenizer, n_ctx: int | None) -> tuple[int, .
     texts, as at OpenAI's.
     """
     if n_ctx is not None:
+        # A text can be megabytes long. A bound that needs no encoding refuses it at once.
         least = tokenizer.least_ids(text)
         if least >= n_ctx:
             raise PromptTooLong.of(least, n_ctx, least=True)

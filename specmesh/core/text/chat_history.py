@@ -47,6 +47,8 @@ def adapted(messages: Messages, traits: TemplateTraits) -> tuple[Messages, froze
     messages = _with_calls(messages, traits)
     if not traits.results:
         messages = _results_as_text(messages)
+    # The order matters: a system message that becomes a part of the user's may make two of the
+    # user's stand in a row.
     for role, rule in _rules(traits):
         joined = rule(messages)
         if joined != messages:
@@ -226,12 +228,14 @@ def _calls_apart(messages: Messages) -> list[ChatMessage]:
         for call in message.tool_calls:
             apart.append(replace(part, tool_calls=(call,)))
             apart += results.pop(call.id, [])
+            # Text and thought stand with the first call, and are not repeated.
             part = replace(message, content="", reasoning="")
     return apart
 
 
 def _results_as_text(messages: Messages) -> list[ChatMessage]:
     """Return the messages with tools' results as the user's, joined to the user's next message."""
+    # The marks come before the results are joined, so that each can still be read by itself.
     tagged = list(map(_tagged, messages))
     joined = _joined(tagged, "tool", ["tool", "user"], between="\n")
     return list(map(_as_user, joined))
@@ -266,6 +270,7 @@ def _linked(messages: Messages) -> list[ChatMessage]:
         if not message.tool_calls:
             linked.append(message)
             continue
+        # An assistant that goes on has given up the calls before.
         open_calls.clear()
         for number, call in enumerate(message.tool_calls, len(names)):
             name = call.id or f"call_{number}"
@@ -306,6 +311,8 @@ def _with_ids(messages: Messages, kind: IdKind) -> list[ChatMessage]:
         calls = [replace(call, id=ids[call.id]) for call in message.tool_calls]
         answered = message.tool_call_id
         if answered:
+            # A result may answer a call that the client has cut from the chat. It must not end the
+            # request.
             unknown = ToolCall(answered, message.name, "")
             answered = ids.get(answered) or _fitting(unknown, kind, 0)
         fitting.append(replace(message, tool_calls=tuple(calls), tool_call_id=answered))
@@ -319,4 +326,5 @@ def _fitting(call: ToolCall, kind: IdKind, number: int) -> str:
         return call.id if own else f"functions.{call.name}:{number}"
     if re.fullmatch(NINE, call.id):
         return call.id
+    # A digest of the id is the same in each turn, so the prefix cache finds the text again.
     return hashlib.sha256(call.id.encode("utf-8", "replace")).hexdigest()[:9]

@@ -95,6 +95,8 @@ STYLES = {style.name: style for style in _STYLES}
 def detect(template: str) -> Thinking | None:
     """Find a mark of thoughts in a chat template's source."""
     for style in STYLES.values():
+        # One mark is enough: some templates write the beginning only, others cut thoughts by the
+        # end.
         if style.begin in template or style.end in template:
             return style
     return None
@@ -146,6 +148,7 @@ def begun(text: str, marks: Iterable[str]) -> int:
     longest = 0
     for mark in marks:
         most = min(len(mark) - 1, len(text))
+        # The longest counts: one mark may begin with the end of another.
         for size in range(most, longest, -1):
             if text.endswith(mark[:size]):
                 longest = size
@@ -190,6 +193,8 @@ class ThoughtSplitter:
         """Read the mark with which the text may begin; return False until that is certain."""
         if not style.dropped:
             start = self._kept.lstrip()
+            # A model may write blanks before the mark. As long as all is the beginning of it, it
+            # may become it.
             half = style.begin.startswith(start) and start != style.begin
             if half and not over:
                 return False
@@ -209,11 +214,14 @@ class ThoughtSplitter:
         shown = self._kept[:end]
         rest = self._kept[end + len(mark) :]
         if self._trimming:
+            # Behind a mark blanks are dropped until the first letter, which may come much later.
             shown = shown.lstrip()
         if self._inside:
             whole = shown
             shown = whole.rstrip()
             if not mark:
+                # Blanks before the end mark are dropped. Before more of the thought they belong to
+                # it. So they are kept back until it is known.
                 rest = whole[len(shown) :] + rest
         still_trimming = self._trimming and not shown
         self._trimming = still_trimming or mark in (style.begin, style.end)
@@ -226,5 +234,6 @@ class ThoughtSplitter:
         if self._inside:
             return (style.end,)
         if style.dropped:
+            # This family marks the answer, so a thought may begin behind it again.
             return (style.begin, *style.dropped)
         return ()

@@ -110,6 +110,7 @@ class CallParser:
         """Read the head of a call at the text's beginning, without the opening; return it or ""."""
         head = self._form.head
         found = yield from self._text.take([head])
+        # The model was cut off in the mark itself: its beginning is no answer.
         if not found and self._cut and head.startswith(self._text.kept):
             self._text.drop(len(head))
         return found
@@ -121,6 +122,8 @@ class CallParser:
         """
         mark = self._form.start.partition(ID)[0]
         while True:
+            # At a cut any beginning of a mark may be half a call. In a text that the model has
+            # ended it was meant as text.
             half = 1 if self._cut else len(self._form.trigger)
             passage, found = self._text.before([mark], half=half)
             self._emit(TextPart(passage))
@@ -140,6 +143,8 @@ class CallParser:
         self._called = True
         self._events.append(CallBegin(name))
         self.whole = False
+        # All forms begin with an object. A client can show a call before its first argument is
+        # there.
         self._emit(ArgumentsPart("{"))
         if self._form.parameter:
             yield from self._parameters(begin, self._schemas[name])
@@ -174,6 +179,8 @@ class CallParser:
             return None
         after, has_id, rest = form.after.partition(ID)
         begins = self._begins()
+        # The longest match counts. So a tool whose name begins another's is not taken for it: the
+        # text behind the name belongs to the mark.
         names = dict[str, tuple[str, str]]()
         for name in self._schemas:
             for begin in [""] if has_id else begins:
@@ -205,6 +212,7 @@ class CallParser:
     def _another(self) -> Reading[str]:
         """Read the mark that begins another call, and return it; or read the end of the calls."""
         form = self._form
+        # Without a mark between calls there is one call, and only the end may follow.
         another = form.closing
         if form.between is not None:
             another = form.between + form.head.partition(ID)[0]
@@ -218,6 +226,8 @@ class CallParser:
         """
         text = self._text
         brackets = _Brackets()
+        # Arguments can be long. They go on as they come, and are not held back until the object
+        # ends.
         while (end := brackets.end_in(text.kept)) is None:
             self._emit(ArgumentsPart(text.drop(len(text.kept))))
             if text.over:
@@ -279,17 +289,20 @@ class CallParser:
         form = self._form
         kind = STRING if STRING in form.param_middle else TYPE
         middle, has_kind, rest = form.param_middle.partition(kind)
+        # The kind of the value stands between name and value, if the form has it.
         name = yield from self._text.until(middle)
         given: str | None = ""
         if has_kind:
             given = yield from self._text.until(rest)
         if name is None or given is None:
             return None
+        # A parameter that the tool does not name is of the type that its schema has for others.
         others = at(schema, "additionalProperties")
         expected = object_at(schema, "properties").get(name, others)
         if form.tag:
             value = yield from self._nested(expected, schema, 0)
         else:
+            # The mark names the kind that the model has written, whatever the schema asks for.
             expected = _schema_of_kind(given) or expected
             value = yield from self._value(form.end_of(name), types_of(expected, schema))
             if value is not None:
@@ -304,8 +317,10 @@ class CallParser:
         In a value that can only be JSON the mark may be part of a string: there it ends nothing.
         """
         value = yield from self._text.until(end)
+        # A text ends at the first mark, whatever is in it.
         if not types or "string" in types:
             return value
+        # The mark was in a string of the JSON, as the text up to it is no value.
         while value is not None and not _is_json(value):
             more = yield from self._text.until(end)
             if more is None:
@@ -320,6 +335,7 @@ class CallParser:
         """
         text, tag = self._text, self._form.tag
         value = yield from text.until(tag)
+        # A model that opens marks without end must not exhaust the stack.
         if value is None or depth == _MOST_NESTED:
             return None
         parts = list[tuple[str, str]]()
@@ -400,6 +416,7 @@ def _json_of(text: str, parts: list[tuple[str, str]], schema: object, root: obje
     if not parts:
         return as_json(text, schema, root)
     names = {name for name, _ in parts}
+    # A list is written as items. A schema that wants an object may have a member of that name.
     if names == {"item"} and types != {"object"}:
         items = [part for _, part in parts]
         return f"[{', '.join(items)}]"
@@ -421,6 +438,7 @@ _ALL_TYPES = frozenset[str]().union(*_TYPES.values()) - {"string"}
 
 def resolved(schema: object, root: object) -> object:
     """Follow a schema's references into the schema that it is part of."""
+    # References may go round in a circle.
     for _ in range(8):
         match schema:
             case {"$ref": str(path)}:
@@ -460,6 +478,7 @@ def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
     for choice in list_at(schema, "anyOf") + list_at(schema, "oneOf"):
         inner = types_of(choice, root, within=True)
         if not inner:
+            # One choice that allows anything makes the whole allow anything.
             return set()
         types |= inner
     return types
@@ -473,6 +492,8 @@ def as_json(text: str, schema: object, root: object) -> str:
     types = types_of(schema, root)
     with suppress(ValueError, RecursionError):
         value = json.loads(text, parse_constant=int)  # NaN and Infinity are no JSON, and no int
+        # Without a schema a number is a number. But quotes belong to the text: no form asks for
+        # them.
         if not types and not isinstance(value, str):
             return text.strip()
         if _TYPES[type(value)] & (types - {"string"}):

@@ -195,6 +195,7 @@ _FORMATS = (
         signs=("<|channel|>", "functions."),
     ),
     ToolFormat(
+        # Its marks contain all signs of qwen3_coder, so it comes first.
         name="seed",
         call=_QWEN.replace("tool_call>", "seed:tool_call>"),
         parameter="<parameter=$KEY>$VALUE</parameter>\n",
@@ -216,6 +217,8 @@ _FORMATS = (
         signs=("tool_calls", "arg_key", "tool_sep"),
     ),
     ToolFormat(
+        # The newer form differs by a line's end only, so its sign is two marks without one in
+        # between.
         name="glm47",
         call="<tool_call>$NAME$ARGS</tool_call>",
         parameter=_glm(""),
@@ -228,6 +231,7 @@ _FORMATS = (
         signs=("<arg_key>",),
     ),
     ToolFormat(
+        # The older form has more marks: a template with them is never of the newer one.
         name="deepseek",
         opening=_CALLS_BEGIN,
         closing=_CALLS_END,
@@ -242,9 +246,11 @@ _FORMATS = (
         between="",
         signs=("<｜tool▁sep｜>",),
     ),
+    # Both write DSML, and differ by the name of the block.
     _dsml("deepseek32", "function_calls", "function_calls"),
     _dsml("deepseek4", "tool_calls"),
     ToolFormat(
+        # Four forms begin with the same mark. Those with more marks come first.
         name="mistral_ids",
         call="[TOOL_CALLS]$NAME[CALL_ID]$ID[ARGS]$ARGS",
         between="",
@@ -286,6 +292,7 @@ _FORMATS = (
         signs=("<minimax:tool_call>",),
     ),
     ToolFormat(
+        # No signs: its templates show calls, and `detect_written` knows the form by them.
         name="minimax_m3",
         opening=f"{_MINIMAX}<tool_call>\n",
         trigger=f"{_MINIMAX}<tool_call>",
@@ -347,6 +354,7 @@ _FORMATS = (
         ids="[a-z0-9]{10}",
         signs=("<|tool_call:begin|>",),
     ),
+    # Granite's templates have the same mark, but never its end.
     _array("phi4", "<|tool_call|>[", "]<|/tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
     _array("granite", "<|tool_call|>[", "]", "<|tool_call|>", "start_of_role"),
     ToolFormat(
@@ -366,8 +374,12 @@ _FORMATS = (
         trigger=" functools[",
         signs=("functools[",),
     ),
+    # Many of the forms above have this mark in their templates, with others. It means Hermes only
+    # if no other form was found.
     ToolFormat(name="hermes", call=_HERMES, signs=("<tool_call>",)),
     ToolFormat(
+        # Its templates show calls behind both marks, the model writes them behind the first one or
+        # none.
         name="llama4",
         opening="<|python_start|>",
         call=_LLAMA,
@@ -376,6 +388,7 @@ _FORMATS = (
         history=f"<|python_start|><|python_end|>{_LLAMA}",
     ),
     ToolFormat(
+        # The last of those with signs: the words stand in templates that show no call at all.
         name="llama3",
         opening="<|python_tag|>",
         call=_LLAMA,

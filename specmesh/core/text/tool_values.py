@@ -151,6 +151,7 @@ def read_value(text: IncomingText, syntax: ValueSyntax, depth: int = 0) -> Readi
         found = yield from _read_text(text, syntax, quote)
         return None if found is None else json_text(found)
     bracket = yield from text.take("[{")
+    # A text of brackets only must not exhaust the stack.
     if bracket and depth == MOST_DEEP:
         return None
     if bracket == "[":
@@ -158,10 +159,12 @@ def read_value(text: IncomingText, syntax: ValueSyntax, depth: int = 0) -> Readi
     if bracket == "{":
         return (yield from _read_object(text, syntax, depth))
     word = yield from text.letters(_WORD, _LONGEST_WORD)
+    # At the text's end more of the word might have come, so it is no whole value.
     if not word or text.ended:
         return None
     if word in _NAMED:
         return _NAMED[word]
+    # A word without quotes is taken for a text.
     return word if _is_number(word) else json_text(word)
 
 
@@ -200,6 +203,7 @@ def _read_text(text: IncomingText, syntax: ValueSyntax, quote: str) -> Reading[s
         if part is None:
             return None
         parts.append(part)
+        # An odd number escapes the quote, so the text goes on. Two backslashes are an escaped one.
         backslashes = len(part) - len(part.rstrip("\\"))
         if backslashes % 2 == 0:
             return _unescaped(quote.join(parts))

@@ -27,6 +27,7 @@ def object_of(arguments: str) -> Json | None:
 def write_calls(form: ToolFormat, calls: Sequence[ToolCall]) -> str:
     """Return the text with which a model of this family calls the tools."""
     texts = [_write_call(form, call, place) for place, call in enumerate(calls)]
+    # A model that writes one call only may get a chat of another model, with several.
     between = "\n" if form.between is None else form.between
     return form.opening + between.join(texts) + form.closing
 
@@ -42,6 +43,7 @@ def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
 def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
     """Return a call's id if it fits the form, or one made of it that fits, or the call's place."""
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+    # The digests are the same in each turn, so the prompt begins as in the turn before.
     for candidate in (name, digest[:9], digest[:10]):
         if re.fullmatch(form.ids, candidate):
             return candidate
@@ -56,6 +58,7 @@ def write_arguments(form: ToolFormat, arguments: str) -> str:
     """
     if not form.parameter and form.syntax is None:
         return arguments if arguments.strip() else "{}"
+    # A form with marks has no place for a text that is no object.
     given = object_of(arguments) or {}
     syntax = form.syntax
     texts = list[str]()

@@ -58,6 +58,7 @@ class Acceptance(NamedTuple):
         shares: list[SourceDrafts] = []
         begin = 0
         for segment in segments:
+            # The batch may have cut the step's drafts: the last segments have fewer then, or none.
             size = min(segment.drafted, drafted - begin)
             if size <= 0:
                 break
@@ -101,8 +102,11 @@ def accept(
                 raise
             return Acceptance(committed=tuple(committed), accepted=index, tested=index, ended=False)
         committed.append(token)
+        # The token is the target's own choice in any case. A draft only decides whether the next
+        # row counts.
         is_draft = index < len(drafts) and token == drafts[index]
         ended = token in end_ids
+        # An end id is no text, so it completes no stop string.
         stopped = stops is not None and not ended and stops(token)
         if is_draft and not (ended or stopped) and len(committed) < room:
             continue
@@ -188,6 +192,7 @@ class Probabilistic:
         offers = rows.offers
         if not offers:
             return []
+        # All rows at once: whether a draft is accepted depends on those behind it too.
         distributions = [
             rows.sampler(index).distribution(rows.logits[index]) for index in range(len(offers))
         ]

@@ -160,6 +160,8 @@ class Clients:
         """Let the requests of an answer wait, as `open` does, or refuse all if one has no room."""
         effects: list[ClientsEffect] = []
         try:
+            # All texts of an answer or none: a client that gets half of them cannot use them. One
+            # text by itself is checked by `open`.
             if len(texts) > 1:
                 self._check_room(tenant, [request for request, _ in texts])
         except Busy as error:
@@ -209,6 +211,7 @@ class Clients:
         )
         if request.named_only:
             return [opening]
+        # Without words and without a grammar there is nothing to wait for.
         if request.prompt_ids is not None and request.params.grammar is None:
             return self.encoded(opening)
         return [Encode(opening)]
@@ -217,6 +220,7 @@ class Clients:
         """Raise an error if a request may not wait: the verifier stops, or too many wait."""
         if self._stopped is not None:
             raise self._stopped
+        # It goes on with a session that is here, so it takes no place of others.
         if entry.request.named_only or self._has_place(entry.request.id):
             return
         self._check_room(entry.tenant, [entry.request])
@@ -224,6 +228,8 @@ class Clients:
             return
         waiting = [other.owner for other in self.waiting]
         own = self.owners().count(entry.owner) + waiting.count(entry.owner)
+        # A drafter speaks for many clients by one connection. Half of the places are left for
+        # others.
         if own >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{own} requests of this drafter run or wait", _LARGER_QUEUE)
 
@@ -258,6 +264,7 @@ class Clients:
         if opening.client not in self.requests:
             return []
         request = opening.request
+        # A resumed text is the prompt's continuation: the target reads both.
         ids = (*opening.ids, *request.generated)
         try:
             check_request(request.params, ids, len(opening.ids), self._limits)
@@ -270,6 +277,7 @@ class Clients:
         gone = list(filter(unwanted, self.requests.values()))
         for entry in gone:
             if not entry.session:
+                # The others have a session, whose end comes from the core and removes them.
                 self._remove(entry.number)
         return [vev.ClientLeft(entry.number) for entry in gone]
 
@@ -325,6 +333,7 @@ class Clients:
         """Give a client the news of its session."""
         event: ClientEvent
         if self.reading:
+            # Any news ends a report's turn. What is repeated must be the newest.
             self.reading.pop(number, None)
         match news:
             case Round():
@@ -365,6 +374,7 @@ class Clients:
         """
         if began.adopted:  # the client before gets no more of it
             for entry in list(self.requests.values()):
+                # A session has one client: the one that asked last, which has come back.
                 if entry.session == began.session:
                     self._remove(entry.number)
         else:
@@ -391,6 +401,7 @@ class Clients:
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True
+            # The core does not see bytes. They are counted on this side.
             report["bytes_sent"] = traffic.bytes_sent
             report["bytes_received"] = traffic.bytes_received
         if end.error is not None:

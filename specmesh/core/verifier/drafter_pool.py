@@ -92,6 +92,7 @@ class DrafterPool:
             if context.drafter != identity:
                 continue
             context.session.draft_length.mute(muted=muted)
+            # A client of the drafter reads along there, whether or not it drafts.
             if context.owner != identity:
                 self.release(context, identity)
                 self.detach(context)
@@ -128,8 +129,10 @@ class DrafterPool:
         if drafter is None:
             return  # it has just gone
         context.attach(identity)
+        # Its machine may have other work by now, or none.
         if drafter.measured_at is not None and drafter.unmeasured(now):
             drafter.estimates.forget()
+        # It gets another chance. If it is silent again, the session moves on.
         drafter.silent = False
         self._announce(context, drafter, now)
 
@@ -140,6 +143,7 @@ class DrafterPool:
         """
         session = context.session
         is_own = drafter.id == context.owner
+        # Its own client's text is shown there, so that drafter is always sent it.
         if session.draft_length.refuses(drafter.estimates) and not is_own:
             return
         frames = context.announce(drafter.estimates, muted=drafter.muted)
@@ -208,6 +212,7 @@ class DrafterPool:
         possible = [
             drafter for drafter in self._drafters.values() if identity in (None, drafter.id)
         ]
+        # The widest reason comes first: those after it cannot be mended before it is.
         if not possible:
             return NoDrafts.NONE_ATTACHED
         drafting = [drafter for drafter in possible if not drafter.muted]
@@ -249,6 +254,7 @@ class DrafterPool:
     def stepped(self, context: SessionContext, now: float) -> None:
         """Count a round of a session, and see now and then whether another drafter gets it."""
         drafting = context.session.drafting
+        # All sessions of the drafter are timed by its load, so it is counted when it changes only.
         if drafting != context.in_load:
             self.weigh()
         identity = context.drafter
@@ -260,6 +266,8 @@ class DrafterPool:
         else:
             self._announce(context, drafter, now)
         if drafting:
+            # A drafter counts as measured as long as it works. Its time without work begins after
+            # that.
             drafter.measured_at = now
         context.rounds += 1
         if context.owner is None and len(self._drafters) > 1:
@@ -271,12 +279,15 @@ class DrafterPool:
         if draft_length.withheld and not draft_length.lone:
             return  # no drafter would be asked for drafts
         silent = draft_length.estimate.silent(now)
+        # A look computes the rate of each drafter. One that is silent is not waited for so long.
         if context.rounds % LOOK_ROUNDS and not silent:
             return
         others = [other for other in self._fitting(context) if other is not present]
         if not others:
             return
         unmeasured = self._unmeasured(others, now)
+        # A drafter that is asked for nothing shows nothing. Without a first draft its rate would
+        # stay unknown, and the session would stay with it for ever.
         has_drafted = present.estimates.arrivals.restart is not None
         never_will = not has_drafted and not context.session.drafting
         if silent or never_will:
@@ -345,6 +356,7 @@ class DrafterPool:
             return 0.0
         load = 1
         for other in self._sessions.values():
+            # Itself, and the others that it makes drafts for now.
             if other.in_load and other.drafter == drafter.id and other is not context:
                 load += 1
         inputs = draft_length.inputs_with(
@@ -353,6 +365,8 @@ class DrafterPool:
         if inputs is None:
             return 0.0
         present_and_off = context.drafter == drafter.id and draft_length.off
+        # Such a drafter takes nothing from the session: it goes on at the target's own speed. So
+        # its rate is that speed, and not 0, which is for drafters that nothing is known of.
         useless = estimates.speculation.gate.verdict is False or present_and_off
         out_of_room = drafter.n_ctx <= len(context.session.prefix)
         if useless or out_of_room:
@@ -375,6 +389,7 @@ class DrafterPool:
             if context.weigh():
                 loads[context.drafter] += 1
         for drafter in self._drafters.values():
+            # An idle drafter is rated as it would be with the session in question.
             drafter.estimates.arrivals.load = max(loads[drafter.id], 1)
 
     def reports(self) -> dict[vev.DrafterId, Json]:

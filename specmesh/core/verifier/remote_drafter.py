@@ -67,6 +67,8 @@ def drafting_rate(inputs: PolicyInputs) -> float:
         unbroken = min(accepted * inputs.rates[drafts], CERTAIN)
         rejected = 1.0 - unbroken
         spent = rejected * step + unbroken * max(step, (drafts + 1) * interval)
+        # After a rejection the drafter begins anew, and makes all drafts of the next step before it
+        # begins.
         behind = inputs.restart + (drafts - 1) * interval
         best = max(best, tokens / (rejected * behind + spent))
         if interval < single:

@@ -168,10 +168,12 @@ class VerifierSession:
         self._scored = params.scored  # log-probabilities of the prompt are wanted
         self._scoring = params.scored  # they have not been reported yet
         self._stops = StopScan(params.stop, limits.pieces)
+        # Most texts have neither, and are spared a call for each token.
         self._stoppable = bool(params.stop) or constraint is not None
         self._strategy = strategy_of(params.sampling)
         self.logprobs: LogprobRecorder | None = None
         if params.logprobs is not None:
+            # The first id follows nothing, so it has no probability.
             begin = 1 if self._scored else len(ids)
             self.logprobs = LogprobRecorder(params.logprobs, begin)
         self.token_sources = SourceRecorder(len(ids)) if params.sources else None
@@ -204,6 +206,7 @@ class VerifierSession:
 
     def _begin(self) -> None:
         """Enter the first state; a resumed text may have ended with its last ids."""
+        # The last id is not awaited: it is decoded with the first step that verifies.
         if self.slot.length >= len(self.prefix) - 1:
             self.advance(SessionEvent.PROMPT_READ)
         prompt_is_scored = self._scored and self.state is SessionState.PREFILLING
@@ -216,6 +219,8 @@ class VerifierSession:
     def _ended_before(self) -> m.FinishReason | None:
         """Return why a resumed text has ended with its last ids, if it has."""
         stopped = False
+        # All ids pass, also behind a stop: grammar and stop strings have a state, and the text may
+        # go on.
         for token in self.prefix[self.n_prompt :]:
             if token in self._limits.end_ids or self._stops_with(token):
                 stopped = True
@@ -244,6 +249,7 @@ class VerifierSession:
         if isinstance(frame, m.Nack):
             return self.truth.nacked(frame, now)
         if self.draft_length.drafter is None:
+            # They were on their way when the drafter was taken from the session.
             self.counts.stale_drafts += len(frame.ids)
             return []
         return self.remote.take(frame, now)
@@ -414,6 +420,8 @@ class VerifierSession:
         end = len(self.prefix) - 1
         stepwise = self._scoring or (width is not None and begin >= prompt)
         if stepwise:
+            # Logits of each row are needed, and the engine has memory for those of a step that
+            # verifies.
             end = min(begin + self._limits.max_drafts + 1, end)
         elif width is not None:
             end = prompt
@@ -444,6 +452,7 @@ class VerifierSession:
         certain = 1.0
         for segment in verify.sources:
             source = self._source(segment.source)
+            # A segment is of use only if all drafts before it are accepted.
             probabilities = source.acceptance(segment.drafted)
             acceptance += [certain * probability for probability in probabilities]
             certain = acceptance[-1]
@@ -486,6 +495,7 @@ class VerifierSession:
             self._scoring = False
             effects.append(Scored(recorder.between(1, self.n_prompt)))
         if len(self.prefix.ids) < self.end:
+            # Only a scored prompt may have no text behind it.
             self.advance(SessionEvent.PROMPT_READ)
         else:
             effects.append(self._finish(m.FinishReason.LENGTH))
@@ -532,6 +542,7 @@ class VerifierSession:
         ids = verdict.committed
         generated = len(ids)
         if verdict.ended:
+            # An end id is committed, but it is no token of the text.
             generated -= 1
         # An end id is shown after an echoed prompt only.
         shown = ids if self._scored else ids[:generated]
@@ -564,6 +575,7 @@ class VerifierSession:
 
     def _commit(self, done: Round, drafted: int, seconds: float) -> None:
         """Let the text grow by a round, and let all learn from it."""
+        # The step has decoded rejected drafts, too. `_effects` cuts them off.
         self.slot.length = len(self.prefix.ids) + drafted
         self.slot.peak = 0
         self.prefix.extend(done.ids)
@@ -573,6 +585,7 @@ class VerifierSession:
         if self.times.first_token is None:
             self.times.first_token = done.at
         for source in self.sources:
+            # They come last: each compares its drafts with the text as it has become.
             source.committed(done)
 
     def _effects(self, done: Round) -> list[ev.VerifierEffect]:

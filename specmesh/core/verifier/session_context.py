@@ -200,6 +200,7 @@ class SessionContext:
         end = frame.base + len(frame.ids)
         if first is None or end <= first.begin:
             return []
+        # A SYNC may begin far back, in a prompt that nothing is noted of.
         begin = max(frame.base, first.begin)
         logprobs: tuple[Logprob | None, ...] = ()
         names: list[str] = []
@@ -219,6 +220,7 @@ class SessionContext:
         ids: tuple[int, ...] = ()
         logprobs: tuple[Logprob | None, ...] = ()
         if self.owner is None:
+            # A drafter's client gets them from its drafter, which has the text by TRUTH.
             ids = session.text_ids(known)
         if ids and session.logprobs is not None:
             begin = session.n_prompt + known
@@ -228,6 +230,7 @@ class SessionContext:
             begin = session.n_prompt + known
             sources = runs_of(session.token_sources.between(begin, begin + len(ids)))
         reading = None
+        # An adopted session has read its prompt for another request.
         if session.progress is not None and not adopted:
             reading = session.progress.first
         return vev.Began(
@@ -267,6 +270,7 @@ class SessionContext:
         """Return the end for its drafter, with the report if the drafter's client owns it."""
         if self.drafter is None or not self.announced:
             return []
+        # The report is for the client that asked. Another drafter has only helped.
         report = end.report if self.owner == self.drafter else {}
         done = m.Done(self.id, end.reason, len(self.session.prefix), report)
         return [vev.ToDrafter(self.drafter, done)]

@@ -207,6 +207,7 @@ class TargetSteps:
             logits = next(spans)
             context = contexts[number] = self._lifecycle.running[number]
             draft_length = context.session.draft_length
+            # As it was when the step began: its result may change the wish.
             drafting = drafting or draft_length.wants_drafts
             effects: list[ev.VerifierEffect] = []
             if isinstance(part, ev.Prefill):
@@ -290,6 +291,7 @@ class TargetSteps:
         else:
             speculation = self._target.shared.of(len(contexts))
         if speculation is None:
+            # Nobody drafts, or the client has chosen: there is nothing to decide.
             return False
         gate = speculation.gate
         refused = gate.refuses
@@ -299,6 +301,8 @@ class TargetSteps:
         has_drafts = False
         for done in ran.rounds:
             for drafts in done.by_source:
+                # Drafts of a number that a client has chosen come whatever the gate decides, so
+                # they show nothing about it.
                 if not drafts.exact:
                     adapts = contexts[done.session].session.draft_length.adapts
                     has_drafts = has_drafts or adapts
@@ -370,6 +374,7 @@ class StepMeter:
         self.spent = None
         if before is not None:
             self.spent = ended - before
+            # After a wait for drafts the time between two steps is no pause: the engine was ready.
             if not self._waited:
                 self._costs.record_pause(started - before)
         if not batch.pure or (cut and not batch.has_drafts):

@@ -53,6 +53,7 @@ class TruthSender:
             self._unsent = base
             return []
         accepted = self._accepted
+        # One frame takes all that was held back: the ids since then, and their accepted drafts.
         self._unsent = None
         self._accepted = 0
         self._sent_at = now
@@ -70,10 +71,13 @@ class TruthSender:
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
         """Return the prefix from the position on up to which the drafter agrees."""
         pause = min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip))
+        # Frames that crossed the answer on its way are refused by the drafter, and each of them
+        # brings another NACK. The answer to the first is an answer to all.
         if now - self._synced_at < max(pause, self._synced / SYNC_IDS_PER_S):
             return []
         self._synced_at = now
         base = 0
+        # If not, the texts differ before that position. All is sent, as the place is unknown.
         if self._prefix.holds(nack.base, nack.prefix_crc):
             base = nack.base
         self._synced = len(self._prefix) - base
@@ -85,6 +89,7 @@ class TruthSender:
         draft_n = self._draft_length.draft_n
         self._was_drafting = draft_n > 0 and not self._draft_length.probing
         frames: list[m.Sync] = []
+        # At least one frame: without new ids, too, it shows the drafter that it is up to date.
         for at in range(base, max(len(prefix), base + 1), m.MAX_TOKENS):
             ids = tuple(prefix[at : at + m.MAX_TOKENS])
             frames.append(m.Sync(self._session, at, prefix.crc_at(at), ids, draft_n))

@@ -119,8 +119,10 @@ class VocabularyExchange:
         self.advance(VocabularyEvent.ANNOUNCED)
         pieces = self._known_pieces(claim)
         if pieces is not None:
+            # A reconnect costs nothing: a vocabulary may have megabytes.
             self.advance(VocabularyEvent.COMPLETE)
             return Vocabulary(pieces, end_ids)
+        # A number that a peer claims must not decide how much is fetched and kept.
         if claim.n_vocab > MAX_VOCAB:
             self._refuse(f"the verifier claims a vocabulary of {claim.n_vocab} tokens")
             return None
@@ -136,6 +138,7 @@ class VocabularyExchange:
     def answered(self, answer: Vocab, now: float) -> Vocab | Vocabulary | None:
         """Take the next part."""
         fetching = self.state is VocabularyState.FETCHING
+        # Answers may be late or come twice. Only the part that was asked for counts.
         if not fetching or not answer.pieces or answer.start != len(self._pieces):
             return None
         try:
@@ -151,6 +154,8 @@ class VocabularyExchange:
         if missing:
             return self._ask(now)
         vocabulary = Vocabulary(tuple(self._pieces), self._claim.end_ids)
+        # It is kept under this name, for any verifier that claims it. A false one would spoil
+        # others.
         if vocabulary.fingerprint() != self._claim.fingerprint:
             self._refuse("the verifier's vocabulary does not match its own fingerprint")
             return None

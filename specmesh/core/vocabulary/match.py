@@ -114,6 +114,8 @@ def _counterparts(pieces: Pieces, others: Pieces) -> dict[int, int]:
     first = _first_ids(others)
     table: dict[int, int] = {}
     for token, piece in enumerate(pieces):
+        # The equal id comes first. Some vocabularies have a text twice, and then the first would do
+        # for both.
         if token < len(others) and others[token] == piece and piece:
             table[token] = token
         elif piece in first:
@@ -195,6 +197,7 @@ def _remap(
     to_verifier: Mapping[int, int],
 ) -> Remap:
     """Return the tables that translate the ids of both sides."""
+    # Something must stand in the place of a token without a counterpart. A blank disturbs least.
     space = _first_ids(draft.pieces).get(b" ", 0)
     to_draft_ids = [to_draft.get(token, space) for token in range(len(verifier))]
     to_verifier_ids = [to_verifier.get(token, NONE) for token in range(len(draft))]
