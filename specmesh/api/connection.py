@@ -93,7 +93,7 @@ class ApiConnection(H11Protocol):
             oldest.cut()
             beyond -= 1
         if beyond > 0:
-            self.app = _refuse_full
+            self.app = refuse_full
 
     def pause_writing(self) -> None:
         """Note that the transport takes no more."""
@@ -215,7 +215,7 @@ class ApiConnection(H11Protocol):
             self.cut()
 
 
-async def _refuse_full(scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse_full(scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a request of a connection that is one too many, and close it."""
     for_messages = is_for_messages(scope["path"], Headers(scope=scope))
     response = message_refusal(_FULL) if for_messages else refusal(_FULL)

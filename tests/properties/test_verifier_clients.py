@@ -231,17 +231,16 @@ class World:
     def left(self):
         """Return all that is still there."""
         clients = self.clients
-        lifecycle = self.core._lifecycle
         parts = [clients.sessions, clients.requests, clients.waiting]
-        parts += [self.core.sessions(), lifecycle._waiting.openings, lifecycle.kept]
+        parts += [self.core.sessions(), self.core.kept]
         return [part for part in parts if part]
 
     def check_places(self):
         """Assert that short texts and others have no more sessions than places."""
         assert not any(entry.session for entry in self.clients.waiting)
-        guests = [context.guest for context in self.core._lifecycle.running.values()]
-        assert guests.count(True) <= 2
-        assert guests.count(False) <= 3
+        guests = self.core.guests
+        assert guests <= 2
+        assert len(self.core.sessions()) - guests <= 3
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -54,6 +54,16 @@ class VerifierCore:
         """Return the sessions that have a sequence, the oldest first."""
         return [context.session for context in self._lifecycle.running.values()]
 
+    @property
+    def guests(self) -> int:
+        """Return how many of them are short ones beside as many others as there may be."""
+        return sum(context.guest for context in self._lifecycle.running.values())
+
+    @property
+    def kept(self) -> int:
+        """Return how many sessions, or their ends, wait for a client."""
+        return len(self._lifecycle.kept)
+
     def handle(self, event: vev.Happened, now: float) -> list[vev.Effect]:
         """Take an event that happened at `now`.
 
@@ -162,7 +172,7 @@ class VerifierCore:
         return vev.CoreReport(
             sessions=rows,
             drafters=drafters.reports(),
-            kept=len(self._lifecycle.kept),
+            kept=self.kept,
             stray_frames=self._stray_frames,
             draft_n=draft_n,
             prefix_cache=self._target.slots.snapshot(),

@@ -6,7 +6,6 @@ It goes away and comes back, or another does in its place: each text stays the s
 import time
 from dataclasses import replace
 from threading import Event
-from weakref import WeakValueDictionary
 
 import pytest
 from harness import PATIENCE
@@ -20,7 +19,6 @@ from specmesh.core.requests import Failed, Finished, Started
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.drafter.upstream_link import DraftGrammars
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
-from specmesh.engines import grammar
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -108,25 +106,25 @@ def test_a_lying_vocabulary(bench, token):
 def test_grammars_are_prepared_before_a_verifier_is_drafted_for(bench, monkeypatch):
     """That takes all threads seconds in a large vocabulary, which no text shall wait for."""
     begun, go_on = Event(), Event()
+    prepared = []
     prepare = DraftGrammars.prepare
 
     def slow(grammars, vocabulary):
         begun.set()
         assert go_on.wait(PATIENCE)
         prepare(grammars, vocabulary)
+        prepared.append(vocabulary)
 
     monkeypatch.setattr(DraftGrammars, "prepare", slow)
-    monkeypatch.setattr(grammar, "_built", WeakValueDictionary())
     router = bench.router()
     drafter = bench.drafter()
     router.expect(m.Hello)
     router.say(welcome())
     assert begun.wait(PATIENCE)
     assert drafter.stats()["verifiers"][0]["vocabulary"] is None
-    assert not grammar._built
     go_on.set()
     until(lambda: drafter.stats()["verifiers"][0]["vocabulary"], "it is known")
-    assert len(grammar._built) == 1
+    assert len(prepared) == 1
 
 
 OF_NO_SESSION = [

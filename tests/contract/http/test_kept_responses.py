@@ -107,8 +107,9 @@ def test_what_is_forgotten_makes_room_once_nobody_needs_it():
 
 def test_a_chat_goes_on_from_one_that_was_forgotten_meanwhile():
     kept = KeptResponses(100)
-    conversation = GrowingChat(kept.get(keep(kept, None, message(MIB))).part)
-    kept.forget(next(iter(kept._kept)))
+    first = keep(kept, None, message(MIB))
+    conversation = GrowingChat(kept.get(first).part)
+    kept.forget(first)
     conversation.add(message(10))
     assert len(chat(kept, finish(kept, conversation))) == 2
     assert kept.size > MIB

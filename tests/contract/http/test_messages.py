@@ -694,7 +694,7 @@ def test_a_connection_too_many(path):
 async def _refused(path):
     answer = Answer()
     scope = {"type": "http", "path": path, "headers": []}
-    await api_connection._refuse_full(scope, None, answer.send)
+    await api_connection.refuse_full(scope, None, answer.send)
     return answer
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from specmesh.core.liveness import REFUSED_INTERVAL, Greeting
-from specmesh.core.names import LOOK_UP_INTERVAL, TRY_SECONDS, HostNumbers
+from specmesh.core.liveness import Greeting
+from specmesh.core.names import HostNumbers
 
 TICK = 0.1
 
@@ -32,7 +32,7 @@ def test_this_host_is_tried_by_both_its_numbers():
     host = HostNumbers("localhost")
     assert host.number == "127.0.0.1"
     assert not host.due(9.0, there=False)
-    assert tried(host, 2.5 * TRY_SECONDS) == ["::1", "127.0.0.1"]
+    assert tried(host, 7.5) == ["::1", "127.0.0.1"]
 
 
 def test_one_look_up_at_a_time():
@@ -41,7 +41,7 @@ def test_one_look_up_at_a_time():
     assert host.due(0.0, there=False)
     assert not any(host.due(now, there=False) for now in range(1000))
     host.failed("no such name", 1000.0)
-    assert not host.due(1000.0 + LOOK_UP_INTERVAL - TICK, there=False)
+    assert not host.due(1001.9, there=False)
     assert not host.due(2000.0, there=True)
     assert host.due(2000.0 + TICK, there=False), "at once when it is lost"
 
@@ -55,8 +55,8 @@ def test_the_same_numbers_in_another_order_change_nothing():
         others = sorted({"10.0.0.1", "10.0.0.2"} - {host.number})
         before = [host.number] if host.number else []
         host.answered((*before, *others, "10.0.0.3"), now)  # the third always comes last
-        seen.update(tried(host, TRY_SECONDS + TICK, start=now))
-        now += TRY_SECONDS + TICK
+        seen.update(tried(host, 3.1, start=now))
+        now += 3.1
     assert seen == {"10.0.0.1", "10.0.0.2", "10.0.0.3"}
 
 
@@ -66,8 +66,8 @@ def test_a_number_that_has_served_gets_its_time_again():
     host.answered(("10.0.0.1", "10.0.0.2"), 0.0)
     assert host.moves(0.0, there=False)
     assert tried(host, 100, there=True) == []
-    assert tried(host, TRY_SECONDS - TICK, start=100.0) == []
-    assert tried(host, 2 * TICK, start=100.0 + TRY_SECONDS) == ["10.0.0.2"]
+    assert tried(host, 2.9, start=100.0) == []
+    assert tried(host, 0.2, start=103.0) == ["10.0.0.2"]
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -81,7 +81,7 @@ def test_a_verifier_of_another_version_is_greeted_seldom(share):
             times.append(now)
             greeting.sent()
             greeting.refused(now + 0.01, share)
-    assert all(later - one >= share * REFUSED_INTERVAL for one, later in pairwise(times))
-    assert len(times) > 250 / REFUSED_INTERVAL
+    assert all(later - one >= share * 15 for one, later in pairwise(times))
+    assert len(times) > 16
     greeting.begins(now)
     assert greeting.due(now, share), "another way to it is tried at once"

@@ -75,22 +75,6 @@ def test_a_ping_that_is_not_answered(outgoing):
     assert (early, outgoing.expire(ACKNOWLEDGED_S)) == ([], TEXT[AT_ONCE : 2 * AT_ONCE])
 
 
-def test_other_sessions_pass(outgoing):
-    others = [
-        m.Opened(2, 0, 3, {}),
-        *syncs(2, SHORT_SYNC, size=SHORT_SYNC),
-        truth(2),
-        m.Done(2, "stop", 4),
-    ]
-    assert put(outgoing, *others) == others
-
-
-def test_frames_of_a_session_keep_their_order(outgoing):
-    later = [truth(1, END), m.Nack(1, 3, 0), truth(1, END + 1), m.Done(1, "stop", 5)]
-    assert put(outgoing, *later) == []
-    assert rest(outgoing) == [*TEXT[AT_ONCE:], *later]
-
-
 def test_sessions_whose_frames_wait_take_turns(outgoing):
     put(outgoing, *syncs(2, 100_000))
     sessions = [frame.session for frame in rest(outgoing)]
@@ -120,12 +104,6 @@ def test_a_session_that_moves_away_is_over_at_once(outgoing):
 def test_a_session_that_is_closed_costs_nothing_more(outgoing):
     outgoing.forget(1)
     assert rest(outgoing) == []
-
-
-def test_nacks_again_and_again_let_nothing_grow(outgoing):
-    for _ in range(1000):
-        assert put(outgoing, *TEXT) == []
-    assert rest(outgoing) == TEXT
 
 
 def test_a_drafter_that_does_not_keep_up(outgoing):

@@ -167,16 +167,6 @@ def test_a_step_that_failed_leaves_sequences_that_were_to_be_offloaded():
     assert slots.snapshot().kept_sequences == 1
 
 
-# --- kept sessions
-
-
-def test_a_verifier_that_stops_keeps_no_session(owned):
-    owned.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
-    owned.handle(vev.Signal.STOPPING, 1.0)
-    *_, report = owned.handle(vev.Signal.REPORT_WANTED, 1.0)
-    assert (report.sessions, report.kept) == ([], 0)
-
-
 # --- sessions that wait for their readers
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from harness.tables import cases
 
-from specmesh.core.drafter.window import JUDGED, WindowReader, Windows
+from specmesh.core.drafter.window import WindowReader, Windows
 from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
 
 WINDOWS = Windows(n_ctx=4096, size=2048, bos=1, spares=2)
@@ -160,7 +160,7 @@ def judged(whole, windows):
     reader = WindowReader(WINDOWS, 128)
     for start, accepted in ((0, whole), (1000, windows)):
         slot = KVSlot(seq=0, length=1, start=start)
-        for _ in range(JUDGED // 100):
+        for _ in range(2):
             reader.judge(slot, 3000, accepted=accepted, rejected=100 - accepted)
     return reader
 
@@ -186,6 +186,6 @@ def test_both_ways_are_tried():
 @pytest.mark.parametrize("length", [2048, MOST + 1])
 def test_texts_that_leave_no_choice_are_no_comparison(length):
     reader = WindowReader(WINDOWS, 128)
-    for _ in range(JUDGED):
+    for _ in range(200):
         reader.judge(KVSlot(seq=0, length=1), length, accepted=1, rejected=0)
     assert reader.acceptance(whole=True) is None

@@ -59,7 +59,16 @@ def grammars():
     """Return a drafter's grammars; its core takes events and does nothing."""
     made = DraftGrammars(SimpleNamespace(put=lambda *_: None))
     yield made
-    made._pool.shutdown()
+    made.close()
+    join("grammars")
+
+
+def join(name):
+    """Wait for the end of the threads of a name."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(name):
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
 
 
 def test_grammars_that_are_made_at_their_owners_end_are_closed(slow, grammars):
@@ -69,7 +78,7 @@ def test_grammars_that_are_made_at_their_owners_end_are_closed(slow, grammars):
         closed = closing.submit(grammars.close)
         slow.go_on.release(2)
         closed.result(PATIENCE)
-    grammars._pool.shutdown()
+    join("grammars")
     assert [made.closed for made in slow.made] == [1]
 
 
@@ -83,7 +92,7 @@ def test_no_grammars_are_made_after_their_owners_end(slow, grammars):
     grammars.compile(other, GRAMMAR, SessionKey(0, 2))
     grammars.close()
     slow.go_on.release()
-    grammars._pool.shutdown()
+    join("grammars")
     assert [made.closed for made in slow.made] == [1]
 
 
@@ -91,7 +100,7 @@ def test_no_grammars_are_made_after_their_owners_end(slow, grammars):
 def worker():
     made = FairWorker("work")
     yield made
-    made._pool.shutdown()
+    join("work")
 
 
 def test_work_for_a_closed_worker_is_cancelled(worker):

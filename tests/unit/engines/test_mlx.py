@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from unittest.mock import Mock
@@ -40,7 +41,7 @@ def opened(folder, gpu_layers=-1, **changes):
 @pytest.mark.fault("E7.82")
 def test_the_cpu_instead_of_a_gpu(monkeypatch):
     """A GPU that was asked for is warned of; a required one is an error."""
-    mx = model._library("mlx.core")
+    mx = import_module("mlx.core")
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu, 0))
     folder = MODELS / "drafter-hf"
     for gpu_layers, count in ((None, 0), (-1, 1)):
