@@ -215,7 +215,7 @@ def best(case: Case, costs: StepCosts, alpha: float) -> Policy:
         rates=(alpha,) * ROWS,
         interval=case.draft / 1e3,
         restart=restart / 1e3,
-        alone=steps[0],
+        undrafted_s=steps[0],
     )
     return solve(inputs)
 

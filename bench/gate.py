@@ -93,7 +93,7 @@ def speed(case: Case, steps: int, seed: int) -> float:
             seconds=seconds,
             drafting=drafting,
             has_drafts=drafting,
-            rate_alone=case.estimate,
+            rate_without=case.estimate,
         )
         gate.stepped(outcome)
         now += seconds

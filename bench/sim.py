@@ -150,7 +150,7 @@ def oracle(pair: Pair, tokens: int) -> float:
             rates=(alpha,) * len(pair.steps),
             interval=pair.draft,
             restart=pair.distance + 1.5 * pair.draft,
-            alone=pair.steps[0],
+            undrafted_s=pair.steps[0],
         )
         policies[alpha] = solve(inputs)
 

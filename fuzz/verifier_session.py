@@ -231,6 +231,10 @@ def _policy(number: int, most: int) -> Policy:
     steps = tuple(0.03 * (1 + row * drafts) for drafts in range(most + 1))
     return solve(
         PolicyInputs(
-            steps=steps, rates=(rate,) * (most + 1), interval=interval, restart=0.01, alone=0.03
+            steps=steps,
+            rates=(rate,) * (most + 1),
+            interval=interval,
+            restart=0.01,
+            undrafted_s=0.03,
         )
     )

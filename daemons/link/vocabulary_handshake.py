@@ -91,7 +91,7 @@ class VocabularyHandshake:
             n_vocab=len(self._own.vocabulary or ()),
             n_ctx=info.n_ctx,
             host=self._cores.host,
-            cpu_threads=self._cores.share(1),
+            cpu_threads=self._cores.threads_beside(1),
             any_length=self._any_length,
         )
 

@@ -130,7 +130,7 @@ class Drafters:
         self._cores = cores
         self._link = link
         self._vocabulary = engine.tokenizer.vocabulary
-        self._shared = vev.ThreadsShared(cores.alone, cores.alone)
+        self._shared = vev.ThreadsShared(cores.undivided, cores.undivided)
         self._numbers = itertools.count(1)
 
     def look(self, now: float) -> None:
@@ -328,8 +328,8 @@ class Drafters:
         cores = self._cores
         note(cores.beside(peer.hello for peer in self.peers.values()))
         peers = self.peers.values()
-        sharing = frozenset(peer.identity for peer in peers if cores.shared_with(peer.hello))
-        shared = vev.ThreadsShared(cores.alone, cores.threads, sharing)
+        sharing = frozenset(peer.identity for peer in peers if cores.computes_here(peer.hello))
+        shared = vev.ThreadsShared(cores.undivided, cores.threads, sharing)
         if shared != self._shared:
             self._shared = shared
             self._core.put(shared, now)

@@ -55,7 +55,7 @@ def costs_of(
             if not (0 < ms < math.inf and int(rows) > 0):
                 raise ValueError(f"{ms} ms for {rows} rows")
             for _ in range(MEASUREMENTS):
-                costs.record(int(rows), ms / 1e3, context=int(context))
+                costs.record(int(rows), ms / 1e3, context_length=int(context))
     return costs
 
 

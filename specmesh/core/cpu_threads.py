@@ -21,14 +21,14 @@ class ThreadShare:
     - A target takes the cores that drafters leave.
 
     threads: the number now.
-    alone: the number while no other daemon computes on `host`.
+    undivided: the number while no other daemon computes on `host`.
     """
 
     def __init__(
         self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool
     ) -> None:
         """Begin without others. follows: the threads change with the others."""
-        self.alone = threads
+        self.undivided = threads
         self.threads = threads
         self.host = host
         self._cores = cores
@@ -36,24 +36,24 @@ class ThreadShare:
         self._follows = follows
         self._warned = False
 
-    def shared_with(self, peer: HostPeer) -> bool:
+    def computes_here(self, peer: HostPeer) -> bool:
         """Return True if a peer computes on the CPU of this host."""
         return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
 
-    def share(self, others: int) -> int:
+    def threads_beside(self, others: int) -> int:
         """Return the threads for an engine while others take so many."""
         if not others or not self._follows:
-            return self.alone
-        share = self._cores - others
+            return self.undivided
+        left = self._cores - others
         if self._drafter:
-            share = self._cores // 4
-        return max(share, 1)
+            left = self._cores // 4
+        return max(left, 1)
 
     def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
         """Take the threads that fit these peers; return a line for the log, if any."""
-        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
+        others = sum(peer.cpu_threads for peer in peers if self.computes_here(peer))
         before = self.threads
-        self.threads = self.share(others)
+        self.threads = self.threads_beside(others)
         if self.threads != before:
             why = f"others of this host take {others}"
             if not others:

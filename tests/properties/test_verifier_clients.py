@@ -26,7 +26,9 @@ LIMITS = TargetLimits(64, 8, frozenset({7}), max_drafts=2)
 GRACE = 0.5
 PROMPT = (1, 2, 3)
 POLICY = solve(
-    PolicyInputs(steps=(0.03, 0.03), rates=(0.5, 0.5), interval=0.01, restart=0.03, alone=0.03)
+    PolicyInputs(
+        steps=(0.03, 0.03), rates=(0.5, 0.5), interval=0.01, restart=0.03, undrafted_s=0.03
+    )
 )
 
 

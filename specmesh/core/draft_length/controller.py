@@ -47,7 +47,7 @@ is too slow to see it.
 """
 SOLVE_INTERVAL = 0.1  # seconds between two policies, at least: one costs milliseconds of a core
 OFF_SOLVE_INTERVAL = 1.0  # the same while the drafter is off, until a draft shows news
-SHARE_TOKENS = 8  # ids for which a fair share stays: to find one takes each of 16 sessions 27 us
+FAIR_TOKENS = 8  # ids for which a fair share stays: to find one takes each of 16 sessions 27 us
 
 
 class DraftLengthController:
@@ -85,8 +85,8 @@ class DraftLengthController:
         self._shared = shared
         self._times = times
         self._sessions = 1  # that the next step has, as far as is known
-        self._share = 0  # drafts of a shared step
-        self._share_until = 0  # frontier up to which the share stays
+        self._fair_drafts = 0  # drafts of a shared step
+        self._fair_until = 0  # frontier up to which the share stays
         self._frontier = 0
         self._accepted = 0
         self._waiting: tuple[float, float] | None = None  # since when, and until when
@@ -105,7 +105,7 @@ class DraftLengthController:
         # The policy was solved for another session's text. It is better than none, but is to be
         # checked before the first step of this one.
         drafter.speculation.policy_checked_at = float("-inf")
-        self._share_until = 0
+        self._fair_until = 0
         self._ask()
 
     def detach(self) -> None:
@@ -120,11 +120,11 @@ class DraftLengthController:
             self._muted = muted
             self._ask()
 
-    def share(self, sessions: int) -> None:
+    def note_sessions(self, sessions: int) -> None:
         """Note how many sessions will have the next steps."""
         if sessions != self._sessions:
             self._sessions = sessions
-            self._share_until = 0
+            self._fair_until = 0
             self._ask()
 
     # --- which gate governs the session
@@ -279,9 +279,9 @@ class DraftLengthController:
         return self.drafter.arrivals.round_trip
 
     @property
-    def alone(self) -> float:
+    def undrafted_s(self) -> float:
         """Return the seconds from one step to the next without drafts; 0 while unknown."""
-        return self._costs.alone.seconds(1, self._frontier) + self._costs.pause
+        return self._costs.undrafted.seconds(1, self._frontier) + self._costs.pause
 
     # --- the policy
 
@@ -334,7 +334,7 @@ class DraftLengthController:
             rates=tuple(rates[: self._most + 1]),
             interval=interval,
             restart=max(restart, interval),
-            alone=self.alone,
+            undrafted_s=self.undrafted_s,
         )
 
     def solved(self, policy: Policy) -> None:
@@ -373,7 +373,7 @@ class DraftLengthController:
         # The fair share rests on both: on acceptance, and on the number of sessions.
         if tested or sessions != self._sessions:
             self._sessions = sessions
-            self._share_until = 0
+            self._fair_until = 0
         if tested:
             self.acceptance.record(tested, accepted)
             self._accepted += accepted
@@ -420,25 +420,25 @@ class DraftLengthController:
         # Before a step was timed no share can be computed: the session goes on as if it had the
         # steps to itself.
         if self._sessions > 1 and self._seconds(1) > 0:
-            if self._frontier >= self._share_until:
-                self._share = self._fair_share()
-                self._share_until = self._frontier + SHARE_TOKENS
-            return self._share
+            if self._frontier >= self._fair_until:
+                self._fair_drafts = self._count_fair()
+                self._fair_until = self._frontier + FAIR_TOKENS
+            return self._fair_drafts
         if self.policy is None:
             return FIRST_DRAFT_N
         return self.policy.wanted
 
-    def _fair_share(self) -> int:
+    def _count_fair(self) -> int:
         """Return the drafts that each session should bring if all were like this one."""
         # All sessions are taken to be like this one, so that one bid shows the share of each, and
         # no session has to know the others.
-        context = self._frontier * self._sessions
+        context_length = self._frontier * self._sessions
 
         def seconds(rows: int) -> float:
             # Where no session brings a draft, no drafter of this host takes cores from the step.
-            costs = self._costs if rows > 1 else self._costs.alone
-            return costs.seconds(rows * self._sessions, context) + self._costs.pause
+            costs = self._costs if rows > 1 else self._costs.undrafted
+            return costs.seconds(rows * self._sessions, context_length) + self._costs.pause
 
         bid = DraftBid(self.chain_acceptance(self._most))
-        [share] = allocate_drafts([bid], self._most, seconds)
-        return share
+        [drafts] = allocate_drafts([bid], self._most, seconds)
+        return drafts

@@ -42,8 +42,8 @@ STEPS_WITH = 512
 at worst).
 """
 CLEAR_GAIN = 1.15
-"""Times the measured rate without drafts from which on nothing is withheld (never: -0.3 %). By an
-estimate alone two of five starts beside a drafter of this host had 0.74 and 0.84 of the speed
+"""Times the measured rate without drafts from which on nothing is withheld (never: -0.3 %). By a
+mere estimate two of five starts beside a drafter of this host had 0.74 and 0.84 of the speed
 without drafts.
 """
 
@@ -74,7 +74,7 @@ class StepOutcome(NamedTuple):
     sessions: how many shared it. tokens: committed by it.
     seconds: from the end of the step before to its own end.
     drafting: drafts were asked for. has_drafts: it verified some.
-    rate_alone: expected tokens per second without drafts; 0 while unknown.
+    rate_without: expected tokens per second without drafts; 0 while unknown.
     shared_host: a drafter of this host slows steps down. The rate without drafts is then measured
         before anything is drafted.
     """
@@ -84,7 +84,7 @@ class StepOutcome(NamedTuple):
     seconds: float
     drafting: bool
     has_drafts: bool
-    rate_alone: float = 0.0
+    rate_without: float = 0.0
     shared_host: bool = False
 
 
@@ -112,7 +112,7 @@ class SpeculationGate:
         self._rest = SETTLE_STEPS  # steps that count for no rate
         self._rest_seconds = 0.0
         self._stalled = False  # the newest step took too long to count; the next one counts
-        self._alone = 0.0  # tokens per second without drafts: highest estimate, then measured
+        self._rate_without = 0.0  # tokens a second without drafts: highest estimate, then measured
         self._without = _Rate()  # newest steps without drafts
         self._with = _Rate()  # steps with drafts since
 
@@ -129,9 +129,9 @@ class SpeculationGate:
         # Until a step without drafts was timed an estimate stands in for the rate. The highest one
         # counts: a bar that is too high only ends drafting too soon, and then the rate is measured.
         if not self._without.steps:
-            self._alone = max(self._alone, step.rate_alone)
+            self._rate_without = max(self._rate_without, step.rate_without)
         # In steps without drafts, the unit of the budget: such a step has a token for each session.
-        gained = (step.tokens - step.seconds * self._alone) / step.sessions
+        gained = (step.tokens - step.seconds * self._rate_without) / step.sessions
         # Drafts cannot cost so much at once. It was the host, unless the next step is like it.
         stalled = gained <= -DEBT and not self._stalled
         self._stalled = stalled
@@ -143,7 +143,7 @@ class SpeculationGate:
             # Steps beside a drafter of this host are slower, with or without drafts. An estimate
             # that learned from them would let drafting pay for its own damage.
             baseline_missing = step.shared_host and not self._without.enough
-            if not self._alone or baseline_missing:
+            if not self._rate_without or baseline_missing:
                 self._shut()
             else:
                 self._stepped_open(step, gained, settled=settled, stalled=stalled)
@@ -161,9 +161,9 @@ class SpeculationGate:
             self._with.add(step.tokens, step.seconds)
         # The measured rate is of the text as it was; the estimate follows its length. The higher
         # one is the stricter bar.
-        alone = max(self._alone, step.rate_alone)
+        rate_without = max(self._rate_without, step.rate_without)
         due = self._with.steps >= STEPS_WITH
-        clear = self.verdict is not None and self._with.per_second >= CLEAR_GAIN * alone
+        clear = self.verdict is not None and self._with.per_second >= CLEAR_GAIN * rate_without
         # To measure again would cost more than it could show.
         if due and clear:
             self._decide(step.sessions, pays=True)
@@ -186,11 +186,11 @@ class SpeculationGate:
         self._budget += EARNED
         if not self._without.enough:
             return
-        self._alone = self._without.per_second
+        self._rate_without = self._without.per_second
         measured = self._with.steps >= STEPS_WITHOUT
         # Drafting that overdrew its budget in fewer steps than a rate needs has lost without one.
         if not known and (measured or self._budget < 0):
-            pays = measured and self._with.per_second >= LEAST_GAIN * self._alone
+            pays = measured and self._with.per_second >= LEAST_GAIN * self._rate_without
             self._decide(step.sessions, pays=pays)
         # Refused drafting owes DEBT. At EARNED a step it is tried again after some 1,600 steps: the
         # text, or the load of the drafter, may be another by then.
@@ -201,7 +201,7 @@ class SpeculationGate:
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
         """Compute anew what drafting has gained: the rate without may have been another."""
-        gained = (self._with.tokens - self._with.seconds * self._alone) / sessions
+        gained = (self._with.tokens - self._with.seconds * self._rate_without) / sessions
         if pays:
             self._budget = min(max(self._budget, gained), MOST_GAINED)
         else:

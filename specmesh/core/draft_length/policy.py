@@ -53,14 +53,14 @@ class PolicyInputs(NamedTuple):
         `steps`.
     interval: from one draft to the next; above 0.
     restart: from sending a recovered token until the first draft on it is here.
-    alone: a step while nothing is drafted.
+    undrafted_s: a step while nothing is drafted.
     """
 
     steps: tuple[float, ...]
     rates: tuple[float, ...]
     interval: float
     restart: float
-    alone: float
+    undrafted_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     # Two bars: with a single one, noise in the estimates would switch drafting on and off.
     least_gain = KEEP_GAIN if drafting else BEGIN_GAIN
     wanted = 0
-    if rate > least_gain / inputs.alone:
+    if rate > least_gain / inputs.undrafted_s:
         wanted = grid.most_drafts(solution)
     return Policy(
         inputs=inputs,
@@ -139,7 +139,7 @@ def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
 
 def _times(inputs: PolicyInputs) -> tuple[float, ...]:
     """Return all times of the inputs, which small changes are to be ignored of."""
-    return (*inputs.steps, inputs.interval, inputs.restart, inputs.alone)
+    return (*inputs.steps, inputs.interval, inputs.restart, inputs.undrafted_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,19 +33,19 @@ class StepCosts:
         self.pause = 0.0
         self._dearer: dict[int, float] = {}  # by bucket: extra cost over the shorter one
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until news
-        self._alone: StepCosts | None = None
-        self._slower: float | None = None  # ratio of shared steps to steps alone, on demand
+        self._undrafted: StepCosts | None = None
+        self._slower: float | None = None  # ratio of steps beside a drafter to others, on demand
         self._most_slower = 1.0
 
     @property
-    def alone(self) -> "StepCosts":
+    def undrafted(self) -> "StepCosts":
         """Return the costs of steps while nothing is drafted on this host."""
-        return self._alone or self
+        return self._undrafted or self
 
     @property
-    def shared(self) -> bool:
+    def beside_drafter(self) -> bool:
         """Return True if steps beside a drafter of this host are measured apart."""
-        return self._alone is not None
+        return self._undrafted is not None
 
     def split(self, most_slower: float) -> None:
         """Measure steps beside a drafter of this host apart.
@@ -54,18 +54,18 @@ class StepCosts:
         `most_slower` times. Without that bound one hiccup would end drafting, and with it the
         measurements.
         """
-        if self._alone is None:
-            self._alone = StepCosts(self.curves)
+        if self._undrafted is None:
+            self._undrafted = StepCosts(self.curves)
             self.curves = {}
         self._slower = None
         self._most_slower = most_slower
 
     def join(self) -> None:
         """Measure all steps together again."""
-        if self._alone is not None:
+        if self._undrafted is not None:
             # The measurements beside a drafter go: they are of a load that is over.
-            self.curves = self._alone.curves
-            self._alone = None
+            self.curves = self._undrafted.curves
+            self._undrafted = None
             self._dearer.clear()
             self._expected.clear()
 
@@ -73,15 +73,15 @@ class StepCosts:
         """Learn the pause between two steps while nothing is waited for."""
         self.pause += (seconds - self.pause) * PAUSE_WEIGHT
 
-    def record(self, rows: int, seconds: float, *, context: int = 0) -> None:
+    def record(self, rows: int, seconds: float, *, context_length: int = 0) -> None:
         """Learn from a step that verified `rows` rows and did nothing more."""
-        bucket = _bucket(context)
+        bucket = _bucket(context_length)
         if bucket not in self.curves:
             self.curves[bucket] = _Curve()
         curve = self.curves[bucket]
-        if self._alone is not None and rows not in curve.medians:
+        if self._undrafted is not None and rows not in curve.medians:
             # The expectation counts as much as the first measurement, which may be a hiccup.
-            expected = self.seconds(rows, context)
+            expected = self.seconds(rows, context_length)
             if expected > 0:
                 curve.record(rows, expected)
         self._slower = None
@@ -95,16 +95,16 @@ class StepCosts:
             self._dearer.clear()
             self._expected.clear()
 
-    def seconds(self, rows: int, context: int = 0) -> float:
+    def seconds(self, rows: int, context_length: int = 0) -> float:
         """Return the expected seconds of a step; 0 before the first measurement."""
-        bucket = _bucket(context)
-        if self._alone is not None:
+        bucket = _bucket(context_length)
+        if self._undrafted is not None:
             curve = self.curves.get(bucket)
             if curve is None or rows not in curve.medians:
                 # Beside a drafter few widths are measured. Their ratio to the same widths without
                 # it is the best guess for the others: the cliffs of the kernels stay where they
                 # are.
-                return self._beside(rows, context, self._alone)
+                return self._beside(rows, context_length, self._undrafted)
             return curve.medians[rows]
         key = (bucket, rows)
         known = self._expected.get(key)
@@ -119,16 +119,16 @@ class StepCosts:
             tables[_least_context(bucket)] = dict(sorted(curve.medians.items()))
         return tables
 
-    def _beside(self, rows: int, context: int, alone: "StepCosts") -> float:
+    def _beside(self, rows: int, context_length: int, undrafted: "StepCosts") -> float:
         """Return the expected seconds beside a drafter of a width not measured so."""
         if self._slower is None:
-            ratios: list[float] = []  # of each width measured so, to its time alone
+            ratios: list[float] = []  # of each width measured so, to its time without
             for bucket, curve in self.curves.items():
                 for width, seconds in curve.medians.items():
-                    expected = alone.seconds(width, _least_context(bucket))
+                    expected = undrafted.seconds(width, _least_context(bucket))
                     ratios.append(seconds / expected if expected else 1.0)
             self._slower = min(median(ratios or [1.0]), self._most_slower)
-        return alone.seconds(rows, context) * self._slower
+        return undrafted.seconds(rows, context_length) * self._slower
 
     def _in_bucket(self, bucket: int, rows: int) -> float:
         """Return the expected seconds in a bucket.
@@ -207,8 +207,8 @@ class _Curve:
         return medians[right] + max(slope, 0.0) * (rows - right)
 
 
-def _bucket(context: int) -> int:
-    return (context // SHORT_CONTEXT).bit_length()
+def _bucket(context_length: int) -> int:
+    return (context_length // SHORT_CONTEXT).bit_length()
 
 
 def _least_context(bucket: int) -> int:

@@ -32,7 +32,7 @@ def session_report(
     counts = session.counts
     sampling = session.params.sampling
     rate = tokens_per_second(session, now)
-    one_step = costs.alone.seconds(1, len(session.prefix))
+    one_step = costs.undrafted.seconds(1, len(session.prefix))
     first_token_s = None
     if times.first_token is not None:
         first_token_s = round(times.first_token - times.opened, 6)

@@ -54,24 +54,24 @@ class Acceptance(NamedTuple):
     stopped: bool = False
 
     def by_source(self, segments: Iterable[SourceDrafts], drafted: int) -> tuple[SourceDrafts, ...]:
-        """Return the segments of the first `drafted` drafts with their shares of both counts."""
-        shares: list[SourceDrafts] = []
+        """Return the segments of the first `drafted` drafts with their parts of both counts."""
+        parts: list[SourceDrafts] = []
         begin = 0
         for segment in segments:
             # The batch may have cut the step's drafts: the last segments have fewer then, or none.
             size = min(segment.drafted, drafted - begin)
             if size <= 0:
                 break
-            share = SourceDrafts(
+            part = SourceDrafts(
                 source=segment.source,
                 drafted=size,
                 tested=min(max(self.tested - begin, 0), size),
                 accepted=min(max(self.accepted - begin, 0), size),
                 exact=segment.exact,
             )
-            shares.append(share)
+            parts.append(part)
             begin += size
-        return tuple(shares)
+        return tuple(parts)
 
 
 def accept(

@@ -144,7 +144,7 @@ class VerifierCore:
             case vev.DrafterMuted(drafter, muted):
                 drafters.mute(drafter, now, muted=muted)
             case vev.ThreadsShared():
-                self._steps.threads.shared(event)
+                self._steps.threads.share(event)
             case vev.Signal.STOPPING:
                 lifecycle.stop(now)
             case vev.Signal.REPORT_WANTED:
@@ -168,7 +168,7 @@ class VerifierCore:
             why = drafters.no_drafts(context)
             rows.append(session_row(session, drafters.name(context), now, why))
             draft_n = session.draft_n
-        costs = self._target.costs.alone
+        costs = self._target.costs.undrafted
         return vev.CoreReport(
             sessions=rows,
             drafters=drafters.reports(),

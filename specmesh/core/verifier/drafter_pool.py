@@ -352,7 +352,7 @@ class DrafterPool:
         """Return the tokens per second to expect of a session with a drafter; 0 while unknown."""
         draft_length = context.session.draft_length
         estimates = drafter.estimates
-        if draft_length.alone <= 0 or drafter.silent:
+        if draft_length.undrafted_s <= 0 or drafter.silent:
             return 0.0
         load = 1
         for other in self._sessions.values():
@@ -370,7 +370,7 @@ class DrafterPool:
         useless = estimates.speculation.gate.verdict is False or present_and_off
         out_of_room = drafter.n_ctx <= len(context.session.prefix)
         if useless or out_of_room:
-            drafter.rate = 1 / draft_length.alone
+            drafter.rate = 1 / draft_length.undrafted_s
         else:
             drafter.rate = drafting_rate(inputs)
         return drafter.rate
@@ -380,7 +380,7 @@ class DrafterPool:
     def share(self, sessions: int) -> None:
         """Let all sessions know that so many will have the next steps."""
         for context in self._sessions.values():
-            context.session.draft_length.share(sessions)
+            context.session.draft_length.note_sessions(sessions)
 
     def weigh(self) -> None:
         """Set each drafter's load, on which its timing depends."""

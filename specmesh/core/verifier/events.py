@@ -143,12 +143,12 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsShared:
-    """CPU threads of the target: `alone`, and `beside` a drafter of its host that drafts.
+    """CPU threads of the target: `undivided`, and `beside` a drafter of its host that drafts.
 
     drafters: those of its host.
     """
 
-    alone: int
+    undivided: int
     beside: int
     drafters: frozenset[DrafterId] = frozenset()
 

@@ -57,7 +57,7 @@ def drafting_rate(inputs: PolicyInputs) -> float:
     interval = inputs.interval
     single = inputs.steps[0]
     first_rate = min(inputs.rates[0], CERTAIN)
-    best = 1.0 / inputs.alone
+    best = 1.0 / inputs.undrafted_s
     tokens = 1.0  # expected of a step with drafts
     accepted = 1.0  # probability that all its drafts are accepted
     for drafts, step in enumerate(inputs.steps[1:], 1):
@@ -74,7 +74,7 @@ def drafting_rate(inputs: PolicyInputs) -> float:
         if interval < single:
             # The target's own tokens must agree with the chain until the drafter has caught up.
             caught_up = first_rate ** (behind / (single - interval))
-            steps_alone = (1.0 - caught_up) / (1.0 - first_rate) * rejected
-            seconds = steps_alone * single + caught_up * spent
-            best = max(best, (steps_alone + caught_up * tokens) / seconds)
+            undrafted_steps = (1.0 - caught_up) / (1.0 - first_rate) * rejected
+            seconds = undrafted_steps * single + caught_up * spent
+            best = max(best, (undrafted_steps + caught_up * tokens) / seconds)
     return best

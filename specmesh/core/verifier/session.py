@@ -189,7 +189,7 @@ class VerifierSession:
             times=self.times,
         )
         self.truth = TruthSender(id, self.prefix, self.draft_length)
-        context = SourceContext(
+        source_context = SourceContext(
             session=id,
             prefix=self.prefix,
             params=params,
@@ -198,7 +198,7 @@ class VerifierSession:
             draft_length=self.draft_length,
             counts=self.counts,
         )
-        self.sources = sources_of(context)
+        self.sources = sources_of(source_context)
         # This one takes a drafter's frames.
         self.remote = next(source for source in self.sources if isinstance(source, RemoteSource))
         self._only_remote = len(self.sources) == 1

@@ -308,17 +308,17 @@ class TargetSteps:
                     has_drafts = has_drafts or adapts
                 elif lone is not None:
                     return refused
-        alone = 0.0
+        undrafted_s = 0.0
         if lone is not None and not refused:
-            alone = lone.session.draft_length.alone
+            undrafted_s = lone.session.draft_length.undrafted_s
         outcome = StepOutcome(
             sessions=len(contexts),
             tokens=ran.tokens,
             seconds=spent,
             drafting=drafting,
             has_drafts=has_drafts,
-            rate_alone=1 / alone if alone else 0.0,
-            shared_host=self._target.costs.shared,
+            rate_without=1 / undrafted_s if undrafted_s else 0.0,
+            shared_host=self._target.costs.beside_drafter,
         )
         gate.stepped(outcome)
         return refused
@@ -384,42 +384,46 @@ class StepMeter:
         if self._width is not None:  # then each part is a decode of its own
             rows = self._width
             decodes = len(batch.parts)
-        self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
+        self._current.record(
+            rows, (ended - started) / decodes, context_length=batch.context // decodes
+        )
 
 
 class StepThreads:
     """The threads of steps: fewer while a drafter of this host drafts for a session that generates.
 
     A step has all threads while that drafter is off, and for prompts. Steps beside a drafter that
-    drafts are measured in `costs`, the others in `costs.alone`.
+    drafts are measured in `costs`, the others in `costs.undrafted`.
     """
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
-        self._share: vev.ThreadsShared | None = None  # None: no other daemon computes on this CPU
+        self._shared: vev.ThreadsShared | None = None  # None: no other daemon computes on this CPU
         self._used = 0
 
-    def shared(self, share: vev.ThreadsShared) -> None:
+    def share(self, threads: vev.ThreadsShared) -> None:
         """Note how the cores of this host are shared from now on."""
-        self._used = self._used or share.alone
-        self._share = share
-        if share.beside != share.alone:
-            self._costs.split(share.alone / share.beside)
+        # The engine has begun with all threads. Only a change is an order to it.
+        self._used = self._used or threads.undivided
+        self._shared = threads
+        if threads.beside != threads.undivided:
+            self._costs.split(threads.undivided / threads.beside)
         else:
             self._costs.join()
 
     def next(self, sessions: Mapping[int, SessionContext]) -> tuple[int | None, StepCosts]:
         """Return the threads of the next step, None if unchanged, and the costs that learn it."""
-        share = self._share
-        if share is None:
+        shared = self._shared
+        if shared is None:
             return None, self._costs
-        threads = share.alone
-        costs = self._costs.alone
+        threads = shared.undivided
+        costs = self._costs.undrafted
         for context in sessions.values():
             session = context.session
-            drafted = session.drafting and context.drafter in share.drafters
+            # A drafter of another host takes no cores of this one, and a prompt is not drafted for.
+            drafted = session.drafting and context.drafter in shared.drafters
             if drafted and session.state is SessionState.GENERATING:
-                threads = share.beside
+                threads = shared.beside
                 costs = self._costs
         if threads == self._used:
             return None, costs

@@ -32,7 +32,7 @@ def step_that_does_not_pay(gate):
             seconds=5.0 if gate.open else 1.0,
             drafting=gate.open,
             has_drafts=gate.open,
-            rate_alone=1.0,
+            rate_without=1.0,
         )
     )
 
@@ -91,7 +91,7 @@ def test_the_next_drafter_is_asked_for_drafts():
 
 def test_a_share_has_the_drafts_that_pay():
     draft_length = controller(measured({2: 10.0, 4: 12.0, 6: 30.0}))
-    draft_length.share(2)
+    draft_length.note_sessions(2)
     assert draft_length.draft_n == 1
 
 
@@ -101,7 +101,7 @@ def test_a_share_pays_for_the_threads_that_a_drafter_of_this_host_takes():
     costs.split(2.0)
     costs.record(2, 28.0)
     costs.record(4, 30.0)
-    draft_length.share(2)
+    draft_length.note_sessions(2)
     assert draft_length.draft_n == 0
 
 
@@ -110,12 +110,12 @@ def test_a_share_is_by_the_acceptance_of_the_drafter():
     for _ in range(200):
         drafter.acceptance.record(1, 0)
     draft_length = controller(measured({2: 10.0, 16: 24.0}))
-    draft_length.share(2)
+    draft_length.note_sessions(2)
     draft_length.attach(drafter)
     assert draft_length.draft_n == 0
 
 
 def test_a_share_without_a_measured_acceptance_has_drafts():
     draft_length = controller(measured({2: 10.0, 16: 24.0}))
-    draft_length.share(2)
+    draft_length.note_sessions(2)
     assert draft_length.draft_n > 0

@@ -10,7 +10,7 @@ from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 # A step without drafts takes 1 second and brings one token to each session.
 
 
-def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_alone=1.0, shared_host=False):
+def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_without=1.0, shared_host=False):
     """Let a step happen, with drafts if the gate is open."""
     drafting = gate.open
     gate.stepped(
@@ -20,7 +20,7 @@ def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_alone=1.0, shared_h
             seconds=seconds,
             drafting=drafting,
             has_drafts=drafting,
-            rate_alone=rate_alone,
+            rate_without=rate_without,
             shared_host=shared_host,
         )
     )
@@ -39,9 +39,9 @@ def run(gate, seconds, mean, steps, sessions=1):
         if gate.open:
             drafting += 1
             tokens = sessions + accepted(luck, mean, 4 * sessions)
-            stepped(gate, tokens=tokens, seconds=seconds, sessions=sessions, rate_alone=sessions)
+            stepped(gate, tokens=tokens, seconds=seconds, sessions=sessions, rate_without=sessions)
         else:
-            stepped(gate, tokens=sessions, sessions=sessions, rate_alone=sessions)
+            stepped(gate, tokens=sessions, sessions=sessions, rate_without=sessions)
     return drafting / steps
 
 
@@ -124,7 +124,7 @@ def test_a_machine_that_stood_still_does_not_stop_drafting(seconds):
 
 def test_drafting_begins_without_an_estimate():
     gate = SpeculationGate()
-    stepped(gate, rate_alone=0.0)
+    stepped(gate, rate_without=0.0)
     assert run(gate, 1.5, 2.5, 600) > 0.9
 
 
@@ -177,7 +177,9 @@ def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, mo
             tokens = 2
             seconds = 2.5
         lost += seconds - tokens
-        stepped(gate, tokens=tokens, seconds=seconds, rate_alone=estimate, shared_host=shared_host)
+        stepped(
+            gate, tokens=tokens, seconds=seconds, rate_without=estimate, shared_host=shared_host
+        )
     assert lost < most
 
 
@@ -185,7 +187,7 @@ def test_without_drafts_nothing_is_withheld_and_there_is_no_verdict():
     """No session asked for any."""
     gate = SpeculationGate()
     unasked = StepOutcome(
-        sessions=1, tokens=1, seconds=1.0, drafting=False, has_drafts=False, rate_alone=1.0
+        sessions=1, tokens=1, seconds=1.0, drafting=False, has_drafts=False, rate_without=1.0
     )
     for _ in range(3000):
         gate.stepped(unasked)

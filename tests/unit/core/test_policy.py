@@ -19,7 +19,7 @@ Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9
 
 
 def inputs(
-    alpha, step=0.0342, row=0.001, interval=0.0052, round_trip=0.005, steps=None, alone=None
+    alpha, step=0.0342, row=0.001, interval=0.0052, round_trip=0.005, steps=None, undrafted_s=None
 ):
     if steps is None:
         steps = tuple(step + row * k for k in range(MOST + 1))
@@ -28,7 +28,7 @@ def inputs(
         rates=(alpha,) * (MOST + 1),
         interval=interval,
         restart=round_trip + 1.5 * interval,
-        alone=alone or steps[0],
+        undrafted_s=undrafted_s or steps[0],
     )
 
 
@@ -126,7 +126,9 @@ def test_a_wider_step_beyond_a_cliff_is_used():
         pytest.param(
             inputs(0.75, step=0.0069, row=0.00015, round_trip=0.08), id="the network is too slow"
         ),
-        pytest.param(inputs(0.5, round_trip=0.02, alone=0.8 * 0.0342), id="a step alone is faster"),
+        pytest.param(
+            inputs(0.5, round_trip=0.02, undrafted_s=0.8 * 0.0342), id="a step alone is faster"
+        ),
     ],
 )
 def test_off_where_drafting_does_not_pay(made):
@@ -139,7 +141,7 @@ def test_on_where_drafting_pays():
 
 ON = solve(inputs(0.4, round_trip=0.08))
 OFF = solve(inputs(0.05))
-BETWEEN = inputs(0.4, round_trip=0.08, alone=1.02 / ON.rate)
+BETWEEN = inputs(0.4, round_trip=0.08, undrafted_s=1.02 / ON.rate)
 """Drafting promises more than is needed to go on, and less than is needed to begin."""
 
 
@@ -157,7 +159,7 @@ any_inputs = st.builds(
         rates=(alpha,) * len(costs),
         interval=interval,
         restart=round_trip + interval,
-        alone=costs[0],
+        undrafted_s=costs[0],
     ),
     alpha=st.floats(0.01, 0.99),
     costs=st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=17),
@@ -214,7 +216,7 @@ def oracle(alpha, round_trip):
             rates=(alpha,) * len(steps),
             interval=SITE.draft,
             restart=round_trip + 1.5 * SITE.draft,
-            alone=steps[0],
+            undrafted_s=steps[0],
         )
     )
 

@@ -13,8 +13,8 @@ tables = st.dictionaries(st.integers(1, 40), st.floats(0, 10), min_size=1, max_s
 widths = st.integers(1, 60)
 
 
-def seconds(costs, *widths, context=0):
-    return [costs.seconds(rows, context) for rows in widths]
+def seconds(costs, *widths, context_length=0):
+    return [costs.seconds(rows, context_length) for rows in widths]
 
 
 # --- widths
@@ -62,9 +62,9 @@ def test_a_median_forgets_the_distant_past():
 def test_a_longer_context_costs_as_much_until_it_is_measured():
     """One measurement raises all widths."""
     costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
-    assert seconds(costs, 1, 4, 8, context=5000) == [10.0, 13.0, 20.0]
-    costs.record(1, 12.0, context=5000)
-    assert seconds(costs, 1, 4, 8, context=5000) == [12.0, 15.0, 22.0]
+    assert seconds(costs, 1, 4, 8, context_length=5000) == [10.0, 13.0, 20.0]
+    costs.record(1, 12.0, context_length=5000)
+    assert seconds(costs, 1, 4, 8, context_length=5000) == [12.0, 15.0, 22.0]
 
 
 @cases(
@@ -79,9 +79,9 @@ def test_a_longer_context_costs_as_much_until_it_is_measured():
 def test_contexts_of_about_the_same_length_share_their_costs(context, expected):
     """Shorter ones keep theirs, and one longer than all costs as much as the longest."""
     costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
-    costs.record(1, 12.0, context=5000)
-    costs.record(4, 17.0, context=4096)
-    assert seconds(costs, 1, 4, 8, context=context) == expected
+    costs.record(1, 12.0, context_length=5000)
+    costs.record(4, 17.0, context_length=4096)
+    assert seconds(costs, 1, 4, 8, context_length=context) == expected
     assert costs.tables()[4096] == {1: 12.0, 4: 17.0}
 
 
@@ -101,7 +101,7 @@ def slow():
     costs = shared()
     for _ in range(9):
         costs.record(1, 100.0)
-    costs.alone.record(4, 18.0)
+    costs.undrafted.record(4, 18.0)
     return costs
 
 
@@ -113,7 +113,7 @@ def test_other_widths_are_slower_by_no_more_than_threads_explain():
     """Costs without the drafter are kept apart, and count without it."""
     costs = slow()
     assert seconds(costs, 1, 4) == [100.0, 2 * 17.0]
-    assert costs.alone.tables() == {0: {1: 10.0, 4: 17.0}}
+    assert costs.undrafted.tables() == {0: {1: 10.0, 4: 17.0}}
     costs.split(1.5)
     assert seconds(costs, 1, 4) == [100.0, 1.5 * 17.0]
     costs.join()

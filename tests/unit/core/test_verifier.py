@@ -18,7 +18,6 @@ from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits, opened_options
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.admission import READER_PATIENCE
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
 from specmesh.errors import EngineError, LocalProtocolError
@@ -167,6 +166,16 @@ def test_a_step_that_failed_leaves_sequences_that_were_to_be_offloaded():
     assert slots.snapshot().kept_sequences == 1
 
 
+# --- kept sessions
+
+
+def test_a_verifier_that_stops_keeps_no_session(owned):
+    owned.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
+    owned.handle(vev.Signal.STOPPING, 1.0)
+    *_, report = owned.handle(vev.Signal.REPORT_WANTED, 1.0)
+    assert (report.sessions, report.kept) == ([], 0)
+
+
 # --- sessions that wait for their readers
 
 
@@ -195,20 +204,20 @@ def test_a_session_that_is_paused_during_a_step_waits_after_it():
     begun = core.next_step(0.0)
     core.handle(paused(), 0.0)
     core.finish(begun, rows_of(begun), 0.0, 0.1)
-    assert core.next_step(0.1) == ev.Wait(0.1 + READER_PATIENCE)
+    assert core.next_step(0.1) == ev.Wait(60.1)
 
 
 def test_without_other_sessions_there_is_no_step_for_one_that_waits(two):
     """To pause again gives no more time."""
     two.handle(paused(), 0.2)
     two.handle(vev.ClientLeft(4), 0.2)
-    assert two.next_step(0.2) == ev.Wait(READER_PATIENCE)
+    assert two.next_step(0.2) == ev.Wait(60.0)
 
 
 def test_a_session_whose_reader_does_not_come_back_ends(two):
     """It has some time."""
-    assert two.handle(vev.Signal.TIME_UP, READER_PATIENCE - 0.1) == []
-    noted, ended, *_ = two.handle(vev.Signal.TIME_UP, READER_PATIENCE)
+    assert two.handle(vev.Signal.TIME_UP, 59.9) == []
+    noted, ended, *_ = two.handle(vev.Signal.TIME_UP, 60.0)
     assert (noted.name, ended.client) == ("session_unread", CLIENT)
     assert ended.what.reason == m.FinishReason.CANCELLED
 

@@ -22,7 +22,7 @@ from specmesh.core.session_params import SessionParams, stops_of, wire_params
 from specmesh.core.statistics.counters import SessionTimes
 from specmesh.core.text.chat_message import ChatMessage
 from specmesh.core.text.stop import MAX_STOPS, MAX_TOGETHER
-from specmesh.core.verifier.truth_sender import SYNC_IDS_PER_S, TruthSender
+from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import RequestError, UnfitMessage
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, encode_body
@@ -254,7 +254,7 @@ def answered(sender, nack, seconds):
 def test_nacks_for_a_long_text_cost_bounded_bytes():
     sender = Sender([1] * 100_000, 4)
     nack = m.Nack(7, 0, 0)
-    assert answered(sender, nack, 10) <= 100_000 + 10 * SYNC_IDS_PER_S
+    assert answered(sender, nack, 10) <= 100_000 + 10 * 2**18
 
 
 def test_nacks_near_the_end_of_a_long_text_are_answered_as_those_of_a_short_one():
