@@ -20,7 +20,7 @@ from statistics import fmean
 
 from command_line import Options
 
-from specmesh.bench.steps import costs_of
+from specmesh.bench.step_times import costs_of
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Simulation, Workload

@@ -27,7 +27,7 @@ from statistics import fmean
 from command_line import Options, numbers
 from live import command, free_port, is_drafted, running, until
 
-from specmesh.bench.steps import costs_of, read_costs
+from specmesh.bench.step_times import costs_of, read_costs
 from specmesh.bench.texts import generate
 from specmesh.client import Client
 from specmesh.core.draft_length import MAX_DRAFTS

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         TokenLogprob,
         TokenLogprobs,
     )
-    from specmesh.client.requests import ChatOptions, TextOptions
+    from specmesh.client.request_bodies import ChatOptions, TextOptions
     from specmesh.client.sync import Client, Stream
     from specmesh.errors import SpecmeshError
 
@@ -43,7 +43,7 @@ __all__ = [
 _MODULES = {
     "AsyncClient": "specmesh.client.aio",
     "AsyncStream": "specmesh.client.aio",
-    "ChatOptions": "specmesh.client.requests",
+    "ChatOptions": "specmesh.client.request_bodies",
     "Client": "specmesh.client.sync",
     "Completion": "specmesh.client.pieces",
     "TokenLogprob": "specmesh.client.pieces",
@@ -51,7 +51,7 @@ _MODULES = {
     "ReadingProgress": "specmesh.client.pieces",
     "SpecmeshError": "specmesh.errors",
     "Stream": "specmesh.client.sync",
-    "TextOptions": "specmesh.client.requests",
+    "TextOptions": "specmesh.client.request_bodies",
     "TokenLogprobs": "specmesh.client.pieces",
     "FunctionCall": "specmesh.client.pieces",
 }

@@ -6,7 +6,7 @@ from enum import Enum
 
 import zmq
 
-from specmesh.core.names import HostNumbers
+from specmesh.core.host_numbers import HostNumbers
 from specmesh.core.states import state_after
 from specmesh.core.statistics.snapshot import WireSection
 from specmesh.daemons.link.sockets import (

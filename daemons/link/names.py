@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specmesh.core.names import LOCALHOST
+from specmesh.core.host_numbers import LOCALHOST
 from specmesh.errors import ConfigError, NotThereYet
 from specmesh.security.addresses import means_everywhere
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from specmesh.bench.steps import costs_of
+from specmesh.bench.step_times import costs_of
 from specmesh.bench.texts import PAYS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at

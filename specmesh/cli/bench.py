@@ -73,7 +73,7 @@ def steps(client: Client, json: bool) -> None:
 
     context: tokens of the text before the step. ratio: to the time of one row.
     """
-    from specmesh.bench.steps import steps_of, table_of
+    from specmesh.bench.step_times import steps_of, table_of
 
     snapshot = loaded_stats(client)
     steps_ms = steps_of(snapshot)
@@ -309,7 +309,7 @@ def plan(
     steps take. speedup: of the total with drafts over the total without.
     """
     from specmesh.bench.recommend import simulated
-    from specmesh.bench.steps import costs_of, read_costs, steps_of
+    from specmesh.bench.step_times import costs_of, read_costs, steps_of
     from specmesh.core.simulation import Deployment, Workload
 
     if steps is None:

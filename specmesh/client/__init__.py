@@ -1,7 +1,7 @@
 """The client of a daemon's API, over its Unix socket or a URL.
 
-`address`, `exchange`, `requests`, `pieces` and `resume` are shared by `sync` and `aio`, which add
-sockets, the clock and waiting.
+`address`, `http_exchange`, `request_bodies`, `pieces` and `resume` are shared by `sync` and `aio`,
+which add sockets, the clock and waiting.
 """
 
 from specmesh.client.address import local_sockets, starting
@@ -14,7 +14,7 @@ from specmesh.client.pieces import (
     TokenLogprob,
     TokenLogprobs,
 )
-from specmesh.client.requests import ChatOptions, Message, Prompt, TextOptions
+from specmesh.client.request_bodies import ChatOptions, Message, Prompt, TextOptions
 from specmesh.client.resume import RECONNECT_TIMEOUT, START_TIMEOUT_S
 from specmesh.client.sync import Client, Stream, answer
 from specmesh.client.text import GeneratedText, printable

@@ -10,9 +10,9 @@ from typing import Self, Unpack
 
 from specmesh.client.address import Sockets, address_of, checked_key, checked_timeout
 from specmesh.client.connections import Connections
-from specmesh.client.exchange import RECEIVE_BYTES, Exchange
+from specmesh.client.http_exchange import RECEIVE_BYTES, Exchange
 from specmesh.client.pieces import Collector, Completion, ReadingProgress, TextPiece
-from specmesh.client.requests import (
+from specmesh.client.request_bodies import (
     ChatOptions,
     Message,
     Prompt,

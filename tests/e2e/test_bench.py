@@ -11,7 +11,7 @@ from meshes import running
 from processes import PATIENCE, Running, body, cache, command, complete, edited, until
 from terminals import OnTerminal
 
-from specmesh.bench.steps import read_costs
+from specmesh.bench.step_times import read_costs
 from specmesh.client import Client
 from specmesh.paths import bundled
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from specmesh.api.chat_messages import chat_request, parse_messages
 from specmesh.api.dialects.base import Order
 from specmesh.api.dialects.openai import OpenAiRenderer, progress_of, reason_of, scored_json
 from specmesh.api.formats import parse_format, response_format
@@ -13,7 +14,6 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
-from specmesh.api.messages import chat_request, parse_messages
 from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from specmesh.api.chat_messages import chat_request
 from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_request
-from specmesh.api.messages import chat_request
 from specmesh.api.tools import Tools, answer_grammar, chosen_tools
 from specmesh.core.fields import Fields, Json, at, is_list, is_object
 from specmesh.core.session_params import LARGEST_MAX_TOKENS, stops_of

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specmesh.api.chat_messages import chat_request, text_of
 from specmesh.api.dialects.chat import chat_max_tokens
 from specmesh.api.foreign_items import in_words
 from specmesh.api.formats import openai_format, parse_format
 from specmesh.api.generation import Generation, parse_generation, parse_max_tokens, parse_request
 from specmesh.api.json_text import write_gently
 from specmesh.api.kept_responses import GrowingChat, KeptResponses
-from specmesh.api.messages import chat_request, text_of
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json, is_list, is_object
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES

@@ -18,7 +18,7 @@ from specmesh.bench import recommend
 from specmesh.bench.audit import audit, judged, lines
 from specmesh.bench.load import level
 from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
-from specmesh.bench.steps import read_costs
+from specmesh.bench.step_times import read_costs
 from specmesh.bench.texts import read_prompts
 from specmesh.cli import main
 from specmesh.client import GeneratedText

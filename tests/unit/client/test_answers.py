@@ -6,8 +6,8 @@ import json
 import pytest
 
 from specmesh import errors
-from specmesh.client import exchange as client_exchange
-from specmesh.client.exchange import Exchange
+from specmesh.client import http_exchange
+from specmesh.client.http_exchange import Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
@@ -108,7 +108,7 @@ def test_no_error_is_none():
 
 def test_an_answer_has_an_end(monkeypatch):
     """A server that sends on and on fills no memory."""
-    monkeypatch.setattr(client_exchange, "MOST_ANSWER", 1000)
+    monkeypatch.setattr(http_exchange, "MOST_ANSWER", 1000)
     assert len(events((b'data: {"a": 1}\n\n' * 200), DONE)) == 200
     with pytest.raises(errors.DaemonUnreachable, match="more than 1000 bytes"):
         events(*[b"data: " + b"a" * 300] * 4)

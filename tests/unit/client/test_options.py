@@ -10,7 +10,7 @@ import pytest
 
 from specmesh import AsyncClient, Client, errors
 from specmesh.client.connections import Connections
-from specmesh.client.exchange import written
+from specmesh.client.http_exchange import written
 from specmesh.paths import MAX_SOCKET_PATH
 
 CLIENTS = pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -175,6 +175,55 @@ def test_a_name_means_one_thing():
     assert shared == {"T"}, "T is a type variable"
 
 
+COUNTERPARTS = {
+    "base": "what the modules of its package have in common",
+    "chat": "a chat for a template, and the dialect of chats",
+    "config": "settings, and the commands that show them",
+    "core": "of a verifier, and of a drafter",
+    "daemon": "of a verifier, of a drafter, and the statistics of both",
+    "events": "of any core, and of the verifier's",
+    "grammar": "compiled, and as a source of drafts",
+    "load": "of models, and `bench load`",
+    "model": "of llama.cpp, and of MLX",
+    "session": "of a verifier, and of a drafter",
+    "steps": "that the core forms, and that engines run",
+}
+"""The names of modules that stand for the same thing in two places."""
+
+
+def test_a_module_has_a_name_of_its_own():
+    """Two files of one name are counterparts."""
+    homes = {}
+    shared = set()
+    for folder in ("specmesh", "wire", "daemons"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if not path.stem.startswith("__") and homes.setdefault(path.stem, path) != path:
+                shared.add(path.stem)
+    assert shared == COUNTERPARTS.keys()
+
+
+def annotated(path):
+    """Yield the names and the types of a module's parameters and fields."""
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            yield node.arg, ast.unparse(node.annotation)
+        if isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target).removeprefix("self._"), ast.unparse(node.annotation)
+
+
+def test_a_word_of_the_core_means_one_thing():
+    """A context is a session's, and a share a part of a whole. A length is a `context_length`."""
+    found = {"context": set(), "share": set(), "alone": set()}
+    for path in (ROOT / "specmesh" / "core").rglob("*.py"):
+        for name, kind in annotated(path):
+            if name in found:
+                found[name].add(kind)
+    assert found["alone"] == set()
+    assert found["share"] == {"float"}
+    # Those of the sources of drafts, and the length of a batch's sequences.
+    assert found["context"] <= {"SessionContext", "SourceContext", "int"}
+
+
 def test_promises_are_shown_by_tests_that_exist():
     """Each row of SECURITY's table of promises names tests."""
     table = section(read("SECURITY.md"), "Tests that show it")

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from specmesh.core.host_numbers import HostNumbers
 from specmesh.core.liveness import Greeting
-from specmesh.core.names import HostNumbers
 
 TICK = 0.1
 
