@@ -17,9 +17,11 @@ class Throttle:
         """Return True if the action is to be done now; then it counts as done."""
         if now - self._done_at.get(subject, -inf) < self._seconds:
             return False
+        # Subjects are names that peers choose, so those of before are forgotten.
         for other, done_at in list(self._done_at.items()):
             if now - done_at >= self._seconds:
                 del self._done_at[other]
+        # Too many at once: better no action than memory without end.
         if len(self._done_at) >= self._most:
             return False
         self._done_at[subject] = now

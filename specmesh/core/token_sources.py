@@ -30,6 +30,7 @@ def names_of(runs: Iterable[SourceRun], count: int) -> list[str]:
     names: list[str] = []
     for name, length in runs:
         names += [name] * length
+    # A verifier that knows no sources sends none, and a lost frame may have had them.
     names += [TARGET] * (count - len(names))
     return names[:count]
 

@@ -100,6 +100,7 @@ def _together(texts: Iterable[str]) -> str:
 def _first_systems_joined(messages: Messages) -> list[ChatMessage]:
     """Join the system messages at the beginning into one."""
     count = 0
+    # Only those at the beginning: a later one is of another moment of the chat.
     while count < len(messages) and messages[count].role == "system":
         count += 1
     return [*_runs_joined(messages[:count], "system"), *messages[count:]]

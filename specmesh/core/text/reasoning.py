@@ -116,6 +116,7 @@ def thinking(style: Thinking | None, prompt: str) -> str:
     """Name a style, with "!" if the prompt ends inside a thought; "" for none."""
     if style is None:
         return ""
+    # Templates differ in the blanks behind a mark.
     inside = prompt.rstrip().endswith(style.begin.rstrip())
     return f"{style.name}!" if inside else style.name
 
@@ -126,6 +127,7 @@ def before_answer(thinking: str, prompt: str) -> str:
     thinking: the name that the function `thinking` returned.
     """
     style = STYLES.get(thinking)
+    # A family whose end mark also parts its messages may think again.
     if style is None or style.end in style.dropped:
         return thinking
     if prompt.rstrip().endswith(style.end):

@@ -12,6 +12,7 @@ def detect(template: str) -> ToolFormat:
 
     It is GENERIC for a template that shows no tools, or has no sign of a form.
     """
+    # Marks of calls also stand in templates that only delete them from earlier turns.
     if re.search(r"\btools\b", template) is None:
         return GENERIC
     for form in FORMATS.values():
@@ -25,6 +26,8 @@ def detect_written(text: str, call: ToolCall) -> ToolFormat | None:
 
     A form to the letter comes first, then one with other blanks, then one without its `closing`.
     """
+    # Each pass asks all forms: one that fits to the letter is surer than a more specific one that
+    # nearly fits.
     for patterns in (_exact, _with_any_blanks, _unclosed):
         for form in FORMATS.values():
             if form is not GENERIC and patterns(form, call).search(text):
@@ -52,6 +55,7 @@ def _spaced(parts: Iterable[str]) -> re.Pattern[str]:
     """Return an expression for texts around an id, with any blanks between letters, or none."""
     spaced = list[str]()
     for part in parts:
+        # Blanks of the form may be missing in the text, or be others.
         letters = "".join(part.split())
         spaced.append(r"\s*".join(map(re.escape, letters)))
     return re.compile(r"\s*[\w.-]+\s*".join(spaced))

@@ -18,6 +18,7 @@ def object_of(arguments: str) -> Json | None:
     if not arguments.strip():
         return {}
     try:
+        # Models write line ends into texts, which strict JSON forbids.
         value = read_json(arguments, strict=False)
     except (ValueError, RecursionError):
         return None
@@ -109,6 +110,7 @@ def json_type(value: object) -> str:
     """Return the name of a JSON value's type; that of a whole number is number."""
     if value is None:
         return "null"
+    # For Python a truth value is a number too, so it comes first.
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, str):

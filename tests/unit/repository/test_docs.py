@@ -183,6 +183,7 @@ COUNTERPARTS = {
     "daemon": "of a verifier, of a drafter, and the statistics of both",
     "events": "of any core, and of the verifier's",
     "grammar": "compiled, and as a source of drafts",
+    "llama_options": "of the commands, and as the engine takes them",
     "load": "of models, and `bench load`",
     "model": "of llama.cpp, and of MLX",
     "session": "of a verifier, and of a drafter",
