@@ -265,11 +265,11 @@ LONG = PROMPT * 200
 WINDOWS = pytest.mark.parametrize("window", [16, 64])
 
 
-def windowed(window, round_trip, draft_n, max_tokens=1500):
+def windowed(window, round_trip, draft_n):
     """Return a world with a drafter that reads windows of a text of thousands, and its session."""
     world = endless(round_trip=round_trip)
     drafter = Drafter(window=window, n_ctx=window + slack(window))
-    served = world.open(params_of(max_tokens, draft_n), [drafter], LONG)
+    served = world.open(params_of(600, draft_n), [drafter], LONG)
     check(world.run())
     return world, served
 
@@ -280,7 +280,7 @@ def windowed(window, round_trip, draft_n, max_tokens=1500):
 def test_no_round_waits_for_a_window(window, round_trip, draft_n):
     _, served = windowed(window, round_trip, draft_n)
     counts = served.drafter.core.windows()
-    assert counts.takeovers > 1500 / window
+    assert counts.takeovers > 600 / window
     assert counts.held_up == 0
 
 
@@ -288,7 +288,7 @@ def test_no_round_waits_for_a_window(window, round_trip, draft_n):
 @WINDOWS
 def test_windows_cost_little_time(window, round_trip):
     """The drafts are as good as of the whole text here: only the reading costs."""
-    world, _ = windowed(window, round_trip, 4, max_tokens=600)
+    world, _ = windowed(window, round_trip, 4)
     assert world.clock.now < 1.06 * seconds_of_whole(round_trip)
 
 
