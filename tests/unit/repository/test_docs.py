@@ -176,6 +176,7 @@ def test_a_name_means_one_thing():
 
 
 COUNTERPARTS = {
+    "backend": "as the API sees a daemon, and in the process of one",
     "base": "what the modules of its package have in common",
     "chat": "a chat for a template, and the dialect of chats",
     "config": "settings, and the commands that show them",
