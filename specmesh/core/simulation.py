@@ -232,6 +232,7 @@ class Simulation:
         if self._policy is not None:
             for session in self._verifier.sessions():
                 session.draft_length.policy = self._policy(len(session.prefix))
+        # As in the daemon's loop: the core decides whether a step begins or a draft is waited for.
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
@@ -248,6 +249,7 @@ class Simulation:
 
     def _woken(self, now: float) -> None:
         """End a wait, unless a newer one counts."""
+        # A step may have begun meanwhile, and its own end comes later.
         if self._wake == now:
             self._turn(now)
 
@@ -256,6 +258,8 @@ class Simulation:
         self._counts.seconds += seconds
         rows = [ROWS[: len(span.ids)] if span.logits else None for span in step.spans]
         self._carry_out(self._verifier.finish(step, rows, now - seconds, now), now)
+        # The time between two steps belongs to the daemon: it samples, sends frames and serves
+        # clients.
         self._at(now + self._site.pause, self._next_turn)
 
     def _next_turn(self, now: float) -> None:

@@ -121,6 +121,7 @@ class ClientSession:
         self._truth += learned.ids
         replies = list[Reply]()
         request = placement.request
+        # The prompt may come in several frames. The client gets nothing before the last of them.
         if begin < self.n_prompt <= self.n_truth and not placement.started:
             # No other model may go on with the text from now on.
             self.placement = replace(placement, started=True)
@@ -132,6 +133,7 @@ class ClientSession:
             pass
         elif not request.params.annotated:
             replies.append(self._tokens(placement, ids, learned.accepted))
+        # A SYNC repeats nothing here, but LOGPROBS of all its ids follow it.
         elif self._waiting is not None and learned.sync:
             self._waiting.ids += ids  # those of all come anew
         else:
@@ -238,6 +240,7 @@ class ClientSession:
         """
         placement = self.placement
         self.placement = None
+        # Not even the prompt is complete: the next verifier gets the request as it was.
         if placement is None or self.n_truth < self.n_prompt:
             return placement
         # Ids without their log-probabilities come again.

@@ -328,6 +328,7 @@ class DrafterCore:
         # Its prompt is still on its way, perhaps in many frames.
         if session.chain.n_truth < max(opened.n_prompt, 1):
             return False
+        # So many sequences stay free for windows.
         if self._slots.free <= self._reader.spares_left and not self._take_slot():
             return False
         slot = self._slots.acquire(

@@ -123,6 +123,8 @@ class RequestRouter:
                 pending = self._request(number)
                 pending.opened(request, verifier, upstream.facts.address)
                 if pending.paused:
+                    # Its client stopped to read while the session was being opened, so the verifier
+                    # does not know it yet.
                     self._order(upstream, uev.PausePlacement(number, paused=True), now)
             case PlacementRefused(number, place, error):
                 self._request(number).refused(self.upstreams[place].facts.address, error)
@@ -131,6 +133,7 @@ class RequestRouter:
                 pending = self._request(event.placement.number)
                 pending.lost(now, event.placement, address, event.error)
                 if event.tried:
+                    # It stops, and would refuse the request at once.
                     pending.avoid(address)
             case PlacementEnded(number):
                 self._request(number).advance(RequestEvent.CLOSED)
@@ -175,6 +178,7 @@ class RequestRouter:
         Raise Starting while it is looked for, NoSuchModel if none has that model, and
         DaemonUnreachable if it is away.
         """
+        # With one verifier there is no choice, and clients send any name that their settings have.
         any_name = not name or len(self.upstreams) == 1
         wanted = list[UpstreamFacts]()
         ready = list[tuple[bool, m.Welcome, Vocabulary]]()
@@ -184,6 +188,8 @@ class RequestRouter:
             if info is None or not (any_name or info.model == name):
                 continue
             wanted.append(facts)
+            # Without a vocabulary nothing can be shown of a text, neither its stop strings nor its
+            # words.
             if facts.vocabulary is not None:
                 ready.append((bool(facts.foreign), info, facts.vocabulary))
         if ready:
@@ -200,11 +206,14 @@ class RequestRouter:
             return Starting(fetching, "try again in a moment")
         if not self._reachable:
             refused = all(upstream.facts.refusal for upstream in self.upstreams)
+            # A drafter that has just begun has not found its verifiers yet: to wait is better
+            # advice than to look for a fault.
             if now >= self._started_at + CONNECTING or refused:
                 return DaemonUnreachable(self.trouble)
             addresses = ", ".join(upstream.facts.address for upstream in self.upstreams)
             connecting = f"the drafter is connecting to {addresses}"
             return Starting(connecting, "try again in a moment")
+        # One that is away may have had the model: then it is not unknown, it is not there.
         away = list[UpstreamFacts]()
         for upstream in self.upstreams:
             known = upstream.facts.known

@@ -160,6 +160,7 @@ class Upstream:
         facts = self.facts
         if facts.info is None:
             return facts.trouble
+        # The newest session is the one that somebody who asks for a reason is looking at.
         newest = next(reversed(self._running.values()), None)
         if newest is not None and newest.n_prompt >= self._n_ctx:
             return NoDrafts.CONTEXT
@@ -179,6 +180,7 @@ class Upstream:
         """
         facts = self.facts
         first = facts.known is None
+        # The same process answers again: it has all its sessions, and nothing begins anew.
         if facts.info is not None and facts.info.verifier == info.verifier:
             facts.welcomed(info)
             return
@@ -187,8 +189,11 @@ class Upstream:
         )
         facts.welcomed(info)
         if not first:
+            # The first verifier at an address is no return.
             self._stats.reconnects += 1
         self._note("verifier_found", verifier=info.verifier, model=info.model)
+        # It would be seen only in the middle of a long text, when drafts stop. So it is told at
+        # once.
         if info.n_ctx > self._n_ctx:
             meaning = (
                 f"texts of more tokens than {self._n_ctx} get no drafts: give --window auto, or "

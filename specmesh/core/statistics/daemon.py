@@ -122,9 +122,11 @@ class VerifierStats(DaemonStats):
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Count the end of a session, once."""
+        # A client that asks for an end once more has not been served twice.
         if end.again:
             return
         self._ended[end.reason] += 1
+        # A text that was cancelled or failed early would make the others look fast.
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
 
@@ -264,6 +266,7 @@ class DrafterStats(DaemonStats):
             seconds = work.draft_seconds / work.draft_tokens
             self._draft_seconds.record(seconds)
             self._drafts.record(seconds, work.draft_tokens)
+        # A report has it only if it has changed.
         if work.prefix_cache is not None:
             self.prefix_cache = work.prefix_cache
         if work.windows is not None:

@@ -186,6 +186,8 @@ _COMMAND = '{"tool_call_id": "$ID", "tool_name": "$NAME", "parameters": $ARGS}'
 
 _FORMATS = (
     ToolFormat(
+        # The recipient stands before the channel or behind it. The grammar allows one of these
+        # places only, so that a parser need not know both.
         name="harmony",
         call=f"{_RECIPIENT}functions.$NAME <|constrain|>json<|message|>$ARGS",
         history=" to=functions.$NAME<|channel|>commentary json<|message|>$ARGS",
@@ -267,6 +269,7 @@ _FORMATS = (
     _array("mistral", "[TOOL_CALLS][", "]", "[TOOL_CALLS]"),
     _array("nemotron", "<TOOLCALL>[", "]</TOOLCALL>", "<TOOLCALL>"),
     ToolFormat(
+        # Its arguments are no JSON: texts have marks of their own, and names no quotes.
         name="gemma4",
         call="<|tool_call>call:$NAME{$ARGS}<tool_call|>",
         between="",
@@ -274,6 +277,7 @@ _FORMATS = (
         signs=("<|tool_call>call:",),
     ),
     ToolFormat(
+        # Its arguments are those of a call in Python.
         name="lfm2",
         opening="<|tool_call_start|>[",
         closing="]<|tool_call_end|>",
@@ -320,6 +324,8 @@ _FORMATS = (
         signs=("<|tool_calls_section_begin|>",),
     ),
     ToolFormat(
+        # Each argument has its type in its mark. Without it a text of digits would be read as a
+        # number.
         name="kimi_k3",
         opening="<|open|>tools<|sep|>",
         trigger="<|open|>tools<|sep|>",
@@ -331,6 +337,7 @@ _FORMATS = (
         first_id=1,
     ),
     ToolFormat(
+        # The blanks belong to the form: its template indents the list, and models repeat that.
         name="command",
         opening="<|START_ACTION|>[\n    ",
         closing="\n]<|END_ACTION|>",

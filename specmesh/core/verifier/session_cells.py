@@ -72,6 +72,8 @@ class SessionCells:
         claims: dict[int, int] = {}
         for context in self._holders():
             session = context.session
+            # A prompt that is read in parts would find its cells taken by others before its last
+            # part.
             claims[session.slot.seq] = max(len(session.prefix), session.slot.peak)
         return claims
 
@@ -79,6 +81,7 @@ class SessionCells:
         """Return the sessions that have cells of the pool, the oldest first."""
         holders: list[SessionContext] = []
         for context in self._running.values():
+            # Guests have cells of their own, beside the pool.
             if not context.guest and not context.session.is_set_back:
                 holders.append(context)
         return holders
@@ -116,6 +119,8 @@ class SessionCells:
         """
         while True:
             left = self._slots.make_room(self.claims(), rows)
+            # Texts that have ended leave first, in `make_room` of the slots. A session leaves only
+            # if they do not suffice.
             context = self._next_to_leave() if left < 0 else None
             if context is None:
                 return left + rows
@@ -123,6 +128,8 @@ class SessionCells:
 
     def _next_to_leave(self) -> SessionContext | None:
         """Return the session that is set back next; None if no other is to be."""
+        # A session that waits for its reader loses no time by it. Of the others the youngest has
+        # the least to read again.
         resting = self._youngest_at_rest()
         if resting is not None:
             return resting
@@ -138,6 +145,7 @@ class SessionCells:
     def _leave(self, context: SessionContext) -> None:
         """Set a session back. Its ids stay as those of an ended one do, while there is room."""
         session = context.session
+        # They may still be there when the session goes on. Then only the rest is read again.
         contents = session.memory
         seq = session.slot.seq
         session.set_back()
@@ -158,6 +166,8 @@ class SessionCells:
         holders = self._holders()
         helped = bool(lost)
         slots.lost(lost)
+        # The engine has emptied their sequences in the middle of a step, so they can only begin
+        # anew.
         for context in list(self._running.values()):
             if context.session.slot.seq in lost:
                 self._leave(context)
@@ -170,6 +180,7 @@ class SessionCells:
             self._leave(holders[-1])
             helped = True
         if helped:
+            # The count was wrong once. With the same count the next step would fail again.
             pool.cells = min(pool.cells, max(filled, int(pool.cells * LEAST_KEPT)))
         return helped
 
@@ -179,6 +190,7 @@ class SessionCells:
         """Return True if there are cells for a prompt. Sessions that were set back come first."""
         if self._slots.pool is None:
             return True
+        # A new session must not take the cells that one has given up for the others.
         if self._next_to_go_on() is not None or self._short is opening:
             return False
         generated = len(opening.ids) - opening.n_prompt
@@ -207,6 +219,7 @@ class SessionCells:
         ):
             self._short = context
             return None
+        # From here on it holds cells, so it counts for `claims` again.
         del self.set_back[context.id]
         if claims is not None:
             claims = self.claims()  # others may have left
@@ -238,6 +251,7 @@ class SessionCells:
             holders = self._holders()
             if not holders:
                 return True
+            # Sessions that fit only until their next few tokens would set each other back by turns.
             growth = min(remaining, GROWTH)
             for context in holders:
                 session = context.session
