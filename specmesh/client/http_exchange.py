@@ -84,14 +84,22 @@ class Exchange:
     def receive(self, data: bytes) -> Iterator[Json]:
         """Yield the events that end with these bytes; b"": the daemon has closed.
 
-        Raises WentAway at a sudden end, and the daemon's error if it sends one.
+        Raises WentAway at a sudden end, the daemon's error if it sends one, and DaemonUnreachable
+        for bytes that are no HTTP: there is nothing to wait for.
         """
         try:
             self._http.receive_data(data)
             yield from self._events()
         except h11.RemoteProtocolError as error:
-            reason = error if data else ConnectionError("the connection was closed")
-            raise self.broken(reason) from None
+            if data or self._is_foreign():
+                what = f"the answer is no HTTP ({error})"
+                raise DaemonUnreachable(what, "check the address") from None
+            raise self.broken(ConnectionError("the connection was closed")) from None
+
+    def _is_foreign(self) -> bool:
+        """Return True if the bytes so far begin no answer of HTTP."""
+        held, _ = self._http.trailing_data
+        return not self._status and not b"HTTP/".startswith(held[:5])
 
     def broken(self, error: Exception) -> WentAway:
         """Return the error of a connection that ended before the answer did."""

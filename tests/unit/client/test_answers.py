@@ -71,6 +71,9 @@ OTHERS = [
     (b'HTTP/1.1 404 Not Found\r\n\r\n{"detail": "no"}', "status 404.*detail"),
     (b"HTTP/1.1 500 Oh\r\n\r\n5", "status 500"),
     (b"HTTP/1.1 301 Moved\r\nLocation: https://other/\r\n\r\n", "'https://other/'"),
+    (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
+    (b"\x15\x03\x01\x00\x02\x02\x46", "no HTTP"),  # an alert of TLS
+    (OK + b"Transfer-Encoding: chunked\r\n\r\nno length\r\n", "no HTTP"),
 ]
 
 
