@@ -7,6 +7,7 @@ plain lines, one is written every few seconds instead. Without a terminal nothin
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TextIO
 
@@ -97,7 +98,7 @@ class _NoDisplay:
         pass
 
 
-class _Paced:
+class _Paced(ABC):
     """A display that is quiet at first, and then shows no more than its terminal should get."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float], interval: float) -> None:
@@ -116,11 +117,11 @@ class _Paced:
         self._next = now + self._interval
         self._draw(title, done, total, amount(done, total, unit))
 
-    def clear(self) -> None:
-        pass
+    @abstractmethod
+    def clear(self) -> None: ...
 
-    def _draw(self, title: str, done: float, total: float, counted: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _draw(self, title: str, done: float, total: float, counted: str) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +135,9 @@ class _Lines(_Paced):
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         super().__init__(stream, clock, LINE_S)
+
+    def clear(self) -> None:
+        pass
 
     def _draw(self, title: str, done: float, total: float, counted: str) -> None:
         line = f"specmesh: {title}: {share(done, total):.0%}"
