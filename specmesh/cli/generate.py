@@ -13,6 +13,7 @@ from specmesh.cli.options import (
     aligned,
     draft_n_option,
     flag,
+    flattened,
     json_option,
     option,
     request_fields,
@@ -112,7 +113,7 @@ def generate(
             print(flush=True)
         if verbose:
             for text in texts:
-                click.echo("\n".join(aligned(text.report.items())), err=True)
+                click.echo("\n".join(aligned(flattened(text.report))), err=True)
 
 
 def _print_json(texts: list[GeneratedText]) -> None:

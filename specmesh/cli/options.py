@@ -106,23 +106,26 @@ def columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
     A key without a value in any row is left out.
     """
-    flat = [dict(_flattened(row)) for row in rows]
+    flat = [dict(flattened(row)) for row in rows]
     lines: list[list[object]] = []
     for name in flat[0]:
-        values = [row[name] for row in flat]
+        values = [_rounded(row[name]) for row in flat]
         if any(value is not None for value in values):
             lines.append([name, *values])
     return aligned(lines)
 
 
-def _flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+def flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the keys and values of a row; a key of an object within it follows a dot."""
     for name, value in row.items():
         if is_object(value):
-            yield from _flattened(value, f"{above}{name}.")
-        elif isinstance(value, float):
-            yield f"{above}{name}", f"{value:.2f}"
+            yield from flattened(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
+
+
+def _rounded(value: object) -> object:
+    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 def combined(options: Sequence[Decorator]) -> Decorator:

@@ -184,6 +184,17 @@ def completed(monkeypatch, words, shell="fish"):
     return done.stdout
 
 
+def test_a_report_on_stderr_has_a_line_for_each_number(daemon):
+    """Numbers are as precise as with --json."""
+    report = {"time_s": 0.123456, "by_source": {"ngram": {"drafted": 3, "accepted": 2}}}
+    choices = [{"index": 0, "text": "", "finish_reason": "stop"}]
+    daemon.complete.return_value = iter([{"choices": choices, "specmesh": {"report": report}}])
+    done = CliRunner().invoke(main, ["generate", "x", "--verbose"])
+    lines = [line.split() for line in done.stderr.splitlines()]
+    own = [["time_s", "0.123456"]]
+    assert lines == [*own, ["by_source.ngram.drafted", "3"], ["by_source.ngram.accepted", "2"]]
+
+
 @pytest.fixture
 def served(fake_daemon, monkeypatch):
     """The socket of a daemon that serves two models."""
