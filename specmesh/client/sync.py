@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -67,6 +68,7 @@ class Client:
         self._on_wait = on_wait or _ignore
         self._connections = Connections("client", _cut)
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the streams, which a thread may add while one closes
 
     def generate(
         self,
@@ -146,7 +148,9 @@ class Client:
     def close(self) -> None:
         """End the streams that are open, also those that other threads read. No request follows."""
         self._connections.close()
-        for stream in self._streams.copy():
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
             stream.close()
 
     def __enter__(self) -> Self:
@@ -182,12 +186,13 @@ class Client:
         return self._exchanged(exchange, connections, waits=True)
 
     def _stream(self, body: Json, on_progress: OnProgress | None) -> "Stream":
-        self._connections.check()
         own = Connections("stream", _cut)
         ask = partial(self._completed, own)
         chunks = _answer(ask, Resumption(body, self._reconnect_timeout), self._on_wait, _ignore)
         stream = Stream(chunks, own, on_progress or _ignore)
-        self._streams.add(stream)
+        with self._lock:
+            self._connections.check()
+            self._streams.add(stream)
         return stream
 
     def _exchange(self, resource: str, body: Json | None, *, streams: bool) -> Exchange:

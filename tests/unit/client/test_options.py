@@ -9,6 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from specmesh import AsyncClient, Client, errors
+from specmesh.client import sync
 from specmesh.client.connections import Connections
 from specmesh.client.http_exchange import written
 from specmesh.paths import MAX_SOCKET_PATH
@@ -114,6 +115,20 @@ def test_a_closed_client():
 def test_a_closed_asynchronous_client():
     client = AsyncClient("/none")
     asyncio.run(client.close())
+    with pytest.raises(errors.RequestError, match="this client is closed"):
+        client.stream("x")
+
+
+def test_a_stream_that_is_made_while_its_client_is_closed(monkeypatch):
+    """As by another thread: the stream would be left open."""
+    client = Client("/none")
+
+    class Late(sync.Stream):
+        def __init__(self, *parts):
+            client.close()
+            super().__init__(*parts)
+
+    monkeypatch.setattr(sync, "Stream", Late)
     with pytest.raises(errors.RequestError, match="this client is closed"):
         client.stream("x")
 
