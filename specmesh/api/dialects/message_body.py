@@ -289,7 +289,7 @@ def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
     are skipped.
     """
     functions: dict[str, Json] = {}
-    others: dict[str | None, str] = {}  # types of tools by their names
+    others: dict[str, str] = {}  # types of tools by their names; by the path of one without
     for index, tool in enumerate(fields.listed("tools")):
         path = f"tools[{index}]"
         if not is_object(tool):
@@ -302,7 +302,7 @@ def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
         if kind != "custom":
             if not isinstance(name, str | None):
                 raise RequestError(f"{path}.name must be a text", path)
-            others[name] = kind
+            others[path if name is None else name] = kind
             continue
         schema = tool.get("input_schema")
         if not (isinstance(name, str) and name and is_object(schema)):
@@ -315,7 +315,7 @@ def _parse_tools(fields: Fields, conversation: BlockReader) -> Tools:
     return chosen_tools(functions, list(others.values()), choice, parallel=parallel)
 
 
-def _choice(given: object, names: Sequence[object], others: Mapping[str | None, str]) -> object:
+def _choice(given: object, names: Sequence[object], others: Mapping[str, str]) -> object:
     """Return OpenAI's form of a choice of tools. Raises RequestError.
 
     names: of the functions. others: the types of other tools by their names.

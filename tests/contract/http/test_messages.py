@@ -238,6 +238,11 @@ def test_other_tools_are_skipped_by_name():
     }
 
 
+def test_other_tools_need_no_name():
+    generation = generation_of(tools=[{"type": "mcp_toolset"}, {"type": "tool_search"}])
+    assert set(generation.ignored) == {"tools.mcp_toolset", "tools.tool_search"}
+
+
 @cases(
     "field, value, why",
     """
