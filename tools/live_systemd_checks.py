@@ -113,8 +113,7 @@ def wrong_settings() -> None:
     check("without a model: not started", done.returncode == 1, state())
     time.sleep(3)  # longer than RestartSec
     check("wrong settings are not tried again", state() == "failed exit-code 78 0", state())
-    # This is root's home in the container that live_systemd.sh makes.
-    SETTINGS.write_text('model = "/root/model.gguf"\n')
+    SETTINGS.write_text('model = "/home/ada/model.gguf"\n')
     service("start")
     check("nor is a model in a home", state() == "failed exit-code 78 0", state())
 
