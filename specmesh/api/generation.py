@@ -218,8 +218,8 @@ def parse_resume(fields: Fields, request: Request) -> tuple[Request, BegunBy]:
         return request, NOT_BEGUN
     refuse_echo(request)
     if not is_object(value) or value.keys() - _RESUME_FIELDS:
-        why = "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone"
-        raise RequestError(why, "resume")
+        names = "id, model, model_hash, prompt_token_ids and token_ids"
+        raise RequestError(f"resume must be an object with {names}, or id alone", "resume")
     model = value.get("model", "")
     model_hash = value.get("model_hash", "")
     if not isinstance(model, str) or not isinstance(model_hash, str):
