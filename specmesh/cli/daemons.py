@@ -127,7 +127,7 @@ _ctx_option = option(
     click.IntRange(MIN_CTX),
     "N",
     "Maximum number of tokens per session.",
-    shown="what a target was trained with and memory allows; 4096 of a draft model, if it has them",
+    shown="of a target, its trained context if memory allows; of a draft model, 4096 at most",
 )
 _drain_option = option(
     "--drain",
