@@ -276,6 +276,30 @@ def test_a_refused_question_can_be_sent_again(page):
     assert asked.value.post_data_json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
+def test_a_question_is_asked_once(page):
+    """Also if it is sent again while the page asks which model answers, as after an error."""
+    refuses(page)
+    page.fill("#prompt", "Hi")
+    page.press("#prompt", "Enter")
+    expect(page.locator("#prompt")).to_have_value("Hi")
+    page.unroute_all()
+    held = []
+    asked = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/props", hold)
+    page.on("request", lambda request: asked.append(request.url))
+    page.press("#prompt", "Enter")
+    page.press("#prompt", "Enter")
+    until(lambda: page.evaluate("1") and held, "the page asks which model answers")
+    for route in held:
+        route.continue_()
+    expect(page.locator("#status")).to_contain_text("Answer complete")
+    assert len([url for url in asked if "completions" in url]) == 1
+
+
 def test_a_full_context_has_a_way_out(page):
     page.fill("#prompt", "x " * 2000)
     page.press("#prompt", "Enter")

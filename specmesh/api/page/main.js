@@ -22,6 +22,7 @@ const conversation = new Conversation(byId("messages"), {
   progress: showProgress,
 });
 let known = false;  // which model answers, and whether it has a template
+let sending = false;  // a question is about to be asked, or is answered
 
 /** Show which model answers, and whether by chat. Throw an error if it cannot be learnt. */
 async function learn() {
@@ -151,9 +152,10 @@ function toolsGiven() {
 async function send() {
   const prompt = byId("prompt").value;
   const empty = prompt.trim() === "";
-  if (conversation.answering || (empty && (conversation.isChat || !conversation.hasText))) {
+  if (sending || (empty && (conversation.isChat || !conversation.hasText))) {
     return;
   }
+  sending = true;
   byId("problem").textContent = "";
   try {
     if (!known) {
@@ -179,6 +181,7 @@ async function send() {
     }
     known = false;  // another model may have come
   }
+  sending = false;
   measurements.busy = false;
   measurements.start();
   showControls();
