@@ -60,6 +60,12 @@ log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which is busy during a step
 
+QUIET = 3.0
+"""Seconds without a request after which the first grammar is prepared for.
+
+Neither the first texts after a start nor the first measured steps wait for that.
+"""
+
 PROMPT_SIZES = (2**14, 2**18)
 """Bytes of requests that do not wait for longer ones: each size has a thread of its own."""
 
@@ -95,6 +101,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._model_hash = model_hash
         self._report = vev.CoreReport()
         self._closing = closing
+        self._quiet_since: float | None = None
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
@@ -218,9 +225,19 @@ class VerifierLoop(DaemonLoop[Order]):
             self._act(self._clients.repeat(now))
         if not self._clients.running:
             self.stats.throughput.idle()
+        self._prepare_if_quiet(now)
         while self._stats_orders and now >= self._stats_orders[0][0]:
             self._answer_stats(now)
         self._due |= bool(self._router.gone)
+
+    def _prepare_if_quiet(self, now: float) -> None:
+        """Prepare for the first grammar once there has been no request for a while."""
+        if self._clients.requests:
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now
+        elif now >= self._quiet_since + QUIET:
+            self._prompts.prepare()
 
     def _answer_stats(self, now: float) -> None:
         _, order = self._stats_orders.pop(0)
@@ -411,6 +428,14 @@ class PromptEncoder:
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
         self._quick = FairWorker("grammars")
         self._patient = FairWorker("slow grammars")
+        self._prepared = False
+
+    def prepare(self) -> None:
+        """Make what the first grammar would wait for, and all other texts with it; once."""
+        if self._prepared:
+            return
+        self._prepared = True
+        self._quick.submit(("",), 0, self._grammars.prepare)
 
     def add(self, opening: vev.Opening) -> None:
         """Encode a prompt that is still wanted when its turn comes."""

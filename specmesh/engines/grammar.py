@@ -49,7 +49,7 @@ Masks have the library's own limits.
 
 
 TABLE_BYTES = 450  # of memory that an id takes, about: 22 MB of 49,000, 116 MB of 262,000
-TABLE_SHARE = 0.05  # of a model's size that all ids may take in advance
+TABLE_SHARE = 0.05  # of a model's size that all ids may take while the model loads
 
 
 class Grammars:
@@ -385,10 +385,9 @@ class _Tokens:
 
 
 def is_prepared(n_vocab: int, model_bytes: int) -> bool:
-    """Return True if what grammars of a vocabulary need is made before the first one comes.
+    """Return True if what grammars of a vocabulary need is made while the model loads.
 
-    It takes memory that texts without grammars do without, so only beside a model that takes much
-    more.
+    A small model loads too fast for that: a daemon then makes it once there are no requests.
     """
     return n_vocab * TABLE_BYTES <= model_bytes * TABLE_SHARE
 

@@ -1,6 +1,8 @@
 """Clients that ask for much of the shared resources, and one that asks for little."""
 
 import json
+from math import inf
+from queue import SimpleQueue
 
 import pytest
 from harness.loops import PATIENCE, Flaky, SlowReader, request
@@ -9,6 +11,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
+from specmesh.daemons.verifier import daemon
 from specmesh.daemons.verifier.daemon import PROMPT_SIZES
 from specmesh.engines import grammar
 from specmesh.errors import PromptTooLong, RequestError
@@ -130,3 +133,31 @@ def test_a_guest_goes_on_where_it_was_left(bench):
         verifier.ask(request(10), BOB).whole(10)
     verifier.cancel(long)
     verifier.ask(request(300), BOB).whole(300)
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """Vocabularies that are made ready for grammars."""
+    made = SimpleQueue()
+    monkeypatch.setattr(grammar, "_tokens_of", made.put)
+    return made
+
+
+def test_the_first_grammar_holds_nobody_up(bench, monkeypatch, prepared):
+    """What it needs of the vocabulary takes time of every thread, so it is made before."""
+    monkeypatch.setattr(daemon, "QUIET", 0.0)
+    target = Flaky()
+    bench.verifier(target)
+    assert prepared.get(timeout=PATIENCE) == target.vocabulary
+
+
+def test_nothing_is_prepared_while_a_text_grows(bench, monkeypatch, prepared):
+    monkeypatch.setattr(daemon, "QUIET", inf)
+    verifier = bench.verifier(Flaky(step_ms=1))
+    client = verifier.ask(request(LONG))
+    client.heard(1)
+    monkeypatch.setattr(daemon, "QUIET", 0.0)
+    client.heard(300)  # the loop has looked for what is due meanwhile
+    assert prepared.empty()
+    verifier.cancel(client)
+    prepared.get(timeout=PATIENCE)

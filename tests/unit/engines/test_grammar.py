@@ -55,7 +55,7 @@ def test_equal_vocabularies_share_the_librarys_form(monkeypatch):
     [(262_144, 5 * 10**9, True), (49_152, 10**9, True), (262_144, 250 * 10**6, False)],
 )
 def test_what_grammars_need_is_made_in_advance_where_it_takes_little(n_vocab, model_bytes, advance):
-    """Later it would hold all sessions up for a moment; beside a small model it is much memory."""
+    """Beside the load of a small model it would delay the start."""
     assert is_prepared(n_vocab, model_bytes) == advance
 
 
