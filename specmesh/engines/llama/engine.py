@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.drafter.window import WINDOW_IDS
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import (
-    GUEST_IDS,
     KVCopy,
     KVCut,
     KVDrop,
@@ -23,7 +21,6 @@ from specmesh.core.kv_slots import (
     KVReuse,
     KVSave,
 )
-from specmesh.core.kv_windows import WindowSizes
 from specmesh.engines.base import (
     ANY_ID,
     Ask,
@@ -31,30 +28,21 @@ from specmesh.engines.base import (
     EngineInfo,
     Progress,
     Sequences,
-    context_of,
 )
 from specmesh.engines.chat_template import MAX_TEMPLATE, template_renderer
-from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
+from specmesh.engines.llama.cache import LlamaCache, SavedState
 from specmesh.engines.llama.fitting import fitting_cache, free_memory, host_ids
-from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size
+from specmesh.engines.llama.kv_size import ContextSize, context_size
 from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.plan import Plan, plan_of
 from specmesh.engines.llama.rollback import Restore, open_cache
-from specmesh.engines.llama.windows import HELPERS, WindowCache, cells_of, has_keeper
+from specmesh.engines.llama.windows import WindowCache
 from specmesh.engines.tokenizer import ChosenTemplate
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
-from specmesh.host import physical_cores, physical_memory
+from specmesh.host import physical_memory
 from specmesh.paths import read_text
 
 _log = structlog.get_logger("specmesh.engines.llama")
-
-CPU_ROWS = 4
-GPU_ROWS = 8
-"""Rows of a reproducible step.
-
-On a GPU eight rows take hardly longer than one. On a CPU they take 1.5 to 3 times as long, four
-rows 1.1 to 1.7 times. Some kernels compute rows in fours, and the rest differently. The numbers
-must not depend on measurements: the next start could bring others.
-"""
 
 OFFLOAD_AFTER = {"CPU": 0, "GPU": 256}
 """Steps of other sequences that a sequence idles for, at least, before it is offloaded.
@@ -96,7 +84,14 @@ class LlamaEngine:
         self._model = LlamaModel(settings, progress)
         try:
             self._loaded()
-            self._reserve(settings, settings.llama.ubatch_size or n_batch, rollback, guests)
+            plan = plan_of(
+                self._model,
+                settings,
+                n_batch=settings.llama.ubatch_size or n_batch,
+                rollback=rollback,
+                guests=guests,
+            )
+            self._reserve(plan)
         except BaseException:  # the caller gets no engine to close, whatever interrupted this
             self._model.close()
             raise
@@ -104,105 +99,65 @@ class LlamaEngine:
     def _loaded(self) -> None:
         """Begin what goes on while the cache is reserved."""
 
-    def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int, guests: int) -> None:
+    def _reserve(self, plan: Plan) -> None:
+        """Reserve the cache, and note what the engine can do."""
         model = self._model
-        max_sessions = settings.max_sessions
-        most: int = model.lib.llama_max_parallel_sequences()
-        if model.n_swa:
-            most -= HELPERS
-        guests = min(guests, max(most - max_sessions, 0))
-        endless = model.recurrent and not rollback
-        if (
-            rollback and (settings.reproducible or model.has_states)
-        ) or endless:  # these have no shared cells
-            guests = 0
-        sequences = max_sessions + guests
-        width = None
-        n_outputs = sequences * (rollback + 1)
-        if settings.reproducible and rollback:
-            width = GPU_ROWS if model.on_gpu else CPU_ROWS
-        wish = ContextWish(
-            ctx=settings.ctx,
-            trained=model.trained_ctx,
-            max_sessions=max_sessions,
-            kv_cache=settings.kv_cache,
-            shared=width is None,
-        )
-        if not rollback:
-            wish = replace(wish, ctx=context_of(settings.ctx, wish.trained))
-        threads = settings.threads or physical_cores()
-
-        def sizes_of(size: ContextSize) -> CacheSizes:
-            rows = max(min(n_batch, size.cells), sequences, 2, width or 0)
-            outputs = min(n_outputs, rows)
-            if width is not None:
-                # llama.cpp wants a row of logits for each sequence
-                outputs = max(width, size.max_sessions)
-            sizes = CacheSizes(
-                n_ctx=size.n_ctx,
-                max_sessions=size.max_sessions,
-                rows=rows,
-                outputs=outputs,
-                threads=threads,
-                width=width,
-                guests=guests,
-                guest_ids=GUEST_IDS if rollback else _spare_ids(settings, size.n_ctx),
-                drafts=rollback,
-                shared_cells=size.cells if width is None else None,
-            )
-            windows = _windows_of(model, sizes, settings.swa_full, drafter=not rollback)
-            return replace(sizes, swa_full=not windows.limited)
-
-        if rollback:
+        wish = plan.wish
+        if plan.rollback:
             memory = free_memory(model)
-            self._cache, size = fitting_cache(model, wish, memory, sizes_of)
+            self._cache, size = fitting_cache(model, wish, memory, plan.cache_sizes)
         else:
             size = context_size(wish, 0, None)
-            self._cache = open_cache(model, sizes_of(size), drafter=True)
-        n_ctx = size.n_ctx
-        if 0 < wish.trained < n_ctx:
-            _log.warning("context_beyond_training", n_ctx=n_ctx, trained=wish.trained)
-        max_sessions = size.max_sessions
-        n_batch = max(min(n_batch, size.cells), sequences)
-        sequences = max_sessions + guests
-        if width is not None:
-            n_batch += width * max_sessions  # rows of a prompt fit beside the sessions' steps
-            n_outputs = max_sessions * width
-        n_outputs = min(n_outputs, n_batch)
-        longest = ANY_ID if endless else n_ctx
+            self._cache = open_cache(model, plan.cache_sizes(size), drafter=True)
+        if 0 < wish.trained < size.n_ctx:
+            _log.warning("context_beyond_training", n_ctx=size.n_ctx, trained=wish.trained)
+        sequences = size.max_sessions + plan.guests
+        longest = ANY_ID if plan.endless else size.n_ctx
+        n_batch, n_outputs = plan.n_rows(size)
         self._sequences = Sequences(sequences, longest, model.n_vocab, n_batch, n_outputs)
         self._steps = 0
         self._offloaded: dict[int, SavedState] = {}
         # By sequence that is offloaded, or to be, the number of steps at the first request.
         self._idle: dict[int, int] = {}
-        trimming = self._cache.trimming
-        reuse = self._reuse(width)
         self.vocabulary = model.vocabulary
-        self.info = EngineInfo(
+        self.info = self._info(plan, size)
+
+    def _info(self, plan: Plan, size: ContextSize) -> EngineInfo:
+        model = self._model
+        n_batch, n_outputs = plan.n_rows(size)
+        is_pool = plan.rollback > 0 and plan.width is None and not model.recurrent
+        cell_bytes = self._cache.cell_bytes
+        return EngineInfo(
             model=model.name,
-            n_ctx=n_ctx,
+            n_ctx=size.n_ctx,
             n_batch=n_batch,
-            max_sessions=max_sessions,
-            backend=model.backend if model.on_gpu else _on_cpu(threads),
-            capabilities=Capabilities(
-                trimming=trimming,
-                reuse=reuse,
-                width=width,
-                batches=not rollback and trimming == "removal",
-                # A network is too slow for it.
-                offloads=reuse == "copied" and not settings.rpc and not model.chunked,
-                offload_after=OFFLOAD_AFTER["GPU" if model.on_gpu else "CPU"],
-                endless=endless,
-                checkpoints=_checkpoints_of(self._cache, sequences),
-                windows=_windows_of(model, sizes_of(size), settings.swa_full, drafter=not rollback),
-            ),
-            cells=size.cells if rollback and width is None and not model.recurrent else None,
-            cell_bytes=self._cache.cell_bytes,
-            host_ids=host_ids(size.cells, self._cache.cell_bytes),
+            max_sessions=size.max_sessions,
+            backend=model.backend if model.on_gpu else _on_cpu(plan.threads),
+            capabilities=self._capabilities(plan, size),
+            cells=size.cells if is_pool else None,
+            cell_bytes=cell_bytes,
+            host_ids=host_ids(size.cells, cell_bytes),
             n_outputs=n_outputs,
-            threads=0 if model.on_gpu else threads,
-            guests=guests,
+            threads=0 if model.on_gpu else plan.threads,
+            guests=plan.guests,
             bos=model.bos,
+        )
+
+    def _capabilities(self, plan: Plan, size: ContextSize) -> Capabilities:
+        model = self._model
+        trimming = self._cache.trimming
+        reuse = self._reuse(plan.width)
+        return Capabilities(
+            trimming=trimming,
+            reuse=reuse,
+            width=plan.width,
+            batches=not plan.rollback and trimming == "removal",
+            # A network is too slow for it.
+            offloads=reuse == "copied" and not plan.settings.rpc and not model.chunked,
+            offload_after=OFFLOAD_AFTER["GPU" if model.on_gpu else "CPU"],
+            endless=plan.endless,
+            checkpoints=_checkpoints_of(self._cache, size.max_sessions + plan.guests),
+            windows=plan.windows(size),
         )
 
     def _reuse(self, width: int | None) -> KVReuse:
@@ -378,20 +333,6 @@ class LlamaEngine:
             raise NoRoom("too few cells for what the host's memory held", lost)
 
 
-def _windows_of(
-    model: LlamaModel, sizes: CacheSizes, full: bool | None, *, drafter: bool
-) -> WindowSizes:
-    """Return the sizes of a target's windows; a draft model has a cell for each id.
-
-    full: of the settings. None: there is one for each id if that takes at most twice the memory.
-    """
-    if not has_keeper(model, sizes) or drafter or full:
-        return WindowSizes()
-    cells = cells_of(model, sizes)
-    most = sizes.cells if full is False else sizes.cells // 2
-    return WindowSizes(model.n_swa, cells if cells < most else 0)
-
-
 def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:
     """Return how many states may be saved in the host's memory; 0 where rows are removed."""
     if not isinstance(cache, Restore | WindowCache) or not cache.state_bytes:
@@ -402,11 +343,6 @@ def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:
 
 def _on_cpu(threads: int) -> str:
     return "CPU, 1 thread" if threads == 1 else f"CPU, {threads} threads"
-
-
-def _spare_ids(settings: ModelSettings, n_ctx: int) -> int:
-    """Return the cells of a spare sequence: those of a window, or of what is kept there between."""
-    return max(min(settings.window or WINDOW_IDS, n_ctx) + 1, GUEST_IDS)
 
 
 class LlamaVerifier(LlamaEngine):
