@@ -60,7 +60,7 @@ log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which is busy during a step
 
-QUIET = 3.0
+PREPARE_AFTER = 3.0
 """Seconds without a request after which the first grammar is prepared for.
 
 Neither the first texts after a start nor the first measured steps wait for that.
@@ -236,7 +236,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._quiet_since = None
         elif self._quiet_since is None:
             self._quiet_since = now
-        elif now >= self._quiet_since + QUIET:
+        elif now >= self._quiet_since + PREPARE_AFTER:
             self._prompts.prepare()
 
     def _answer_stats(self, now: float) -> None:

@@ -145,18 +145,18 @@ def prepared(monkeypatch):
 
 def test_the_first_grammar_holds_nobody_up(bench, monkeypatch, prepared):
     """What it needs of the vocabulary takes time of every thread, so it is made before."""
-    monkeypatch.setattr(daemon, "QUIET", 0.0)
+    monkeypatch.setattr(daemon, "PREPARE_AFTER", 0.0)
     target = Flaky()
     bench.verifier(target)
     assert prepared.get(timeout=PATIENCE) == target.vocabulary
 
 
 def test_nothing_is_prepared_while_a_text_grows(bench, monkeypatch, prepared):
-    monkeypatch.setattr(daemon, "QUIET", inf)
+    monkeypatch.setattr(daemon, "PREPARE_AFTER", inf)
     verifier = bench.verifier(Flaky(step_ms=1))
     client = verifier.ask(request(LONG))
     client.heard(1)
-    monkeypatch.setattr(daemon, "QUIET", 0.0)
+    monkeypatch.setattr(daemon, "PREPARE_AFTER", 0.0)
     client.heard(300)  # the loop has looked for what is due meanwhile
     assert prepared.empty()
     verifier.cancel(client)
