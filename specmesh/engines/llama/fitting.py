@@ -1,6 +1,5 @@
 """A context that fits into the memory that is free."""
 
-import ctypes
 from collections.abc import Callable
 
 import structlog
@@ -9,7 +8,7 @@ from specmesh.engines.llama.cache import CacheSizes, LlamaCache, NoContext
 from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size, halved
 from specmesh.engines.llama.library import gpu_free_bytes
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.engines.llama.params import NUMBER_BYTES
+from specmesh.engines.llama.params import NUMBER_BYTES, metadata_text
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.free_memory import free_bytes
 
@@ -101,11 +100,12 @@ def _expected_bytes(model: LlamaModel) -> float:
     heads = lib.llama_model_n_head(model.handle)
     kv_heads = lib.llama_model_n_head_kv(model.handle) or heads  # the first layer may have none
     size: int = lib.llama_model_n_embd(model.handle) // max(heads, 1)
-    architecture = _metadata(model, "general.architecture")
+    architecture = metadata_text(lib, model.handle, "general.architecture")
     types = (model.options.cache_type_k, model.options.cache_type_v)
     head_bytes = 0.0
     for name, kind in zip(("key_length", "value_length"), types, strict=True):
-        length = int(_metadata(model, f"{architecture}.attention.{name}") or size)
+        key = f"{architecture}.attention.{name}"
+        length = int(metadata_text(lib, model.handle, key) or size)
         head_bytes += length * NUMBER_BYTES[kind or "f16"]
     layers: int = lib.llama_model_n_layer(model.handle)
     return _all_bytes(model, int(layers * kv_heads * head_bytes) + _PLACE)
@@ -118,11 +118,3 @@ def _all_bytes(model: LlamaModel, cell_bytes: int) -> float:
     masks = 2 if model.lib.llama_model_n_swa(model.handle) > 0 else 1
     rows = model.options.ubatch_size or _ROWS
     return cell_bytes + masks * _F16 * rows
-
-
-def _metadata(model: LlamaModel, key: str) -> str:
-    buffer = ctypes.create_string_buffer(64)
-    length: int = model.lib.llama_model_meta_val_str(
-        model.handle, key.encode(), buffer, len(buffer)
-    )
-    return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
