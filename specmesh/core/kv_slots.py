@@ -306,8 +306,8 @@ class KVSlots:
         """Return the number of sequences that no session has."""
         return len(self._free)
 
-    def empty(self, cells: int) -> int | None:
-        """Return a sequence that holds nothing, if `cells` more can be filled; None without one.
+    def holding(self, ids: tuple[int, ...], cells: int) -> int | None:
+        """Return a sequence that holds just these ids, if `cells` can be filled; None without one.
 
         To be asked while there are no sessions.
         """
@@ -315,7 +315,7 @@ class KVSlots:
         if pool is not None and self.filled({}) + cells > pool.cells:
             return None
         for seq, contents in self._free.items():
-            if not contents.ids:
+            if contents.ids == ids:
                 return seq
         return None
 

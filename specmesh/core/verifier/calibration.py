@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 
 WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
@@ -40,7 +41,7 @@ class Calibration:
         self._left = deque(widths[:1] + widths * REPEATS)
         self._warm = False
         self._held = held
-        self._holds = 0
+        self._ids: tuple[int, ...] = ()  # that the sequence of the next step holds
         self._spent = 0.0
         self._rests_since: float | None = None
 
@@ -54,6 +55,18 @@ class Calibration:
         """Return the cells that the next step fills, with those before it."""
         return self._held + self._left[0]
 
+    def sequence(self, slots: KVSlots) -> int | None:
+        """Return the sequence of the next step; None if there is none for it.
+
+        To be asked while there are no sessions. One that came and went may have had the sequence of
+        the step before. Then another one is begun.
+        """
+        seq = slots.holding(self._ids, self.cells)
+        if seq is None and self._ids:
+            self._ids = ()
+            seq = slots.holding(self._ids, self.cells)
+        return seq
+
     def disturbed(self) -> None:
         """Note that the target has something to do."""
         self._rests_since = None
@@ -66,16 +79,16 @@ class Calibration:
 
     def spans(self, seq: int) -> tuple[Span, ...]:
         """Return the next step, on an empty sequence or the one of the step before."""
-        if self._holds < self._held:
+        if len(self._ids) < self._held:
             return (Span(seq, 0, (0,) * self._held, logits=False),)
         return (Span(seq, self._held, (0,) * self._left[0], logits=True),)
 
     def ended(self, costs: StepCosts, seconds: float) -> bool:
         """Take the seconds of the step; return True if its sequence is to be emptied now."""
-        if self._holds < self._held:
-            self._holds = self._held
+        if len(self._ids) < self._held:
+            self._ids = (0,) * self._held
             return False
-        self._holds = 0
+        self._ids = ()
         rows = self._left.popleft()
         if self._warm:
             self._spent += seconds

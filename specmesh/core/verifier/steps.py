@@ -24,7 +24,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import KVOffload
+from specmesh.core.kv_slots import KVContents, KVOffload
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.calibration import Calibration
@@ -134,7 +134,7 @@ class TargetSteps:
         slots = self._target.slots
         seq = None
         if not self._lifecycle.running:
-            seq = slots.empty(calibration.cells)
+            seq = calibration.sequence(slots)
         if seq is None:
             calibration.disturbed()
             return ev.Wait(until)
@@ -176,7 +176,7 @@ class TargetSteps:
     def _calibrated(
         self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, seconds: float
     ) -> None:
-        """Learn from a step without sessions, and let its sequence be empty again."""
+        """Learn from a step without sessions, and let its sequence be empty after the last one."""
         calibration = self._calibration
         assert calibration is not None, "such a step begins with it only"
         [span] = step.spans
@@ -188,8 +188,12 @@ class TargetSteps:
             self._outbox.append(vev.Noted("calibration_failed", fields, "warning"))
         else:
             empties = calibration.ended(self._costs, seconds)
+        slots = self._target.slots
         if empties:
-            self._target.slots.cut(span.seq, 0)
+            slots.doubt({span.seq})
+        else:
+            # A session that comes before the next step may get the sequence, and has to empty it.
+            slots.release(span.seq, KVContents(span.ids, len(span.ids)))
         if calibration.over:
             self._calibration = None
 

@@ -22,16 +22,16 @@ CLIENT = 1
 class Idle:
     """A core that calibrates, and a clock that steps and waits move on."""
 
-    def __init__(self, *, held=0, width=None):
+    def __init__(self, *, held=0, width=None, sessions=2):
         limits = TargetLimits(100, 8, frozenset({7}), max_drafts=2, width=width)
         self.costs = measured({})
-        self.slots = KVSlots(2, "cut", 64)
+        self.slots = KVSlots(sessions, "cut", 64)
         target = Target(
             limits=limits,
             costs=self.costs,
             slots=self.slots,
             n_batch=8,
-            max_sessions=2,
+            max_sessions=sessions,
             calibration=Calibration(limits, most=MOST, held=held),
         )
         self.core = VerifierCore(target)
@@ -114,6 +114,29 @@ def test_the_next_step_finds_the_sequence_empty():
     idle.step()
     idle.open()
     assert KVCut(0, 0) in idle.step().orders
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_request_before_a_measured_step_gets_an_empty_sequence(sessions):
+    """It comes while a step fills the sequence with what is saved in the measured one."""
+    idle = Idle(held=1, sessions=sessions)
+    idle.core.next_step(0.0)
+    begun = idle.core.next_step(QUIET)
+    idle.open()
+    idle.core.finish(begun, [None], QUIET, QUIET + 0.01)
+    step = idle.step()
+    held = {0: 1, 1: 0}  # ids by sequence
+    for order in step.orders:
+        held[order.seq] = order.length
+    assert held[step.spans[0].seq] == step.spans[0].position == 0
+
+
+def test_a_session_that_has_gone_had_the_sequence_of_a_measured_step():
+    idle = Idle(held=1, sessions=1)
+    idle.step()
+    idle.open()
+    idle.core.handle(vev.ClientLeft(CLIENT), idle.now)
+    assert idle.step().spans == (ev.Span(0, 0, (0,), logits=False),)
 
 
 def test_no_session_loses_what_it_has_left():
