@@ -16,6 +16,13 @@ GROWTH = 256
 LEAST_KEPT = 0.75
 """Of the cells that are counted with, the share that stays after a step found none."""
 
+MOST_LOSSES = 4
+"""Times that a session may lose its sequence to steps without cells, with no new id in between.
+
+Each time fewer cells are counted with, so others leave it more of them. What does not fit by then
+fits never.
+"""
+
 
 class SessionCells:
     """Shares the pool of cells out to sessions; without a pool each has cells of its own.
@@ -155,6 +162,15 @@ class SessionCells:
         self.changed()
         fields: dict[str, object] = {"session": context.id, "tokens": len(session.prefix)}
         self._outbox.append(vev.Noted("session_set_back", fields))
+
+    def stuck(self, lost: Collection[int]) -> set[int]:
+        """Note that the engine has emptied sequences; return those whose sessions cannot go on."""
+        found: set[int] = set()
+        for context in self._running.values():
+            seq = context.session.slot.seq
+            if seq in lost and context.lost_sequence() >= MOST_LOSSES:
+                found.add(seq)
+        return found
 
     def full(self, lost: Collection[int], *, pool_is_full: bool) -> bool:
         """Make room after a step that the engine had no cells for; return False if nobody leaves.

@@ -91,6 +91,7 @@ class SessionContext:
     announced: its drafter knows of it.
     rounds: that its drafter has had it for. The drafter pool counts them, in each step.
     in_load: drafts were asked for when the drafters' loads were last counted.
+    losses: how often the engine has emptied its sequence since its text had `lost_at` ids.
     no_drafts: why nothing was drafted when that was last logged, at `noted_at`.
     """
 
@@ -108,6 +109,8 @@ class SessionContext:
     announced: bool = False
     rounds: int = 0
     in_load: bool = False
+    losses: int = 0
+    lost_at: int = 0
     no_drafts: NoDrafts | None = None
     noted_at: float = float("-inf")
     state: ContextState = ContextState.CONNECTED
@@ -123,6 +126,15 @@ class SessionContext:
     def keep_until(self, time: float) -> None:
         """Keep it, or its end, until then."""
         self.kept_until = time
+
+    def lost_sequence(self) -> int:
+        """Note that the engine has emptied its sequence; return how often without a new id."""
+        length = len(self.session.prefix)
+        if length != self.lost_at:
+            self.lost_at = length
+            self.losses = 0
+        self.losses += 1
+        return self.losses
 
     # --- its client
 

@@ -159,7 +159,7 @@ class TargetSteps:
         self.batch = None
         if batch is _CALIBRATING:
             self._calibrated(step, result, ended - started)
-        elif isinstance(result, NoRoom) and self._makes_room(result):
+        elif isinstance(result, NoRoom) and self._makes_room(result, ended):
             self._meter.idle()  # the step did not run
         elif isinstance(result, SpecmeshError):
             self._fail(step, result, ended)
@@ -167,11 +167,16 @@ class TargetSteps:
             self._meter.ended(batch, started, ended, cut=bool(step.orders))
             self._take(batch, result, started, ended)
 
-    def _makes_room(self, error: NoRoom) -> bool:
-        """Make room after a step found none; return False if nobody can leave."""
+    def _makes_room(self, error: NoRoom, now: float) -> bool:
+        """Make room after a step found none; return False if nobody can leave.
+
+        A session that would lose its sequence again and again ends with the error.
+        """
         fields: dict[str, object] = {"error": str(error), "emptied": len(error.lost)}
         self._outbox.append(vev.Noted("no_room", fields, "warning"))
-        return self._lifecycle.cells.full(error.lost, pool_is_full=error.full)
+        cells = self._lifecycle.cells
+        self._lifecycle.fail(cells.stuck(error.lost), error, now)
+        return cells.full(error.lost, pool_is_full=error.full)
 
     def _calibrated(
         self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, seconds: float
