@@ -29,7 +29,7 @@ from referee import referee
 
 from specmesh import logs
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier

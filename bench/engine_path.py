@@ -29,7 +29,8 @@ from command_line import Options
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span, Step
-from specmesh.core.kv_slots import KVCut, KVSlots
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits

@@ -7,7 +7,7 @@ import numpy as np
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.noise import gumbel
 from specmesh.engines.llama.engine import LlamaVerifier
 

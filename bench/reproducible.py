@@ -16,7 +16,7 @@ from command_line import Options
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.paths import bundled
 

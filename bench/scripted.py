@@ -19,15 +19,7 @@ from script import ANSWER, TEMPLATE, TITLE, answer
 from specmesh.cli import main as command
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import (
-    KVCopy,
-    KVCut,
-    KVDrop,
-    KVNarrow,
-    KVOffload,
-    KVOrder,
-    KVSave,
-)
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
 from specmesh.engines import load
 from specmesh.engines.base import Capabilities, EngineInfo, Progress, Sequences, Unthreaded
 from specmesh.engines.chat_template import template_renderer

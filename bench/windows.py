@@ -21,7 +21,7 @@ from command_line import Options, numbers
 from specmesh import logs
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier

@@ -13,7 +13,8 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.session import DrafterSession
 from specmesh.core.drafter.window import WindowReader, Windows
-from specmesh.core.kv_slots import KVCut, KVSlots
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams

@@ -13,7 +13,9 @@ from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DrafterSession, DraftLimits
 from specmesh.core.drafter.window import Windows, slack
-from specmesh.core.kv_slots import ANY_LENGTH, KVReuse, KVSlot, KVSlots
+from specmesh.core.kv_contents import ANY_LENGTH
+from specmesh.core.kv_reuse import KVReuse
+from specmesh.core.kv_slots import KVSlot, KVSlots
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire import messages as m

@@ -32,7 +32,9 @@ from specmesh.core.drafter.router_events import (
 )
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import WINDOW_IDS, Windows
-from specmesh.core.kv_slots import ANY_LENGTH, KVReuse, KVSlots
+from specmesh.core.kv_contents import ANY_LENGTH
+from specmesh.core.kv_reuse import KVReuse
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Failed, Reply, target_of
 from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.statistics.snapshot import DrafterSnapshot, WireSection

@@ -26,7 +26,7 @@ from specmesh.core.drafter.placement import (
 from specmesh.core.drafter.upstream import Upstream
 from specmesh.core.drafter.window import Windows
 from specmesh.core.fields import Json
-from specmesh.core.kv_slots import ANY_LENGTH
+from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.liveness import Greeting, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.request_frames import error_of

@@ -13,7 +13,7 @@ from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.events import Rows, Step
 from specmesh.core.fields import Json
-from specmesh.core.kv_slots import ANY_LENGTH
+from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.liveness import Departure, Link
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.request_frames import refusal_of, requested

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.kv_slots import KVCut, KVDrop, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_orders import KVCut, KVDrop, KVOffload, KVOrder, KVSave
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar

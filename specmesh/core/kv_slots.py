@@ -6,26 +6,26 @@ digests of them.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from specmesh.core.kv_checkpoints import Checkpoints
+from specmesh.core.kv_contents import ANY_LENGTH, NO_CONTENTS, KVContents
+from specmesh.core.kv_orders import (
+    KVCopy,
+    KVCut,
+    KVDrop,
+    KVNarrow,
+    KVOffload,
+    KVOrder,
+    KVSave,
+)
 from specmesh.core.kv_pool import KVBeginning, KVPool
+from specmesh.core.kv_reuse import Candidate, KVReuse, ReuseFinder, Text
 from specmesh.core.kv_windows import WindowRoom, WindowSizes
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 
-KVReuse = Literal["copied", "cut", "whole"]
-"""The part of a sequence that another session may have:
-
-- copied: any beginning, also as a copy in another sequence;
-- cut: any beginning, if the rest is cut off;
-- whole: nothing less than all of it, or than a checkpoint of it (`core.kv_checkpoints`).
-"""
-ANY_LENGTH = 2**31 - 1  # ids of a text, where nothing limits it
-MIN_REUSED_IDS = 16
-"""Any two prompts may begin alike, and to compute fewer ids again takes one small step."""
 NO_SEQ = -1  # no sequence
 GUEST_IDS = 512
 """Cells that suffice for a short text beside `max_sessions` others: its ids and rows of a step."""
@@ -64,154 +64,13 @@ class KVSlot:
         return end
 
 
-@dataclass(frozen=True, slots=True)
-class KVBegin:
-    """The place in its text at which a sequence begins.
-
-    start, bos: as in KVSlot. crc: CRC of the ids before `start`.
-    """
-
-    start: int = 0
-    bos: int = 0
-    crc: int = 0
-
-
-TEXT_BEGIN = KVBegin()
 NO_WINDOWS = WindowSizes()
-
-
-@dataclass(frozen=True, slots=True)
-class KVContents:
-    """The ids that a sequence holds.
-
-    ids: from the beginning of the text, or of a window of it, on.
-    prompt: so many were read as a prompt, in its parts; the ids behind them came by steps.
-    """
-
-    ids: Sequence[int]
-    prompt: int
-    begin: KVBegin = TEXT_BEGIN
-
-    @property
-    def cells(self) -> int:
-        """Return the cells that they fill."""
-        return len(self.ids) + self.begin.bos if self.ids else 0
-
-
-NO_CONTENTS = KVContents((), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class KVCut:
-    """An order to keep the first `length` cells of a sequence."""
-
-    seq: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class KVCopy:
-    """An order to begin an empty sequence with the first `length` ids of the sequence `source`."""
-
-    seq: int
-    source: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class KVOffload:
-    """Leave to move a sequence to memory that costs no step anything, until it is used.
-
-    now: it is no leave but an order, as the cells of the sequence are wanted.
-    """
-
-    seq: int
-    now: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KVSave:
-    """An order to save the state of a sequence after its first `length` ids."""
-
-    seq: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class KVDrop:
-    """An order to forget the state that was saved of a sequence when it held `length` ids."""
-
-    seq: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True)
-class KVNarrow:
-    """Leave to lose the ids of a sequence before `begin` in layers with a sliding window."""
-
-    seq: int
-    begin: int
-
-
-KVOrder = KVCut | KVCopy | KVOffload | KVSave | KVDrop | KVNarrow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """A sequence that a session could have.
-
-    source: the sequence that holds the ids. reused: how many of them. lost: cached ids that go.
-    begin: the place in the text of the first of them.
-    """
-
-    seq: int
-    source: int
-    reused: int
-    lost: int
-    begin: KVBegin = TEXT_BEGIN
-
-    @property
-    def cells(self) -> int:
-        """Return the cells that the reused ids fill."""
-        return self.reused + self.begin.bos if self.reused else 0
-
-    @property
-    def gain(self) -> int:
-        """Return the ids that are cached more with this choice than without a cache."""
-        return self.reused - self.lost
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """The text that a session begins with, without its last id.
-
-    prompt, crc_at: as in `KVSlots.acquire`.
-    most: ids of a sequence without a session of which some may be reused.
-    """
-
-    ids: Sequence[int]
-    prompt: int
-    crc_at: Callable[[int], int] | None
-    most: int = ANY_LENGTH
-
-    def after(self, begin: KVBegin) -> Sequence[int]:
-        """Return the ids from a place on; none if the text is another one before it."""
-        if not begin.start:
-            return self.ids
-        if self.crc_at is None or begin.start >= len(self.ids):
-            return ()
-        if self.crc_at(begin.start) != begin.crc:
-            return ()
-        return self.ids[begin.start :]
 
 
 class KVSlots:
     """The sequences of one engine, and its orders before the next step.
 
-    - A session that begins gets the sequence, or the copy, by which most ids are reused, minus the
-      cached ids that are lost for it.
-    - If nothing is reused it gets an empty sequence, else the least recently used one.
-    - Fewer than MIN_REUSED_IDS are never reused.
+    - A session that begins gets the sequence, or the copy, of which most is reused (`ReuseFinder`).
     - A sequence keeps its ids when its session ends, until the ids of all sequences without a
       session exceed `room`: then the least recently used ones are emptied.
     - A sequence that a failed step has used is emptied.
@@ -266,7 +125,6 @@ class KVSlots:
         """
         self._reuse = reuse
         self._room = room
-        self._part = part
         self._offloads = offloads
         self._guests = guests
         self._n_ctx = n_ctx
@@ -285,9 +143,16 @@ class KVSlots:
         self._woken: set[int] = set()  # those that come back with the next step
         # Lengths to be saved before a sequence loses the windows there.
         self._places: dict[int, list[int]] = {}
-        self._copies = reuse == "copied" or (checkpoints > 0 and copies)
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
+        self._finder = ReuseFinder(
+            self._free,
+            reuse,
+            part,
+            self._checkpoints,
+            self._windows,
+            copies=reuse == "copied" or (checkpoints > 0 and copies),
+        )
         self._taken: dict[int, KVSlot] = {}
         self.has_orders = False
         self.changed = False
@@ -356,13 +221,13 @@ class KVSlots:
         if self._began or not self._taken:
             self._began.append(text)
         most = GUEST_IDS if self.pool is not None and claims is None else ANY_LENGTH
-        best = self._best(_Text(text[:-1], prompt, crc_at, most), others, cached=cached)
+        best = self._finder.best(Text(text[:-1], prompt, crc_at, most), others, cached=cached)
         if best.reused:
             self._hits += 1
             self._saved += best.reused
         common = 0
         if self._checkpoints and cached:
-            common = self._longest_common(text[:-1])
+            common = self._finder.longest_common(text[:-1])
         if self.pool is None or claims is None:
             slot = self._take(best)
             self._shrink()
@@ -401,26 +266,14 @@ class KVSlots:
         most = max([len(ids), *pool.away.values()])
         if pool.used(claims) + most <= room:  # whatever is reused
             return True
-        text = _Text(array("i", ids)[:-1], prompt, None)
-        best = self._best(text, others, cached=cached)
+        text = Text(array("i", ids)[:-1], prompt, None)
+        best = self._finder.best(text, others, cached=cached)
         shares = self._reuse == "copied" and not self._saved_cells(pool, best.source)
         shared = best.cells if shares else 0
         beginning = KVBeginning(best.source, shared, self._peak(best, len(ids)))
         return pool.used(claims, (beginning,)) <= room
 
-    def _best(
-        self, text: _Text, others: Iterable[tuple[int, KVContents]], *, cached: bool
-    ) -> _Candidate:
-        """Return the sequence for a session on this text; nothing is changed."""
-        victim = self._victim()
-        best = _Candidate(seq=victim, source=victim, reused=0, lost=len(self._free[victim].ids))
-        if cached:
-            for candidate in self._candidates(text, others, victim):
-                if candidate.gain > best.gain:
-                    best = candidate
-        return best
-
-    def _peak(self, chosen: _Candidate, cells: int) -> int:
+    def _peak(self, chosen: Candidate, cells: int) -> int:
         """Return the most cells that a sequence fills until it has `cells` ids.
 
         A sequence comes back from the host's memory with all its ids, whatever is reused of them.
@@ -429,7 +282,7 @@ class KVSlots:
             return cells
         return max(cells, self._saved_cells(self.pool, chosen.source))
 
-    def _take_cells(self, chosen: _Candidate, cells: int, claims: Mapping[int, int]) -> KVSlot:
+    def _take_cells(self, chosen: Candidate, cells: int, claims: Mapping[int, int]) -> KVSlot:
         """Give a sequence away that is to fill `cells` cells of the pool."""
         wanted = self._peak(chosen, cells)
         before = self._orders
@@ -458,85 +311,7 @@ class KVSlots:
         if places:
             self._places[seq] = [place for place in places if place <= length]
 
-    def _longest_common(self, text: Sequence[int]) -> int:
-        """Return how many ids a text shares with one that a free sequence holds."""
-        longest = 0
-        for contents in self._free.values():
-            if not contents.begin.start:
-                longest = max(longest, common_length(contents.ids, text))
-        return longest
-
-    def _victim(self) -> int:
-        """Return the sequence of a session that reuses nothing: an empty one, if there is one."""
-        empty = [seq for seq, contents in self._free.items() if not contents.ids]
-        return min(empty) if empty else next(iter(self._free))
-
-    def _candidates(
-        self,
-        text: _Text,
-        others: Iterable[tuple[int, KVContents]],
-        victim: int,
-    ) -> Iterator[_Candidate]:
-        """Yield the sequences that a session on this text could begin with."""
-        usable: dict[int, int] = {}
-        for seq, contents in self._free.items():
-            if len(contents.ids) > text.most:
-                continue
-            count = self._usable(seq, contents, text)
-            usable[seq] = count
-            if count:
-                yield _Candidate(
-                    seq=seq,
-                    source=seq,
-                    reused=count,
-                    lost=len(contents.ids) - count,
-                    begin=contents.begin,
-                )
-        if not self._copies:
-            return
-        source = victim
-        most = 0
-        for seq, contents in others:
-            count = self._copyable(seq, self._usable(seq, contents, text))
-            if count > most:
-                source = seq
-                most = count
-        # Of equal ones a session's comes first, then the newest: an offloaded one shares no cells.
-        for seq, whole in reversed(usable.items()):
-            count = self._copyable(seq, whole)
-            if count > most and seq != victim:
-                source = seq
-                most = count
-        if most:
-            lost = len(self._free[victim].ids)
-            yield _Candidate(seq=victim, source=source, reused=most, lost=lost)
-
-    def _copyable(self, seq: int, usable: int) -> int:
-        """Return how many of the usable ids of a sequence another one can begin with."""
-        if self._reuse == "copied":
-            return usable
-        return self._checkpoints.reachable(seq, usable)
-
-    def _usable(self, seq: int, contents: KVContents, text: _Text) -> int:
-        """Return how many ids of a sequence a session can begin with, if that pays."""
-        count = common_length(contents.ids, text.after(contents.begin))
-        if contents.begin.start and 2 * count < len(contents.ids):
-            return 0  # the window would be short
-        prompt = text.prompt
-        same_parts = contents.prompt == prompt <= count
-        if self._part is not None and not same_parts:
-            # Only whole parts of a prompt are read in the same way.
-            count = min(count, contents.prompt, prompt)
-            count -= count % self._part
-        if self._reuse == "whole" and count < len(contents.ids):
-            if contents.begin.start:
-                return 0
-            count = self._checkpoints.reachable(seq, count)
-        if count < len(contents.ids) and not self._windows.reaches(seq, count):
-            count = self._checkpoints.reachable(seq, count)
-        return count if count >= MIN_REUSED_IDS else 0
-
-    def _take(self, chosen: _Candidate) -> KVSlot:
+    def _take(self, chosen: Candidate) -> KVSlot:
         """Give a sequence away, and order what makes it hold the reused ids."""
         source = chosen.source
         in_place = source == chosen.seq
@@ -567,7 +342,7 @@ class KVSlots:
             self._woken.add(slot.seq)
         return slot
 
-    def _note_taken(self, pool: KVPool, chosen: _Candidate) -> None:
+    def _note_taken(self, pool: KVPool, chosen: Candidate) -> None:
         """Note which cells a sequence has after it was given away."""
         self._costly.pop(chosen.seq, None)
         self._asleep.pop(chosen.seq, None)

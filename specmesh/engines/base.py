@@ -12,17 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import (
-    NO_WINDOWS,
-    KVCopy,
-    KVCut,
-    KVDrop,
-    KVNarrow,
-    KVOffload,
-    KVOrder,
-    KVReuse,
-    KVSave,
-)
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_reuse import KVReuse
+from specmesh.core.kv_slots import NO_WINDOWS
 from specmesh.core.kv_windows import WindowSizes
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.text.chat import Tokenizer

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.kv_slots import KVCut, KVOrder
+from specmesh.core.kv_orders import KVCut, KVOrder
 from specmesh.engines.base import ANY_ID, Ask, Capabilities, EngineInfo, Sequences, Unthreaded
 
 CALL_IDS = 4096  # most ids of a call

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specmesh.core.kv_slots import KVOrder
+from specmesh.core.kv_orders import KVOrder
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.remap import NONE, Remap
 from specmesh.core.vocabulary.vocabulary import Vocabulary

@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
-from specmesh.core.kv_slots import (
-    GUEST_IDS,
-    KVCopy,
-    KVCut,
-    KVDrop,
-    KVNarrow,
-    KVOffload,
-    KVOrder,
-    KVSave,
-)
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.core.prefix import Prefix
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.text.chat_message import ChatMessage

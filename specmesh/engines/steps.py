@@ -7,7 +7,7 @@ from typing import assert_never
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Step
-from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier.calibration import Calibration
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine

@@ -19,7 +19,7 @@ from processes import Daemon, complete, until
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama.engine import LlamaVerifier
 

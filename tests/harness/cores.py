@@ -16,7 +16,9 @@ from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import Windows
 from specmesh.core.events import Step
-from specmesh.core.kv_slots import ANY_LENGTH, KVCut, KVSlots
+from specmesh.core.kv_contents import ANY_LENGTH
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
 from specmesh.core.sampling.proposal import ProposalSampler

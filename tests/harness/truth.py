@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from harness.reference import Choose, Row, decode, no_drafts
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.sim import SimSettings, SimVerifier

@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 from harness.crowd import Crowd
 
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.verifier import session_cells
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import NoRoom

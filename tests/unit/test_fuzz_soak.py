@@ -15,7 +15,7 @@ from soak.truth import Text, Told, judge
 from specmesh.core import events as ev
 from specmesh.core.drafter.reading import TextReading
 from specmesh.core.drafter.window import Windows
-from specmesh.core.kv_slots import ANY_LENGTH
+from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.verifier import session

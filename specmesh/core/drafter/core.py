@@ -26,17 +26,9 @@ from specmesh.core.drafter.session import (
     DraftingState,
     DraftLimits,
 )
-from specmesh.core.kv_slots import (
-    NO_CONTENTS,
-    KVContents,
-    KVCopy,
-    KVCut,
-    KVDrop,
-    KVNarrow,
-    KVOffload,
-    KVSave,
-    KVSlots,
-)
+from specmesh.core.kv_contents import NO_CONTENTS, KVContents
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.statistics.snapshot import WindowSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m

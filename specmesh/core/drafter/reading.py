@@ -15,7 +15,8 @@ from collections.abc import Callable
 from specmesh.core import events as ev
 from specmesh.core.drafter.chain import BURST, DraftChain
 from specmesh.core.drafter.window import Piece, WindowReader
-from specmesh.core.kv_slots import ANY_LENGTH, NO_CONTENTS, KVBegin, KVSlot, KVSlots
+from specmesh.core.kv_contents import ANY_LENGTH, NO_CONTENTS, KVBegin
+from specmesh.core.kv_slots import KVSlot, KVSlots
 from specmesh.core.prefix import common_length
 
 

@@ -30,7 +30,7 @@ from specmesh.core.drafter.placement import (
     PlacementRefused,
 )
 from specmesh.core.drafter.upstream_facts import UpstreamFacts
-from specmesh.core.kv_slots import ANY_LENGTH
+from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.request_frames import WriteOpen
 from specmesh.core.statistics.daemon import DrafterStats

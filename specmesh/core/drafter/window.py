@@ -18,7 +18,8 @@ from math import ceil
 from typing import NamedTuple
 
 from specmesh.core.draft_length import MAX_LEAD
-from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
+from specmesh.core.kv_contents import ANY_LENGTH
+from specmesh.core.kv_slots import KVSlot
 from specmesh.core.statistics.snapshot import WindowSection
 
 WINDOW_IDS = 2048

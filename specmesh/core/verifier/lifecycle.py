@@ -24,7 +24,7 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy
-from specmesh.core.kv_slots import NO_CONTENTS
+from specmesh.core.kv_contents import NO_CONTENTS
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round
 from specmesh.core.statistics.counters import SERVED, RoundCounts

@@ -31,7 +31,8 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import NO_CONTENTS, NO_SEQ, KVContents, KVSlot
+from specmesh.core.kv_contents import NO_CONTENTS, KVContents
+from specmesh.core.kv_slots import NO_SEQ, KVSlot
 from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored, SourceRun, Tokens

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Container, Mapping, Sequence
 
 from specmesh.core import events as ev
-from specmesh.core.kv_slots import KVContents, KVSlots
+from specmesh.core.kv_contents import KVContents
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.statistics.snapshot import KVCacheSection
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.session_context import SessionContext

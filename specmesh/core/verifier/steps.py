@@ -24,7 +24,8 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import KVContents, KVOffload
+from specmesh.core.kv_contents import KVContents
+from specmesh.core.kv_orders import KVOffload
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.calibration import Calibration

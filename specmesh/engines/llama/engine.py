@@ -11,16 +11,8 @@ from numpy.typing import NDArray
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import (
-    KVCopy,
-    KVCut,
-    KVDrop,
-    KVNarrow,
-    KVOffload,
-    KVOrder,
-    KVReuse,
-    KVSave,
-)
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
+from specmesh.core.kv_reuse import KVReuse
 from specmesh.engines.base import (
     ANY_ID,
     Ask,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specmesh.config import ModelSettings
-from specmesh.core.kv_slots import KVCut, KVOrder
+from specmesh.core.kv_orders import KVCut, KVOrder
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import (
     ANY_ID,

@@ -10,7 +10,7 @@ from harness.engine_contract import GREEDY, N_BATCH, N_CTX, N_SEQ, predict, span
 from harness.tables import cases
 from numpy.typing import NDArray
 
-from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
+from specmesh.core.kv_orders import KVCopy, KVCut, KVOffload
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.engines.base import Ask

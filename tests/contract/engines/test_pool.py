@@ -8,7 +8,7 @@ from harness.crowd import Crowd
 
 from specmesh.config import ModelSettings, parse_kv_cache
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.verifier import session_cells
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.errors import NoRoom

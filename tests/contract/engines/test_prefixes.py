@@ -13,7 +13,7 @@ import pytest
 from harness import engine_contract as contract
 from harness.engine_contract import N_SEQ, span
 
-from specmesh.core.kv_slots import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
 from specmesh.core.kv_windows import WindowRoom
 from specmesh.engines.llama import windows
 from specmesh.engines.llama.cache import LlamaCache

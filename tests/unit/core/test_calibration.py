@@ -5,7 +5,8 @@ import pytest
 from harness.sessions import measured
 
 from specmesh.core import events as ev
-from specmesh.core.kv_slots import KVCut, KVSlots
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits

@@ -8,7 +8,8 @@ from specmesh.core import events as ev
 from specmesh.core.drafter.core import DrafterCore
 from specmesh.core.drafter.session import DraftLimits
 from specmesh.core.drafter.window import Windows, slack
-from specmesh.core.kv_slots import KVOffload, KVSlots
+from specmesh.core.kv_orders import KVOffload
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 from specmesh.errors import EngineError

@@ -3,7 +3,9 @@
 import pytest
 
 from specmesh.core.kv_checkpoints import LEAST_GAP, NEAR_END, SPACING, Checkpoints
-from specmesh.core.kv_slots import KVContents, KVCopy, KVCut, KVDrop, KVSave, KVSlots
+from specmesh.core.kv_contents import KVContents
+from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVSave
+from specmesh.core.kv_slots import KVSlots
 
 ROOM = 10_000
 PROMPT = 700

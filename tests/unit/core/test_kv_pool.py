@@ -2,8 +2,10 @@
 
 import pytest
 
+from specmesh.core.kv_contents import KVContents
+from specmesh.core.kv_orders import KVCopy, KVCut, KVOffload
 from specmesh.core.kv_pool import KVBeginning, KVPool
-from specmesh.core.kv_slots import GUEST_IDS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
+from specmesh.core.kv_slots import GUEST_IDS, KVSlots
 
 TEXTS = [tuple(range(1000 * number, 1000 * number + 100)) for number in range(4)]
 

@@ -3,7 +3,9 @@
 import pytest
 
 from specmesh.core.kv_checkpoints import NEAR_END
-from specmesh.core.kv_slots import KVContents, KVNarrow, KVSave, KVSlots
+from specmesh.core.kv_contents import KVContents
+from specmesh.core.kv_orders import KVNarrow, KVSave
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.kv_windows import STEP, WindowRoom, WindowSizes
 
 IDS = 100

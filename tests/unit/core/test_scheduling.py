@@ -20,7 +20,9 @@ from specmesh.core import events as ev
 from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.draft_length.bids import DraftBid
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
+from specmesh.core.kv_contents import NO_CONTENTS, KVContents
+from specmesh.core.kv_orders import KVCopy, KVOffload
+from specmesh.core.kv_slots import KVSlots
 from specmesh.core.verifier.scheduler import Batch, Scheduler
 
 # --- steps

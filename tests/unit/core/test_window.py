@@ -6,7 +6,8 @@ import pytest
 from harness.tables import cases
 
 from specmesh.core.drafter.window import WindowReader, Windows
-from specmesh.core.kv_slots import ANY_LENGTH, KVSlot
+from specmesh.core.kv_contents import ANY_LENGTH
+from specmesh.core.kv_slots import KVSlot
 
 WINDOWS = Windows(n_ctx=4096, size=2048, bos=1, spares=2)
 WHOLE_ONLY = Windows(n_ctx=4096)

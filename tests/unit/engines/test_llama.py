@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCut, KVOffload, KVSave
+from specmesh.core.kv_orders import KVCut, KVOffload, KVSave
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
 from specmesh.engines.llama import params as llama_params

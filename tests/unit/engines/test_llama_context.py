@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings, parse_kv_cache
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVOffload
+from specmesh.core.kv_orders import KVOffload
 from specmesh.engines.llama import fitting
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama.engine import LlamaVerifier

@@ -20,7 +20,7 @@ from harness.tables import cases, rows
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.kv_slots import KVCopy, KVCut, KVOffload
+from specmesh.core.kv_orders import KVCopy, KVCut, KVOffload
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import params as llama_params
 from specmesh.engines.llama import trial

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary

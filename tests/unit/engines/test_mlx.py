@@ -12,7 +12,7 @@ from harness.tables import cases, rows
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
-from specmesh.core.kv_slots import KVCut
+from specmesh.core.kv_orders import KVCut
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.engines.mlx.model import token_bytes
