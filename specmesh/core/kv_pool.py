@@ -2,6 +2,9 @@
 
 A sequence that began as a copy shares the cells of the copied ids with its source. Shared cells
 count once.
+
+A sequence that no session has can leave the cells for the host's memory, while that has room, and
+comes back when a session gets it. Who leaves when cells are wanted is decided here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,6 +17,13 @@ class KVBeginning(NamedTuple):
     source: int
     length: int
     cells: int
+
+
+class Departure(NamedTuple):
+    """A sequence that leaves: its cells for the host's memory, or either of both for good."""
+
+    seq: int
+    to_host: bool
 
 
 class _Stretch:
@@ -32,7 +42,8 @@ class KVPool:
     """The cells of one engine, and the sequences that have left them.
 
     It counts by the orders that were given. It knows no lengths: callers give those of the
-    sequences, by number.
+    sequences, by number. `idle` has the cells of those without a session, also in the host's memory,
+    the least recently used first.
 
     cells: that sequences may fill together.
     host_ids: ids that sequences in the host's memory may hold together.
@@ -46,6 +57,10 @@ class KVPool:
         self.away: dict[int, int] = {}
         # Of each sequence, the stretches that it holds, in the order of their positions.
         self._stretches: dict[int, list[_Stretch]] = {}
+        # By sequence that a session got in the host's memory, its length and the cells saved there.
+        self._asleep: dict[int, tuple[int, int]] = {}
+        # The step at which each idle sequence was first found to cost others time.
+        self._costly: dict[int, int] = {}
 
     def used(self, lengths: Mapping[int, int], beginnings: Iterable[KVBeginning] = ()) -> int:
         """Return the cells that sequences fill with so many ids, and those of beginnings."""
@@ -76,11 +91,118 @@ class KVPool:
         shared = [stretch for stretch in self._of(source) if stretch.begin < length]
         return [*shared, _Stretch(length)]
 
+    def saved_cells(self, seq: int, length: int) -> int:
+        """Return the cells of a sequence that is in the host's memory; 0 if it is not.
+
+        One that a session has got comes back with the first step of that session.
+
+        length: of the sequence, if a session has it.
+        """
+        if seq in self.away:
+            return self.away[seq]
+        begun, saved = self._asleep.get(seq, (0, 0))
+        if length > begun:
+            self._asleep.pop(seq, None)
+            return 0
+        return saved
+
+    # --- who leaves
+
+    def present(self, idle: Mapping[int, int]) -> dict[int, int]:
+        """Return those of the idle sequences that are in cells."""
+        return {seq: cells for seq, cells in idle.items() if seq not in self.away}
+
+    def make_room(
+        self, claims: Mapping[int, int], idle: Mapping[int, int], more: int, *, kept: int | None
+    ) -> tuple[list[Departure], int]:
+        """Return the idle sequences that leave until the others have room, and the cells left then.
+
+        These are less than 0 if there are too few without them too.
+
+        claims: the cells that the sequence of each session is to fill.
+        more: cells that are wanted besides. kept: a sequence that stays.
+        """
+        present = self.present(idle)
+        filled = {**claims, **present}
+        departures: list[Departure] = []
+        left = self.cells - more - self.used(filled)
+        for seq in present:
+            if left >= 0:
+                break
+            if seq == kept:
+                continue
+            departures += self._leave(seq, idle, kept)
+            del filled[seq]
+            left = self.cells - more - self.used(filled)
+        return departures, left
+
+    def empty(self, idle: Mapping[int, int]) -> list[Departure]:
+        """Have all idle sequences leave their cells."""
+        departures: list[Departure] = []
+        for seq in self.present(idle):
+            departures += self._leave(seq, idle)
+        return departures
+
+    def costs_since(self, seq: int, step: int) -> int:
+        """Note that an idle sequence costs the steps of others time; return since which step."""
+        return self._costly.setdefault(seq, step)
+
+    def _leave(self, seq: int, idle: Mapping[int, int], kept: int | None = None) -> list[Departure]:
+        """Have an idle sequence leave its cells, for the host's memory if there is room."""
+        departures = self.to_host(seq, idle, kept)
+        if departures:
+            return departures
+        self.emptied(seq)
+        return [Departure(seq, to_host=False)]
+
+    def to_host(
+        self, seq: int, idle: Mapping[int, int], kept: int | None = None
+    ) -> list[Departure]:
+        """Have an idle sequence leave for the host's memory; none leaves if there is no room.
+
+        Sequences that are there already make room if they were used before it, but for `kept`.
+        """
+        there = sum(self.away.values()) + idle[seq]
+        departures: list[Departure] = []
+        for other in idle:
+            if other == seq or there <= self.host_ids:
+                break
+            if other in self.away and other != kept:
+                there -= self.away[other]
+                departures.append(Departure(other, to_host=False))
+        if there > self.host_ids:
+            return []
+        for other, _ in departures:
+            self.emptied(other)
+        self.left(seq, idle[seq])
+        return [*departures, Departure(seq, to_host=True)]
+
     # --- orders
 
-    def copied(self, seq: int, source: int, length: int) -> None:
-        """Note that an empty sequence begins with the cells of another."""
-        self._stretches[seq] = self._beginning_of(source, length)
+    def copied(
+        self, seq: int, source: int, length: int, saved: int = 0, *, shares: bool = True
+    ) -> None:
+        """Note that a session gets an empty sequence, which begins with ids of another.
+
+        saved: cells of the source in the host's memory. Then none are shared.
+        shares: it has the cells of these ids, else others.
+        """
+        self.emptied(seq)
+        if saved:
+            self._asleep[seq] = (length, saved)
+        elif shares:
+            self._stretches[seq] = self._beginning_of(source, length)
+
+    def taken(self, seq: int, length: int, saved: int) -> None:
+        """Note that a session gets a sequence, and keeps its first `length` ids.
+
+        saved: its cells in the host's memory, from where it comes back to cells of its own.
+        """
+        self.away.pop(seq, None)
+        self._costly.pop(seq, None)
+        self.cut(seq, length)
+        if saved:
+            self._asleep[seq] = (length, saved)
 
     def cut(self, seq: int, length: int) -> None:
         """Note that a sequence keeps its first `length` ids."""
@@ -97,12 +219,10 @@ class KVPool:
         """Note that a sequence holds nothing, here or in the host's memory."""
         self.away.pop(seq, None)
         self._stretches.pop(seq, None)
+        self._asleep.pop(seq, None)
+        self._costly.pop(seq, None)
 
     def left(self, seq: int, cells: int) -> None:
         """Note that a sequence of so many cells goes to the host's memory."""
-        self._stretches.pop(seq, None)
+        self.emptied(seq)
         self.away[seq] = cells
-
-    def back(self, seq: int) -> None:
-        """Note that a sequence is in cells again, of its own."""
-        self.away.pop(seq, None)

@@ -20,7 +20,7 @@ from specmesh.core.kv_orders import (
     KVOrder,
     KVSave,
 )
-from specmesh.core.kv_pool import KVBeginning, KVPool
+from specmesh.core.kv_pool import Departure, KVBeginning, KVPool
 from specmesh.core.kv_reuse import Candidate, KVReuse, ReuseFinder, Text
 from specmesh.core.kv_windows import WindowRoom, WindowSizes
 from specmesh.core.prefix import common_length
@@ -129,14 +129,11 @@ class KVSlots:
         self._guests = guests
         self._n_ctx = n_ctx
         self.pool = pool
+        if pool is not None and not offloads:
+            pool.host_ids = 0  # its engine takes no order that a sequence goes there
         self._offload_after = offload_after
         self.steps = 0
         self.cells_left = -1
-        # With a pool: the step at which each idle sequence was first found to cost others time.
-        self._costly: dict[int, int] = {}
-        # With a pool: by sequence that a session got in the host's memory, its length and that of
-        # its saved state.
-        self._asleep: dict[int, tuple[int, int]] = {}
         self._checkpoints = Checkpoints(checkpoints)
         self._windows = WindowRoom(windows)
         self._away: set[int] = set()  # sequences that were to be offloaded
@@ -333,7 +330,12 @@ class KVSlots:
             self._places[chosen.seq] = list(self._places.get(source, ()))
             self._cut_places(chosen.seq, chosen.reused)
         if self.pool is not None:
-            self._note_taken(self.pool, chosen)
+            saved = self._saved_cells(self.pool, chosen.source) if chosen.reused else 0
+            if in_place:
+                self.pool.taken(chosen.seq, chosen.cells, saved)
+            else:
+                shares = self._reuse == "copied"  # others begin with a saved state
+                self.pool.copied(chosen.seq, source, chosen.cells, saved, shares=shares)
         begin = chosen.begin
         slot = KVSlot(seq=chosen.seq, length=chosen.cells, start=begin.start, bos=begin.bos)
         self._taken[slot.seq] = slot
@@ -342,34 +344,10 @@ class KVSlots:
             self._woken.add(slot.seq)
         return slot
 
-    def _note_taken(self, pool: KVPool, chosen: Candidate) -> None:
-        """Note which cells a sequence has after it was given away."""
-        self._costly.pop(chosen.seq, None)
-        self._asleep.pop(chosen.seq, None)
-        saved = self._saved_cells(pool, chosen.source)
-        if saved and chosen.reused:
-            self._asleep[chosen.seq] = (chosen.cells, saved)
-        if chosen.source == chosen.seq:
-            pool.back(chosen.seq)
-            pool.cut(chosen.seq, chosen.cells)
-            return
-        pool.emptied(chosen.seq)
-        if not saved and self._reuse == "copied":  # others begin with a saved state
-            pool.copied(chosen.seq, chosen.source, chosen.cells)
-
     def _saved_cells(self, pool: KVPool, seq: int) -> int:
-        """Return the cells of a sequence that is in the host's memory; 0 if it is not.
-
-        One that a session has got comes back with the first step of that session.
-        """
-        if seq in pool.away:
-            return pool.away[seq]
-        length, saved = self._asleep.get(seq, (0, 0))
+        """Return the cells of a sequence that is in the host's memory; 0 if it is not."""
         slot = self._taken.get(seq)
-        if slot is not None and slot.length > length:
-            self._asleep.pop(seq, None)
-            return 0
-        return saved
+        return pool.saved_cells(seq, 0 if slot is None else slot.length)
 
     # --- the pool
 
@@ -386,87 +364,43 @@ class KVSlots:
         pool = self.pool
         if pool is None:
             return ANY_LENGTH
-        filled = dict(claims)
-        idle: list[int] = []
-        for seq, contents in self._free.items():
-            if contents.ids and seq not in pool.away:
-                filled[seq] = contents.cells
-                idle.append(seq)
-        left = pool.cells - more - pool.used(filled)
-        for seq in idle:
-            if left >= 0:
-                break
-            if seq == kept:
-                continue
-            self._leave(pool, seq, kept)
-            del filled[seq]
-            left = pool.cells - more - pool.used(filled)
+        departures, left = pool.make_room(claims, self._idle(), more, kept=kept)
+        self._let_go(departures)
         return left
 
     def filled(self, claims: Mapping[int, int]) -> int:
         """Return the cells of the pool that sessions fill, and sequences without one."""
         pool = self.pool
-        if pool is None:
-            return 0
-        filled = dict(claims)
-        for seq, contents in self._free.items():
-            if seq not in pool.away:
-                filled[seq] = contents.cells
-        return pool.used(filled)
+        return 0 if pool is None else pool.used({**claims, **pool.present(self._idle())})
 
     def empty_pool(self) -> bool:
         """Have all sequences without a session leave the pool; return False if there are none."""
         pool = self.pool
         if pool is None:
             return False
-        idle = [seq for seq, contents in self._free.items() if contents.ids]
-        idle = [seq for seq in idle if seq not in pool.away]
-        for seq in idle:
-            self._leave(pool, seq)
-        return bool(idle)
+        departures = pool.empty(self._idle())
+        self._let_go(departures)
+        return bool(departures)
 
-    def _leave(self, pool: KVPool, seq: int, kept: int | None = None) -> None:
-        """Have a sequence without a session leave the pool, to the host's memory if there is room.
+    def _idle(self) -> dict[int, int]:
+        """Return the cells of sequences without a session, the least recently used first."""
+        return {seq: contents.cells for seq, contents in self._free.items() if contents.ids}
 
-        Sequences that are there already make room if they were used before it, but for `kept`.
-        """
-        outdated = self._outdated(pool, seq, kept)
-        if self._offloads and outdated is not None:
-            self._offload(pool, seq, outdated)
-        else:
-            self._forget(seq)
-
-    def _outdated(self, pool: KVPool, seq: int, kept: int | None = None) -> list[int] | None:
-        """Return the sequences that leave the host's memory so that another one has room there.
-
-        None if there is no room without those that were used before it, but for `kept`.
-        """
-        there = sum(pool.away.values()) + self._free[seq].cells
-        outdated: list[int] = []
-        for other in self._free:
-            if other == seq or there <= pool.host_ids:
-                break
-            if other in pool.away and other != kept:
-                there -= pool.away[other]
-                outdated.append(other)
-        return outdated if there <= pool.host_ids else None
-
-    def _offload(self, pool: KVPool, seq: int, outdated: Iterable[int]) -> None:
-        """Order that a sequence goes to the host's memory, and that others leave it."""
-        for other in outdated:
-            self._forget(other)
-        self._costly.pop(seq, None)
-        pool.left(seq, self._free[seq].cells)
-        self._orders.append(KVOffload(seq, now=True))
-        self.has_orders = True
-        self.changed = True
+    def _let_go(self, departures: Iterable[Departure]) -> None:
+        """Order that sequences leave the pool, or the host's memory."""
+        for seq, to_host in departures:
+            if to_host:
+                self._orders.append(KVOffload(seq, now=True))
+                self.has_orders = True
+                self.changed = True
+            else:
+                self._forget(seq)
 
     def lost(self, seqs: Iterable[int]) -> None:
         """Note that the engine has emptied sequences; some may have a session."""
         self.changed = True
         self.cells_left = -1
         for seq in seqs:
-            self._asleep.pop(seq, None)
             self._checkpoints.cut(seq, 0)
             self._windows.empty(seq)
             if self.pool is not None:
@@ -487,7 +421,6 @@ class KVSlots:
         self.cells_left = -1
         pool = self.pool
         saved = 0 if pool is None else self._saved_cells(pool, seq)
-        self._asleep.pop(seq, None)
         self._taken.pop(seq, None)
         self._free[seq] = contents
         if not contents.ids:
@@ -520,7 +453,6 @@ class KVSlots:
 
     def _forget(self, seq: int) -> None:
         self._free[seq] = NO_CONTENTS
-        self._costly.pop(seq, None)
         if self.pool is not None:
             self.pool.emptied(seq)
         self.cut(seq, 0)
@@ -604,10 +536,8 @@ class KVSlots:
             return
         if not self._free[seq].ids or seq in pool.away:
             return
-        found = self._costly.setdefault(seq, self.steps)
-        outdated = self._outdated(pool, seq)
-        if outdated is not None and self.steps - found >= self._offload_after:
-            self._offload(pool, seq, outdated)
+        if self.steps - pool.costs_since(seq, self.steps) >= self._offload_after:
+            self._let_go(pool.to_host(seq, self._idle()))
 
     def _with_room(self, orders: list[KVOrder], rows: int) -> list[KVOrder]:
         """Return orders before which there is room in windows.

@@ -101,6 +101,13 @@ def test_it_goes_to_the_hosts_memory_while_that_has_room():
     assert kept.orders() == (KVCut(first, 0), KVOffload(second, now=True))
 
 
+def test_it_goes_for_good_where_an_engine_offloads_nothing():
+    kept = KVSlots(4, "copied", 0, offloads=False, pool=KVPool(250, host_ids=1000))
+    had(kept, TEXTS[0])
+    kept.acquire(tuple(range(5000, 5200)), 0, claims={})
+    assert kept.orders() == (KVCut(0, 0),)
+
+
 def test_a_prompt_with_ids_of_another_session_needs_cells_for_the_others_only():
     kept = slots(150)
     slot = kept.acquire((*TEXTS[0], 1), 0, claims={})
