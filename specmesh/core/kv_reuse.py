@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specmesh.core.kv_checkpoints import Checkpoints
 from specmesh.core.kv_contents import ANY_LENGTH, TEXT_BEGIN, KVBegin, KVContents
-from specmesh.core.kv_windows import WindowRoom
+from specmesh.core.kv_states import SavedStates
 from specmesh.core.prefix import common_length
 
 KVReuse = Literal["copied", "cut", "whole"]
@@ -83,22 +82,20 @@ class ReuseFinder:
         free: Mapping[int, KVContents],
         reuse: KVReuse,
         part: int | None,
-        checkpoints: Checkpoints,
-        windows: WindowRoom,
+        states: SavedStates,
         *,
         copies: bool,
     ) -> None:
         """Begin.
 
         free: the sequences without a session, the least recently used first.
-        reuse, part: as in `KVSlots`. checkpoints, windows: of all sequences.
+        reuse, part: as in `KVSlots`. states: of all sequences.
         copies: a sequence may begin as a copy of another one, or of a checkpoint of it.
         """
         self._free = free
         self._reuse = reuse
         self._part = part
-        self._checkpoints = checkpoints
-        self._windows = windows
+        self._states = states
         self._copies = copies
 
     def best(
@@ -170,7 +167,7 @@ class ReuseFinder:
         """Return how many of the usable ids of a sequence another one can begin with."""
         if self._reuse == "copied":
             return usable
-        return self._checkpoints.reachable(seq, usable)
+        return self._states.checkpoints.reachable(seq, usable)
 
     def _usable(self, seq: int, contents: KVContents, text: Text) -> int:
         """Return how many ids of a sequence a session can begin with, if that pays."""
@@ -186,7 +183,7 @@ class ReuseFinder:
         if self._reuse == "whole" and count < len(contents.ids):
             if contents.begin.start:
                 return 0
-            count = self._checkpoints.reachable(seq, count)
-        if count < len(contents.ids) and not self._windows.reaches(seq, count):
-            count = self._checkpoints.reachable(seq, count)
+            count = self._states.checkpoints.reachable(seq, count)
+        if count < len(contents.ids) and not self._states.windows.reaches(seq, count):
+            count = self._states.checkpoints.reachable(seq, count)
         return count if count >= MIN_REUSED_IDS else 0

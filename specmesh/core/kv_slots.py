@@ -9,20 +9,17 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specmesh.core.kv_checkpoints import Checkpoints
 from specmesh.core.kv_contents import ANY_LENGTH, NO_CONTENTS, KVContents
 from specmesh.core.kv_orders import (
     KVCopy,
     KVCut,
-    KVDrop,
-    KVNarrow,
     KVOffload,
     KVOrder,
-    KVSave,
 )
 from specmesh.core.kv_pool import Departure, KVBeginning, KVPool
 from specmesh.core.kv_reuse import Candidate, KVReuse, ReuseFinder, Text
-from specmesh.core.kv_windows import WindowRoom, WindowSizes
+from specmesh.core.kv_states import SavedStates
+from specmesh.core.kv_windows import WindowSizes
 from specmesh.core.prefix import common_length
 from specmesh.core.statistics.snapshot import PrefixCacheSection
 
@@ -134,20 +131,18 @@ class KVSlots:
         self._offload_after = offload_after
         self.steps = 0
         self.cells_left = -1
-        self._checkpoints = Checkpoints(checkpoints)
-        self._windows = WindowRoom(windows)
+        self._states = SavedStates(checkpoints, windows, whole=reuse == "whole")
+        # Without any a round is spared the look for them.
+        self._keeps_states = checkpoints > 0 or windows.ids > 0
         self._away: set[int] = set()  # sequences that were to be offloaded
         self._woken: set[int] = set()  # those that come back with the next step
-        # Lengths to be saved before a sequence loses the windows there.
-        self._places: dict[int, list[int]] = {}
         # Sequences without a session, the least recently used first.
         self._free = dict.fromkeys(range(max_sessions + guests), NO_CONTENTS)
         self._finder = ReuseFinder(
             self._free,
             reuse,
             part,
-            self._checkpoints,
-            self._windows,
+            self._states,
             copies=reuse == "copied" or (checkpoints > 0 and copies),
         )
         self._taken: dict[int, KVSlot] = {}
@@ -223,7 +218,7 @@ class KVSlots:
             self._hits += 1
             self._saved += best.reused
         common = 0
-        if self._checkpoints and cached:
+        if cached and self._states.checkpoints:
             common = self._finder.longest_common(text[:-1])
         if self.pool is None or claims is None:
             slot = self._take(best)
@@ -231,12 +226,7 @@ class KVSlots:
         else:
             slot = self._take_cells(best, len(ids), claims)
         if not slot.start:
-            end = prompt + 1
-            if self._reuse == "whole":
-                slot.stops = self._checkpoints.stops(slot.length, end, common)
-            else:
-                places = self._checkpoints.places(slot.length, end, common)
-                self._places.setdefault(slot.seq, []).extend(places)
+            slot.stops = self._states.begun(slot.seq, slot.length, prompt + 1, common)
         return slot
 
     def fits(
@@ -295,19 +285,6 @@ class KVSlots:
         self.make_room(claims)
         return slot
 
-    def _note_place(self, seq: int, length: int) -> None:
-        """Note that texts may leave the one in a sequence at its present length."""
-        if self._reuse == "whole":
-            self._save(seq, length)
-        elif self._checkpoints:
-            self._places.setdefault(seq, []).append(length)
-
-    def _cut_places(self, seq: int, length: int) -> None:
-        """Forget where texts may leave the one in a sequence, beyond a length."""
-        places = self._places.get(seq)
-        if places:
-            self._places[seq] = [place for place in places if place <= length]
-
     def _take(self, chosen: Candidate) -> KVSlot:
         """Give a sequence away, and order what makes it hold the reused ids."""
         source = chosen.source
@@ -318,17 +295,15 @@ class KVSlots:
         if chosen.lost:
             self.cut(chosen.seq, chosen.cells if in_place else 0)
             if in_place:
-                self._windows.restore(chosen.seq, chosen.cells)
+                self._states.windows.restore(chosen.seq, chosen.cells)
         elif in_place and chosen.reused and not chosen.begin.start:
-            self._note_place(chosen.seq, chosen.reused)  # the text may yet go on in another way
+            # The text may yet go on in another way.
+            self._orders += self._states.note_place(chosen.seq, chosen.reused)
         if chosen.reused:
-            self._checkpoints.use(source, chosen.reused)
+            self._states.checkpoints.use(source, chosen.reused)
         if not in_place:
             self._orders.append(KVCopy(chosen.seq, source, chosen.reused))
-            self._checkpoints.copy(chosen.seq, source, chosen.reused)
-            self._windows.copy(chosen.seq, source, chosen.reused)
-            self._places[chosen.seq] = list(self._places.get(source, ()))
-            self._cut_places(chosen.seq, chosen.reused)
+            self._states.copied(chosen.seq, source, chosen.reused)
         if self.pool is not None:
             saved = self._saved_cells(self.pool, chosen.source) if chosen.reused else 0
             if in_place:
@@ -401,8 +376,7 @@ class KVSlots:
         self.changed = True
         self.cells_left = -1
         for seq in seqs:
-            self._checkpoints.cut(seq, 0)
-            self._windows.empty(seq)
+            self._states.cut(seq, 0)
             if self.pool is not None:
                 self.pool.emptied(seq)
             if seq in self._free:
@@ -462,11 +436,9 @@ class KVSlots:
     def cut(self, seq: int, length: int) -> None:
         """Order that a sequence keeps its first `length` cells."""
         self._orders.append(KVCut(seq, length))
-        self._checkpoints.cut(seq, length)
-        if length == 0:
-            self._windows.empty(seq)
-        self._cut_places(seq, length)
         self.has_orders = True
+        if self._keeps_states:
+            self._states.cut(seq, length)
 
     def reached(self, slot: KVSlot) -> None:
         """Order that the state of a session's sequence is saved, if it is at one of its stops."""
@@ -475,22 +447,12 @@ class KVSlots:
             stops.pop(0)
         if stops and stops[0] == slot.length:
             stops.pop(0)
-            self._save(slot.seq, slot.length)
-
-    def _save(self, seq: int, length: int) -> None:
-        """Order that a state is saved, if that pays, and that others go for it."""
-        if not self._checkpoints:
-            return
-        dropped, worth_saving = self._checkpoints.add(seq, length)
-        for other, other_length in dropped:
-            self._orders.append(KVDrop(other, other_length))
-        if worth_saving:
-            self._orders.append(KVSave(seq, length))
-        self.has_orders = bool(self._orders) or self.has_orders
+            self._orders += self._states.save(slot.seq, slot.length)
+            self.has_orders = self.has_orders or bool(self._orders)
 
     def relocated(self, seq: int, length: int) -> None:
         """Note that a sequence holds at most `length` cells."""
-        self._checkpoints.cut(seq, length)
+        self._states.checkpoints.cut(seq, length)
         slot = self._taken.get(seq)
         if slot is not None:
             slot.length = min(slot.length, length)
@@ -518,8 +480,8 @@ class KVSlots:
         orders = self._orders
         self._orders = []
         self.has_orders = False
-        if self._windows.limited:
-            orders = self._with_room(orders, rows)
+        if self._states.windows.limited:
+            orders = self._states.with_room(orders, self._held(), rows, self._is_asleep)
             self._woken = set()
             self.has_orders = True  # the next step may need room too
         return tuple(orders)
@@ -538,34 +500,6 @@ class KVSlots:
             return
         if self.steps - pool.costs_since(seq, self.steps) >= self._offload_after:
             self._let_go(pool.to_host(seq, self._idle()))
-
-    def _with_room(self, orders: list[KVOrder], rows: int) -> list[KVOrder]:
-        """Return orders before which there is room in windows.
-
-        What leaves comes first, and saved states are dropped last: others may be copied from them.
-        """
-        sources = {order.source for order in orders if isinstance(order, KVCopy)}
-        offloads: list[KVOrder] = []
-        others: list[KVOrder] = []
-        for order in orders:
-            leaves = isinstance(order, KVOffload) and order.seq not in sources
-            (offloads if leaves else others).append(order)
-        room = self._narrow(rows)
-        drops = [order for order in room if isinstance(order, KVDrop)]
-        room = [order for order in room if not isinstance(order, KVDrop)]
-        return [*offloads, *room, *others, *drops]
-
-    def _narrow(self, rows: int) -> list[KVOrder]:
-        """Return the orders that make room in windows, and save what would else be lost."""
-        for narrowed in self._windows.make_room(self._held(), rows):
-            seq = narrowed.seq
-            for place in self._places.get(seq, ()):
-                if self._windows.loses(narrowed, place) and not self._is_asleep(seq):
-                    self._save(seq, place)
-            self._orders.append(KVNarrow(seq, narrowed.begin))
-        orders = self._orders
-        self._orders = []
-        return orders
 
     def _is_asleep(self, seq: int) -> bool:
         """Return True if a sequence comes back from the host's memory with its next step."""

@@ -93,6 +93,13 @@ def test_where_a_text_may_be_left_is_saved_before_it_is_lost():
     assert slots.orders(900) == (KVSave(0, 901 - NEAR_END), KVNarrow(0, 900 - IDS))
 
 
+def test_a_sequence_that_was_lost_is_not_saved_where_its_text_was_left():
+    slots = slots_with_text(checkpoints=10)
+    slots.lost({0})
+    slots.acquire((5, 6, 7), 2).length = 950
+    assert slots.orders(900) == (KVNarrow(0, 950 - IDS),)
+
+
 def test_a_text_begins_again_there():
     slots = slots_with_text(checkpoints=10)
     slots.acquire((5, 6, 7), 2)
