@@ -6,6 +6,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.speculation import SharedSpeculations
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round
@@ -56,12 +57,14 @@ def generate(
     row,
     drafts=None,
     scores=None,
+    back_after=None,
 ):
     """Run a session to its end; return its rounds.
 
     row: returns the target's logits after the prefix with this CRC.
     drafts: returns ids that may follow the session's.
     scores: takes those of an echoed prompt.
+    back_after: rounds after which it is set back, and goes on in an empty sequence.
     """
     memory = Prefix()
     rounds = []
@@ -74,6 +77,10 @@ def generate(
         return np.stack(rows)
 
     while made.finished is None:
+        if len(rounds) == back_after and not made.setbacks:
+            made.set_back()
+            memory = Prefix()
+            made.go_on(KVSlot(seq=0))
         if drafts is not None:
             ids = tuple(drafts(made))
             draft = m.Draft(1, len(made.prefix), made.prefix.crc, ids)

@@ -172,11 +172,7 @@ class VerifierSession:
         # Most texts have neither, and are spared a call for each token.
         self._stoppable = bool(params.stop) or constraint is not None
         self._strategy = strategy_of(params.sampling)
-        self.logprobs: LogprobRecorder | None = None
-        if params.logprobs is not None:
-            # The first id follows nothing, so it has no probability.
-            begin = 1 if self._scored else len(ids)
-            self.logprobs = LogprobRecorder(params.logprobs, begin)
+        self.logprobs = self._recorder()
         self.token_sources = SourceRecorder(len(ids)) if params.sources else None
         self.annotated = params.annotated
         self.progress: PromptProgress | None = None
@@ -205,13 +201,21 @@ class VerifierSession:
         self._only_remote = len(self.sources) == 1
         self._begin()
 
+    def _recorder(self) -> LogprobRecorder | None:
+        """Return a recorder of log-probabilities that has none yet, if they are wanted."""
+        if self.params.logprobs is None:
+            return None
+        # The first id follows nothing, so it has no probability.
+        begin = 1 if self._scored else len(self.prefix.ids)
+        return LogprobRecorder(self.params.logprobs, begin)
+
     def _begin(self) -> None:
         """Enter the first state; a resumed text may have ended with its last ids."""
         # The last id is not awaited: it is decoded with the first step that verifies.
         if self.slot.length >= len(self.prefix) - 1:
             self.advance(SessionEvent.PROMPT_READ)
-        prompt_is_scored = self._scored and self.state is SessionState.PREFILLING
-        prompt_only = self.params.max_tokens == 0 and not prompt_is_scored
+            self._scoring = False  # of a single id, which follows nothing
+        prompt_only = self.params.max_tokens == 0 and not self._scoring
         if self.resumed or prompt_only:
             reason = self._ended_before()
             if reason is not None:
@@ -286,7 +290,7 @@ class VerifierSession:
     def set_back(self) -> None:
         """Leave its sequence. What it has shown stays, and the drafts in hand."""
         if self._scoring:
-            self._restart_scores()
+            self.logprobs = self._recorder()  # the prompt is read, and scored, once more
         elif self.state is SessionState.GENERATING:
             self.progress = None  # its prompt was read
         self.advance(SessionEvent.SET_BACK)
@@ -303,11 +307,6 @@ class VerifierSession:
             return [self._finish(m.FinishReason.LENGTH)]
         self.advance(SessionEvent.PROMPT_READ)
         return []
-
-    def _restart_scores(self) -> None:
-        """Forget the log-probabilities of the part of the prompt that was read."""
-        assert self.params.logprobs is not None, "a prompt is scored by them"
-        self.logprobs = LogprobRecorder(self.params.logprobs, 1)
 
     # --- its text and its drafts
 

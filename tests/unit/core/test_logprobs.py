@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fuzz.oracle import row
+from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.logprobs import LEAST, MAX_ALTERNATIVES, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
@@ -71,11 +72,11 @@ for sampling, stop in product((GREEDY, SAMPLED), ((), ("ab",))):
     PARAMS.append(SessionParams(sampling, 60, stop=stop, logprobs=2))
 
 
-def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True):
+def rounds_of(params, prompt=PROMPT, width=None, scores=None, *, drafted=True, back_after=None):
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), max_drafts=3, pieces=PIECES, width=width)
     made = session(prompt, params, limits, n_prompt=len(prompt), attached=drafted)
     drafts = mostly_right(TARGET, random.Random(3)) if drafted else None
-    return generate(made, TARGET, drafts, scores)
+    return generate(made, TARGET, drafts, scores, back_after)
 
 
 def of_rounds(rounds):
@@ -113,12 +114,12 @@ ECHOES = pytest.mark.parametrize(
 )
 
 
-def echoed(length, count, width, *, echo=True):
+def echoed(length, count, width, *, echo=True, back_after=None):
     """The prompt, the log-probabilities of its ids, and the rounds."""
     prompt = [1 + at % (N_VOCAB - 1) for at in range(length)]
     scores = []
     params = SessionParams(GREEDY, count, logprobs=2, echo=echo)
-    rounds = rounds_of(params, prompt, width, scores)
+    rounds = rounds_of(params, prompt, width, scores, back_after=back_after)
     return prompt, scores, rounds
 
 
@@ -142,3 +143,24 @@ def test_an_echo_does_not_change_the_text(length, count, width):
 def test_each_id_after_an_echoed_prompt_has_its_own(length, count, width):
     prompt, _, rounds = echoed(length, count, width)
     assert of_rounds(rounds) == expected(prompt, ids_of(rounds))
+
+
+@pytest.mark.parametrize("length", [1, 2, 70])
+@pytest.mark.parametrize("width", [None, 4])
+def test_a_session_that_was_set_back_is_not_scored_again(length, width):
+    _, scores, rounds = echoed(length, 60, width)
+    again = echoed(length, 60, width, back_after=2)
+    assert (again[1], of_rounds(again[2])) == (scores, of_rounds(rounds))
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_ids_of_a_scored_session_are_read_again_without_logits(length):
+    limits = TargetLimits(512, N_VOCAB, frozenset(), max_drafts=3, pieces=PIECES)
+    params = SessionParams(GREEDY, 60, logprobs=2, echo=True)
+    made = session([1] * length, params, limits, attached=False)
+    if length > 1:
+        made.prefilled(length - 1, TARGET(0)[np.newaxis])
+    made.stepped(made.plan(0.0), TARGET(0)[np.newaxis], 0.0, seconds=0.01)
+    made.set_back()
+    made.go_on(KVSlot(seq=0))
+    assert not made.plan(0.0).stepwise
