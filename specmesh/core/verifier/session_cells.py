@@ -230,16 +230,13 @@ class SessionCells:
         ids = session.prefix.ids
         n_prompt = session.n_prompt
         cached = session.params.cache_prompt
-        claims = None if context.guest else self.claims()
-        if claims is not None and not self._fit(
-            ids, n_prompt, session.end - len(ids), cached=cached
-        ):
+        remaining = session.end - len(ids)
+        if not context.guest and not self._fit(ids, n_prompt, remaining, cached=cached):
             self._short = context
             return None
-        # From here on it holds cells, so it counts for `claims` again.
         del self.set_back[context.id]
-        if claims is not None:
-            claims = self.claims()  # others may have left
+        # Others may have left for it by now.
+        claims = None if context.guest else self.claims()
         slot = self._slots.acquire(ids, n_prompt - 1, self.memories(), cached=cached, claims=claims)
         fields: dict[str, object] = {
             "session": context.id,
