@@ -113,7 +113,7 @@ class KVSlots:
         guests: sequences for short texts, beside the others. All share the cells of `max_sessions`
             sequences, and GUEST_IDS more for each guest.
         n_ctx: ids of a text that is not short, at most; needed only if there are guests.
-        checkpoints: states of sequences that may be saved, if only whole ones are reused.
+        checkpoints: states of sequences that may be saved.
         copies: a sequence may begin with a checkpoint of another one.
         windows: of the model's layers; they need no room if there is a cell for each id.
         pool: the cells that sequences share, but for those of guests. None if each has its own.
@@ -519,6 +519,6 @@ class KVSlots:
         return held
 
     def doubt(self, seqs: set[int]) -> None:
-        """Empty sequences without a session that a failed step has used."""
+        """Empty these sequences, but for those of sessions: what they hold is in doubt, or junk."""
         for seq in self._free.keys() & seqs:
             self._forget(seq)

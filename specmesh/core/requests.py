@@ -8,9 +8,7 @@ from typing import NamedTuple, Protocol
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.text.chat_message import ChatMessage
-from specmesh.errors import (
-    SpecmeshError,
-)
+from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple

@@ -77,7 +77,8 @@ def generate(
         return np.stack(rows)
 
     while made.finished is None:
-        if len(rounds) == back_after and not made.setbacks:
+        if len(rounds) == back_after:
+            back_after = None
             made.set_back()
             memory = Prefix()
             made.go_on(KVSlot(seq=0))

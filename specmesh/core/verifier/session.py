@@ -114,7 +114,6 @@ class VerifierSession:
     finished: why it has ended; None while it goes on. A resumed text may have ended before.
     slot: its sequence in the target's memory, until it has ended. An empty one of no sequence while
         it is set back.
-    setbacks: how often it was set back.
     followed: a client at the drafter reads along, so every round is sent at once.
     logprobs, token_sources, progress: None unless the client wants them.
     annotated: it wants one of the first two.
@@ -156,7 +155,6 @@ class VerifierSession:
         self.times = SessionTimes(opened=now)
         self.end = min(n_prompt + params.max_tokens, limits.n_ctx)
         self.slot = slot
-        self.setbacks = 0
         self.cached = min(slot.length, n_prompt)
         self.finished: m.FinishReason | None = None
         self.followed = False
@@ -295,7 +293,6 @@ class VerifierSession:
             self.progress = None  # its prompt was read
         self.advance(SessionEvent.SET_BACK)
         self.slot = KVSlot(seq=NO_SEQ)
-        self.setbacks += 1
 
     def go_on(self, slot: KVSlot) -> list[ev.VerifierEffect]:
         """Read its ids once more, into another sequence, but for those that this holds already."""
