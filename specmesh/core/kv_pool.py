@@ -42,8 +42,8 @@ class KVPool:
     """The cells of one engine, and the sequences that have left them.
 
     It counts by the orders that were given. It knows no lengths: callers give those of the
-    sequences, by number. `idle` has the cells of those without a session, also in the host's memory,
-    the least recently used first.
+    sequences, by number. `idle` has the cells of those without a session, also of those in the
+    host's memory, the least recently used first.
 
     cells: that sequences may fill together.
     host_ids: ids that sequences in the host's memory may hold together.

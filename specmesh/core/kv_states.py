@@ -1,4 +1,4 @@
-"""The states that are saved of sequences: checkpoints, and windows that a sequence is about to lose.
+"""Saved states of sequences: checkpoints, and windows that a sequence is about to lose.
 
 A recurrent sequence is saved while it reads a prompt, which stops for that at certain lengths. One
 with windows holds the same lengths for a while without. It is saved there just before it loses the
