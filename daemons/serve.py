@@ -5,6 +5,7 @@ thread, while this one imports the rest of the daemon, and the API begins to ans
 """
 
 import asyncio
+import gc
 import hashlib
 import socket as sockets
 from collections.abc import Callable
@@ -160,7 +161,7 @@ class Serving(Generic[En]):
         self._port: tuple[Port, sockets.socket] | None = None
         self._api: Api | None = None
         self._backend: LoopBackend | None = None
-        process.patience.before_waiting = self.answer
+        process.patience.before_waiting = self._answer_for_long
 
     def keys(self) -> KeyFolder | None:
         """Return the keys of the wire, once their folder is there.
@@ -231,6 +232,11 @@ class Serving(Generic[En]):
         self._api = self._process.ends.enter_context(serving)
         if self._port is not None:
             self._api.serve_port(*self._port)
+
+    def _answer_for_long(self) -> None:
+        """Answer, and collect what answers leave: a wait may last for days."""
+        gc.enable()
+        self.answer()
 
     def run(
         self,

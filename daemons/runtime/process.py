@@ -118,7 +118,7 @@ class DaemonProcess:
         waits: the process waits for things that are not there yet.
         """
         sys.setswitchinterval(SWITCH_INTERVAL)
-        gc.disable()  # until it serves: what a start makes stays
+        gc.disable()  # until it serves or waits: what a start makes stays
         sys.set_int_max_str_digits(MOST_DIGITS)
         gc.set_threshold(*COLLECT_EVERY)
         # If a library ends the process, its last lines show the call of ours. Other threads run on

@@ -15,13 +15,14 @@ from harness.ports import free_port
 from harness.tables import lines
 from managers import Manager
 from names import Names
-from processes import SPECMESH, command, edited, generate, rpc_server, runtime, until
+from processes import SPECMESH, Usage, command, edited, generate, rpc_server, runtime, until
 
 from specmesh.paths import bundled
 from specmesh.security.keys import KeyFolder
 
 fault = pytest.mark.fault
 NOWHERE = "192.0.2.5"  # of no machine: RFC 5737
+REQUESTS = 2000  # with 2 KiB left of each they would show
 OPEN = "--insecure-no-auth"
 
 
@@ -305,6 +306,16 @@ def test_a_manager_hears_of_it(mesh, names, tmp_path, monkeypatch):
         assert not any("READY" in one for one in manager.heard)
         names.know(later="127.0.0.1")
         manager.until("READY")
+
+
+def test_a_wait_of_days_takes_no_memory(mesh):
+    """Somebody asks for its health all the time."""
+    verifier = mesh.verifier("", "--bind", f"tcp://{NOWHERE}:7071", OPEN, "--wait", ready=False)
+    waiting_for(verifier, NOWHERE)
+    usage = Usage(verifier.pid)
+    for _ in range(REQUESTS):
+        verifier.stats()
+    usage.unchanged()
 
 
 def test_clients_are_told_what_is_waited_for(mesh):
