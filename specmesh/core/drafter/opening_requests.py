@@ -6,17 +6,21 @@ faster, and with it the whole request. So after such frames the next long reques
 """
 
 import itertools
+from collections.abc import Iterable
+from typing import assert_never
 
-from specmesh.core.drafter.placement import (
-    Placement,
-    PlacementEnded,
-    PlacementRefused,
-    sending_seconds,
-)
+from specmesh.core.drafter.placement import Placement, PlacementEnded, PlacementRefused
 from specmesh.core.drafter.upstream_events import UpstreamEffect
 from specmesh.core.drafter.upstream_facts import UpstreamFacts
 from specmesh.core.events import Noted
-from specmesh.core.request_frames import WriteOpen, frames_of, open_of
+from specmesh.core.request_frames import (
+    BODY_BYTES_PER_S,
+    TEXT_IDS_PER_S,
+    Before,
+    WriteOpen,
+    frames_of,
+    open_of,
+)
 from specmesh.errors import NotPassedOn, UnfitMessage
 from specmesh.wire import messages as m
 
@@ -67,7 +71,7 @@ class OpeningRequests:
             return [*effects, PlacementRefused(placement.number, self._upstream, error)]
         self._placements[ref] = placement
         if len(frames) > 1:
-            self._next_text_at = now + sending_seconds(frames)
+            self._next_text_at = now + _sending_seconds(frames)
         return [*effects, *frames]
 
     def withdraw(self, number: int) -> list[UpstreamEffect]:
@@ -88,3 +92,19 @@ class OpeningRequests:
         placements = self.placements
         self._placements.clear()
         return placements
+
+
+def _sending_seconds(frames: Iterable[Before | m.Open]) -> float:
+    """Return the time that the verifier has to be given for the frames of a long request."""
+    seconds = 0.0
+    for frame in frames:
+        match frame:
+            case m.Ids():
+                seconds += len(frame.ids) / TEXT_IDS_PER_S
+            case m.Open():
+                seconds += frame.n_body / BODY_BYTES_PER_S
+            case m.Body():
+                pass  # the OPEN has the bytes of all of them
+            case _:
+                assert_never(frame)
+    return seconds

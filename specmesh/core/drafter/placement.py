@@ -5,12 +5,9 @@ and names the request by its number. So whatever happens to it there goes back t
 effect, and the router alone decides what follows.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import assert_never
 
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.request_frames import BODY_BYTES_PER_S, TEXT_IDS_PER_S, Before
 from specmesh.core.requests import EventSink, Request
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.session_params import SessionParams
@@ -125,19 +122,3 @@ class PlacementEnded:
 
 
 PlacementEffect = PlacementOpened | PlacementRefused | PlacementLost | PlacementEnded
-
-
-def sending_seconds(frames: Iterable[Before | m.Open]) -> float:
-    """Return the time that the verifier has to be given for the frames of a long request."""
-    seconds = 0.0
-    for frame in frames:
-        match frame:
-            case m.Ids():
-                seconds += len(frame.ids) / TEXT_IDS_PER_S
-            case m.Open():
-                seconds += frame.n_body / BODY_BYTES_PER_S
-            case m.Body():
-                pass  # the OPEN has the bytes of all of them
-            case _:
-                assert_never(frame)
-    return seconds
