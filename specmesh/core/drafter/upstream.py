@@ -17,6 +17,7 @@ A request before its session is one of the `OpeningRequests`.
 """
 
 import itertools
+from collections.abc import Iterable
 from typing import assert_never
 
 from specmesh.core import events as ev
@@ -115,13 +116,11 @@ class Upstream:
             case uev.Withdraw(number):
                 self._withdraw(number)
             case uev.TakeOver(number):
-                for session in self._sessions_of(number):
-                    if self._running.get(session.id) is session:
-                        self._taken_over(session)
+                for session in _of_request(number, self._running.values()):
+                    self._taken_over(session)
             case uev.PausePlacement(number, paused):
-                for session in self._sessions_of(number):
-                    if self._running.get(session.id) is session:
-                        self._effects.append(m.Pause(session.id, paused))
+                for session in _of_request(number, self._running.values()):
+                    self._effects.append(m.Pause(session.id, paused))
             case _:
                 assert_never(event)
         effects = self._effects
@@ -227,7 +226,7 @@ class Upstream:
     def _withdraw(self, number: int) -> None:
         """Withdraw a request, or close its session."""
         self._effects += self._opening.withdraw(number)
-        for session in self._sessions_of(number):
+        for session in _of_request(number, self._sessions.values()):
             self._effects.append(m.Close(session.id))
             self._effects += session.cancelled()
             self._forget(session)
@@ -250,14 +249,6 @@ class Upstream:
             self._effects.append(came)
 
     # --- sessions
-
-    def _sessions_of(self, number: int) -> list[ClientSession]:
-        """Return the sessions of a request."""
-        found = list[ClientSession]()
-        for session in self._sessions.values():
-            if session.placement is not None and session.placement.number == number:
-                found.append(session)
-        return found
 
     def _open(self, opened: uev.SessionOpened) -> None:
         """Begin a session.
@@ -449,3 +440,12 @@ class Upstream:
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
         self._effects.append(ev.Noted(event, fields, level))
+
+
+def _of_request(number: int, sessions: Iterable[ClientSession]) -> list[ClientSession]:
+    """Return the sessions that answer a request."""
+    found = list[ClientSession]()
+    for session in sessions:
+        if session.placement is not None and session.placement.number == number:
+            found.append(session)
+    return found
