@@ -123,9 +123,10 @@ class Upstream:
                     self._effects.append(m.Pause(session.id, paused))
             case _:
                 assert_never(event)
+        if not self._effects:
+            return []
         effects = self._effects
-        if effects:
-            self._effects = []
+        self._effects = []
         return effects
 
     # --- for its link, its router and `stats`

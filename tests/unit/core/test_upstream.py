@@ -123,6 +123,13 @@ def test_without_a_session_nothing_follows(event):
     assert there().handle(event, 1.0) == []
 
 
+def test_the_effects_of_an_event_stay_as_they_are():
+    upstream = there()
+    effects = upstream.handle(MEASURED, 1.0)
+    upstream.handle(uev.AskFor(PLACEMENT), 1.0)
+    assert effects == []
+
+
 # --- requests
 
 
