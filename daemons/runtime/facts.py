@@ -1,4 +1,4 @@
-"""What both daemons report: fields of stats, shares of cores, lines of the log."""
+"""Reports of both daemons: fields of stats, shares of cores, lines of the log."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How far a daemon's start is."""
+"""The progress of a daemon's start."""
 
 import time
 

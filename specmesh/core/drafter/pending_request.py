@@ -145,7 +145,7 @@ class DrafterRequest:
     # --- its verifier
 
     def placement(self, address: str) -> Placement:
-        """Return what the verifier at this address, which is asked next, is told of it."""
+        """Return the copy of it for the verifier at this address, which is asked next."""
         return Placement(
             number=self.number,
             request=self.request,

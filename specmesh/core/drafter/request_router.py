@@ -123,8 +123,8 @@ class RequestRouter:
                 pending = self._request(number)
                 pending.opened(request, verifier, upstream.facts.address)
                 if pending.paused:
-                    # Its client stopped to read while the session was being opened, so the verifier
-                    # does not know it yet.
+                    # Its client stopped reading while the session was being opened, so the
+                    # verifier does not know it yet.
                     self._order(upstream, uev.PausePlacement(number, paused=True), now)
             case PlacementRefused(number, place, error):
                 self._request(number).refused(self.upstreams[place].facts.address, error)

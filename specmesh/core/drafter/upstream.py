@@ -192,8 +192,7 @@ class Upstream:
             # The first verifier at an address is no return.
             self._stats.reconnects += 1
         self._note("verifier_found", verifier=info.verifier, model=info.model)
-        # It would be seen only in the middle of a long text, when drafts stop. So it is told at
-        # once.
+        # Otherwise nobody would know before drafts stop, in the middle of a long text.
         if info.n_ctx > self._n_ctx:
             meaning = (
                 f"texts of more tokens than {self._n_ctx} get no drafts: give --window auto, or "
@@ -272,9 +271,9 @@ class Upstream:
         if before is not None:
             self._taken_over(before)
         known = self.facts.known
-        facts: dict[str, object] = {"session": number, "prompt_tokens": opened.n_prompt}
+        fields: dict[str, object] = {"session": number, "prompt_tokens": opened.n_prompt}
         if placement is not None:
-            facts["request"] = placement.request.label
+            fields["request"] = placement.request.label
             if placement.resumes:
                 self._stats.resumed += 1
             placement = placement.opened(opened.params)
@@ -302,7 +301,7 @@ class Upstream:
             )
         )
         self._stats.opened += 1
-        self._note("session_opened", **facts)
+        self._note("session_opened", **fields)
         if placement is not None:
             self._effects.append(
                 PlacementOpened(placement.number, self.number, placement.request, known)

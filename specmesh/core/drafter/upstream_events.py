@@ -173,7 +173,7 @@ class VerifierFound:
 
 @dataclass(frozen=True, slots=True)
 class ReasonChanged:
-    """The verifier is to hear why nothing is drafted for it, with a PING now."""
+    """The verifier is to get the reason why nothing is drafted for it, with a PING now."""
 
 
 LinkEffect = (
