@@ -161,7 +161,7 @@ class Serving(Generic[En]):
         self._port: tuple[Port, sockets.socket] | None = None
         self._api: Api | None = None
         self._backend: LoopBackend | None = None
-        process.patience.before_waiting = self._answer_for_long
+        process.patience.before_waiting = self._answer_while_waiting
 
     def keys(self) -> KeyFolder | None:
         """Return the keys of the wire, once their folder is there.
@@ -233,9 +233,10 @@ class Serving(Generic[En]):
         if self._port is not None:
             self._api.serve_port(*self._port)
 
-    def _answer_for_long(self) -> None:
-        """Answer, and collect what answers leave: a wait may last for days."""
-        gc.enable()
+    def _answer_while_waiting(self) -> None:
+        """Answer, and collect the garbage of answers in a wait that may last for days."""
+        if self._process.patience.waiting_for:  # a look that is only slow is a part of the start
+            gc.enable()
         self.answer()
 
     def run(
