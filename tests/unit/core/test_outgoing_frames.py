@@ -74,6 +74,22 @@ def test_a_ping_that_is_not_answered(outgoing):
     assert (early, outgoing.expire(1.0)) == ([], TEXT[AT_ONCE : 2 * AT_ONCE])
 
 
+def test_other_sessions_pass(outgoing):
+    others = [
+        m.Opened(2, 0, 3, {}),
+        *syncs(2, SHORT_SYNC, size=SHORT_SYNC),
+        truth(2),
+        m.Done(2, "stop", 4),
+    ]
+    assert put(outgoing, *others) == others
+
+
+def test_frames_of_a_session_keep_their_order(outgoing):
+    later = [truth(1, END), m.Nack(1, 3, 0), truth(1, END + 1), m.Done(1, "stop", 5)]
+    assert put(outgoing, *later) == []
+    assert rest(outgoing) == [*TEXT[AT_ONCE:], *later]
+
+
 def test_sessions_whose_frames_wait_take_turns(outgoing):
     put(outgoing, *syncs(2, 100_000))
     sessions = [frame.session for frame in rest(outgoing)]
@@ -85,6 +101,25 @@ def test_an_answer_anew_replaces_the_text_that_waits(outgoing):
     again = syncs(1, 100_000)
     put(outgoing, truth(1, END), m.Logprobs(session=1, base=END, chosen=[0.0]), *again)
     assert rest(outgoing) == again
+
+
+def test_an_answer_anew_replaces_nothing_but_text(outgoing):
+    others = [m.Opened(1, 0, 3, {}), m.Nack(1, 3, 0), m.Done(1, "stop", 4)]
+    again = syncs(1, 100_000)
+    put(outgoing, *others, *again)
+    assert rest(outgoing) == [*others, *again]
+
+
+def test_a_short_answer_anew_does_not_wait(outgoing):
+    short = m.Sync(1, 0, 0, (1,), 4)
+    assert put(outgoing, short) == [short]
+    assert rest(outgoing) == []
+
+
+def test_nacks_again_and_again_let_nothing_grow(outgoing):
+    for _ in range(1000):
+        assert put(outgoing, *TEXT) == []
+    assert rest(outgoing) == TEXT
 
 
 def test_an_answer_with_log_probabilities_goes_on(outgoing):
