@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.core.kv_checkpoints import LEAST_GAP, NEAR_END, SPACING, Checkpoints
+from specmesh.core.kv_checkpoints import Checkpoints
 from specmesh.core.kv_contents import KVContents
 from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVSave
 from specmesh.core.kv_slots import KVSlots
@@ -21,20 +21,29 @@ def saved(*lengths, most=100, seq=0):
 
 
 def test_a_prompt_is_saved_near_its_end_and_at_distances_before_that():
-    last = PROMPT - NEAR_END
-    assert saved().stops(0, PROMPT, 0) == [last - 2 * SPACING, last - SPACING, last]
+    assert saved().stops(0, PROMPT, 0) == [184, 440, 696]
 
 
-def test_what_is_there_already_is_not_saved_again():
-    last = PROMPT - NEAR_END
-    assert saved().stops(last - SPACING, PROMPT, 0) == [last]
+@pytest.mark.parametrize("begin", [425, 440, 680])
+def test_what_is_there_already_is_not_saved_again(begin):
+    """Nor where it would save less than 16 ids."""
+    assert saved().stops(begin, PROMPT, 0) == [696]
+
+
+def test_the_end_is_not_saved_where_that_would_save_little():
+    assert saved().stops(681, PROMPT, 0) == []
 
 
 def test_a_text_is_saved_where_another_has_left_it():
     assert 300 in saved().stops(0, PROMPT, 300)
 
 
-@pytest.mark.parametrize("common", [LEAST_GAP - 1, PROMPT - NEAR_END - LEAST_GAP + 1])
+@pytest.mark.parametrize("common", [16, 680])
+def test_it_is_saved_where_that_saves_enough(common):
+    assert common in saved().stops(0, PROMPT, common)
+
+
+@pytest.mark.parametrize("common", [15, 681])
 def test_it_is_not_saved_where_that_would_save_little(common):
     assert common not in saved().stops(0, PROMPT, common)
 
@@ -66,6 +75,12 @@ def test_of_equal_ones_the_least_recently_used_goes_first():
     assert checkpoints.add(2, 100) == ([(1, 100)], True)
 
 
+def test_only_the_one_that_was_used_counts_as_used():
+    checkpoints = saved(100, 200, most=2)
+    checkpoints.use(0, 100)
+    assert checkpoints.add(1, 100) == ([(0, 200)], True)
+
+
 def test_one_that_would_go_at_once_is_not_saved():
     assert saved(100, 200, most=2).add(0, 250) == ([], False)
 
@@ -75,6 +90,18 @@ def test_copies_share_a_state():
     checkpoints = saved(100, 150, most=2)
     checkpoints.copy(1, 0, 150)
     assert checkpoints.add(0, 400) == ([(0, 150), (1, 150)], True)
+
+
+def test_a_shared_state_saves_as_many_ids_as_for_the_sequence_that_needs_it_most():
+    checkpoints = saved(100, 200, most=2)
+    checkpoints.copy(1, 0, 200)
+    assert checkpoints.add(1, 150) == ([], False)
+
+
+def test_a_copy_has_no_state_beyond_its_ids():
+    checkpoints = saved(100, 300)
+    checkpoints.copy(1, 0, 200)
+    assert checkpoints.reachable(1, PROMPT) == 100
 
 
 # --- slots of a model that reuses whole sequences and checkpoints
@@ -95,10 +122,10 @@ def after_a_turn(count=2, **options):
 @pytest.mark.parametrize(
     ("ids", "held"),
     [
-        (TEXT, PROMPT - NEAR_END),
-        ((*TEXT, *ANSWER, 1, 2), PROMPT + len(ANSWER)),
-        ((*TEXT[:650], *range(60)), PROMPT - NEAR_END - SPACING),
-        ((*TEXT, *ANSWER[:-3]), PROMPT - NEAR_END),
+        (TEXT, 696),
+        ((*TEXT, *ANSWER, 1, 2), 715),
+        ((*TEXT[:650], *range(60)), 440),
+        ((*TEXT, *ANSWER[:-3]), 696),
         (TEXT[:100], 0),
     ],
     ids=["again", "next turn", "edited", "last ids dropped", "too short"],
@@ -110,14 +137,14 @@ def test_a_session_begins_at_the_best_place(ids, held):
 def test_the_sequence_of_the_other_text_stays_whole():
     slots = after_a_turn()
     slots.acquire((*TEXT[:650], 1), 650)
-    length = PROMPT - NEAR_END - SPACING
+    length = 440
     assert slots.orders() == (KVCopy(1, 0, length),)
 
 
 def test_it_is_cut_where_there_is_no_other():
     slots = after_a_turn(1)
     slots.acquire((*TEXT[:650], 1), 650)
-    assert slots.orders() == (KVCut(0, PROMPT - NEAR_END - SPACING),)
+    assert slots.orders() == (KVCut(0, 440),)
 
 
 def test_a_draft_model_copies_nothing():
@@ -129,7 +156,7 @@ def test_a_draft_model_copies_nothing():
 def test_the_end_of_a_turn_is_saved_before_the_next_one():
     slots = after_a_turn()
     slots.acquire((*TEXT, *ANSWER, 1, 2), PROMPT + 20)
-    assert slots.orders() == (KVSave(0, PROMPT + len(ANSWER)),)
+    assert slots.orders() == (KVSave(0, 715),)
 
 
 def test_another_text_at_the_same_place_is_reached_exactly():
@@ -148,8 +175,8 @@ def test_a_state_that_goes_is_dropped():
     for begin in (0, 5000):
         text = tuple(range(begin, begin + PROMPT))
         slot = slots.acquire(text, PROMPT - 1)
-        slot.stops = [PROMPT - NEAR_END]
-        slot.length = PROMPT - NEAR_END
+        slot.stops = [696]
+        slot.length = 696
         slots.reached(slot)
         slots.release(slot.seq, KVContents(text, PROMPT - 1))
-    assert KVDrop(0, PROMPT - NEAR_END) in slots.orders()
+    assert KVDrop(0, 696) in slots.orders()

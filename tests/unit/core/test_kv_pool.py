@@ -38,6 +38,30 @@ def test_a_cut_within_its_own_cells(pool):
     assert pool.used({0: 100, 1: 80}) == 120
 
 
+def test_a_cut_within_the_shared_ones(pool):
+    """What follows gets cells of its own."""
+    pool.cut(1, 50)
+    assert pool.used({0: 100, 1: 90}) == 100 + 40
+
+
+def test_an_emptied_sequence_shares_nothing(pool):
+    pool.emptied(1)
+    assert pool.used({0: 100, 1: 90}) == 190
+
+
+def test_a_sequence_that_comes_back_shares_nothing(pool):
+    pool.left(1, 90)
+    pool.back(1)
+    assert pool.away == {}
+    assert pool.used({0: 100, 1: 90}) == 190
+
+
+def test_an_emptied_sequence_takes_no_memory_of_the_host(pool):
+    pool.left(0, 100)
+    pool.emptied(0)
+    assert pool.away == {}
+
+
 def test_a_copy_of_a_copy(pool):
     pool.copied(2, 1, 80)
     assert pool.used({0: 100, 1: 90, 2: 95}) == 100 + 30 + 15

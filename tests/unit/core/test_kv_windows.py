@@ -2,11 +2,10 @@
 
 import pytest
 
-from specmesh.core.kv_checkpoints import NEAR_END
 from specmesh.core.kv_contents import KVContents
 from specmesh.core.kv_orders import KVNarrow, KVSave
 from specmesh.core.kv_slots import KVSlots
-from specmesh.core.kv_windows import STEP, WindowRoom, WindowSizes
+from specmesh.core.kv_windows import Narrowed, WindowRoom, WindowSizes
 
 IDS = 100
 CELLS = 1000
@@ -21,11 +20,11 @@ def test_nothing_is_lost_while_there_is_room():
 
 
 def test_the_least_recently_used_loses_its_oldest_ids():
-    assert room().make_room({1: 500, 0: 500}, 10) == [(1, 0, STEP)]
+    assert room().make_room({1: 500, 0: 500}, 10) == [(1, 0, 256)]
 
 
 def test_no_sequence_loses_its_window():
-    assert room().make_room({0: 200, 1: 900}, 50) == [(0, 0, 100), (1, 0, STEP)]
+    assert room().make_room({0: 200, 1: 900}, 50) == [(0, 0, 100), (1, 0, 256)]
 
 
 def test_what_was_lost_is_not_lost_again():
@@ -34,11 +33,33 @@ def test_what_was_lost_is_not_lost_again():
     assert windows.make_room({0: 900}, 300) == []
 
 
-@pytest.mark.parametrize(("length", "reached"), [(STEP + IDS, True), (STEP + IDS - 1, False)])
+@pytest.mark.parametrize(("length", "reached"), [(356, True), (355, False)])
 def test_a_cut_needs_the_window_before_it(length, reached):
     windows = room()
     windows.make_room({0: 900}, 200)
     assert windows.reaches(0, length) == reached
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "length", "loses"),
+    [
+        (Narrowed(0, 0, 256), 355, True),
+        (Narrowed(0, 0, 256), 356, False),
+        (Narrowed(0, 256, 512), 355, False),
+        (Narrowed(0, 256, 512), 356, True),
+    ],
+)
+def test_a_place_is_lost_with_the_window_before_it(narrowed, length, loses):
+    """Once: a place that was lost before is not lost again."""
+    assert room().loses(narrowed, length) == loses
+
+
+@pytest.mark.parametrize(("length", "begin"), [(300, 300), (500, 356)])
+def test_a_checkpoint_brings_a_window_where_that_was_lost(length, begin):
+    windows = room()
+    windows.make_room({0: 900}, 200)
+    windows.restore(0, length)
+    assert (windows.reaches(0, begin), windows.reaches(0, begin - 1)) == (True, False)
 
 
 def test_a_copy_has_its_last_window_only():
@@ -77,7 +98,7 @@ def slots_with_text(**options):
 def test_a_step_makes_room():
     slots = slots_with_text()
     slots.acquire((5, 6, 7), 2)
-    assert slots.orders(200) == (KVNarrow(0, STEP),)
+    assert slots.orders(200) == (KVNarrow(0, 256),)
 
 
 def test_ids_without_their_window_are_read_anew():
@@ -90,7 +111,7 @@ def test_ids_without_their_window_are_read_anew():
 def test_where_a_text_may_be_left_is_saved_before_it_is_lost():
     slots = slots_with_text(checkpoints=10)
     slots.acquire((5, 6, 7), 2)
-    assert slots.orders(900) == (KVSave(0, 901 - NEAR_END), KVNarrow(0, 900 - IDS))
+    assert slots.orders(900) == (KVSave(0, 897), KVNarrow(0, 800))
 
 
 def test_a_sequence_that_was_lost_is_not_saved_where_its_text_was_left():
@@ -104,7 +125,7 @@ def test_a_text_begins_again_there():
     slots = slots_with_text(checkpoints=10)
     slots.acquire((5, 6, 7), 2)
     slots.orders(900)
-    assert slots.acquire((*TEXT[:899], 1, 1), 900).length == 901 - NEAR_END
+    assert slots.acquire((*TEXT[:899], 1, 1), 900).length == 897
 
 
 def test_an_offloaded_sequence_needs_no_room():
@@ -119,4 +140,4 @@ def test_it_needs_room_again_when_it_is_back():
     slots.acquire((5, 6, 7), 2)
     slots.orders(200)
     slots.acquire((*TEXT, 8, 9), 901)
-    assert slots.orders(200) == (KVNarrow(0, STEP),)
+    assert slots.orders(200) == (KVNarrow(0, 256),)

@@ -55,10 +55,18 @@ def test_runs_beyond_the_tokens_are_cut():
     assert names_of([("remote", 3)], 2) == ["remote", "remote"]
 
 
-def test_a_record_begins_with_the_ids_that_were_generated_here():
+@pytest.mark.parametrize(
+    ("begin", "end", "names"),
+    [
+        (4, 8, [TARGET, "grammar", "remote", TARGET]),
+        (5, 7, ["grammar", "remote"]),
+        (2, 4, [TARGET, TARGET]),
+    ],
+)
+def test_a_record_begins_with_the_ids_that_were_generated_here(begin, end, names):
     recorder = SourceRecorder(5)
     recorder.take([SourceDrafts("grammar", 2, 2, 1), SourceDrafts("remote", 2, 1, 1)], 3)
-    assert recorder.between(4, 8) == [TARGET, "grammar", "remote", TARGET]
+    assert recorder.between(begin, end) == names
 
 
 # --- a session
