@@ -29,7 +29,11 @@ OPTIONS = {
     "lfm2-options": LlamaOptions(cache_type_k="f32", flash_attn="off"),
     "mamba-options": LlamaOptions(mlock=True, no_mmap=True),
 }
-GGUF = ("llama", "mamba", "lfm2", "qwen35", "gemma3", *OPTIONS, *BUNDLED)
+ATTENTION = ("llama", "gemma3", "llama-options", *BUNDLED)
+RECURRENT = ("mamba", "lfm2", "qwen35", "lfm2-options", "mamba-options")
+"""Models with states: their sequences share no ids, and are drafted for one at a time."""
+
+GGUF = (*ATTENTION, *RECURRENT)
 """Tiny models by their architecture, the same with options, and the bundled ones."""
 
 GREEDY = Sampler(SamplingParams())

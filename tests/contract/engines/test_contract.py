@@ -29,7 +29,12 @@ def _empty_sequences(request):
             request.getfixturevalue(name).carry_out(KVCut(seq, 0))
 
 
-@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.GGUF)])
+ATTENTION = contract.model_params(*contract.ATTENTION)
+RECURRENT = contract.model_params(*contract.RECURRENT)
+MLX = contract.model_params(*contract.MLX_KINDS)
+
+
+@pytest.fixture(scope="module", params=["sim", *ATTENTION, *RECURRENT])
 def verifier(request):
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
@@ -103,15 +108,18 @@ class TestVerifier:
         [last] = step(verifier, prefill, span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
-    def test_trim_before_the_last_step(self, verifier):
-        """Far back an engine holds the ids that it returns, and goes on from there."""
+    def test_trim_before_the_last_step(self, verifier, request):
+        """Far back an engine holds the ids that it returns, and goes on from there.
+
+        Mamba has states only, and none of so long ago.
+        """
         ids = text_ids(20)
         straight = all_at_once(verifier, 0, ids)
         for start, end in ((0, 8), (8, 12), (12, 16)):
             step(verifier, span(1, start, ids[start:end]))
         held = verifier.carry_out(KVCut(1, 6))
-        allowed = (6,) if verifier.info.capabilities.trimming == "removal" else (0, 6)
-        assert held in allowed
+        name = request.node.callspec.params["verifier"]
+        assert held == (0 if name.startswith("mamba") else 6)
         check_next(verifier, 1, held, ids, straight)
 
     def test_rejected_drafts_leave_no_trace(self, verifier):
@@ -143,14 +151,19 @@ class TestVerifier:
         for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
+    @pytest.mark.parametrize("verifier", RECURRENT, indirect=True)
+    def test_sequences_that_share_no_ids(self, verifier):
+        assert verifier.info.capabilities.reuse == "whole"
+        all_at_once(verifier, 0, text_ids(20))
+        with pytest.raises(LocalProtocolError, match="share ids"):
+            verifier.carry_out(KVCopy(1, 0, 6))
+
+    @pytest.mark.parametrize("verifier", ["sim", *ATTENTION], indirect=True)
     def test_copies(self, verifier):
+        assert verifier.info.capabilities.reuse == "copied"
+        assert verifier.info.capabilities.trimming == "removal"
         ids = text_ids(20)
         straight = all_at_once(verifier, 0, ids)
-        if verifier.info.capabilities.reuse != "copied":
-            with pytest.raises(LocalProtocolError):
-                verifier.carry_out(KVCopy(1, 0, 6))
-            pytest.skip("its sequences share no ids, and it says so")
-        assert verifier.info.capabilities.trimming == "removal"
         verifier.carry_out(KVCopy(1, 0, 6))
         verifier.carry_out(KVCopy(2, 1, 6))
         step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
@@ -201,12 +214,7 @@ class TestVerifier:
         step(verifier, span(1, 0, ids))
 
 
-SIMPLE = ["sim", "ngram", "remapped"]
-LLAMA = contract.model_params(*contract.GGUF)
-MLX = contract.model_params(*contract.MLX_KINDS)
-
-
-@pytest.fixture(scope="module", params=[*SIMPLE, *LLAMA, *MLX])
+@pytest.fixture(scope="module", params=["sim", "ngram", "remapped", *ATTENTION, *RECURRENT, *MLX])
 def drafter(request):
     if request.param == "sim":
         engine = SimDrafter(contract.sim_settings())
@@ -261,10 +269,14 @@ class TestDrafter:
             last = texts[seq][19:]
             assert predict(drafter, seq, last, GREEDY) == alone[seq]
 
+    @pytest.mark.parametrize("drafter", ["ngram", *RECURRENT, *MLX], indirect=True)
+    def test_one_at_a_time(self, drafter):
+        assert not drafter.info.capabilities.batches
+
+    @pytest.mark.parametrize("drafter", ["sim", "remapped", *ATTENTION], indirect=True)
     def test_several_at_once(self, drafter):
         """Drafts for several sequences in one call are those of each one's own call."""
-        if not drafter.info.capabilities.batches:
-            pytest.skip("it drafts for one sequence at a time")
+        assert drafter.info.capabilities.batches
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
         firsts = []
         seconds = []
@@ -298,14 +310,16 @@ class TestDrafter:
             with pytest.raises(LocalProtocolError, match="share ids"):
                 drafter.carry_out(KVCopy(1, 0, 4))
 
+    @pytest.mark.parametrize(
+        "drafter", ["sim", "remapped", *ATTENTION, *RECURRENT, *MLX], indirect=True
+    )
     @pytest.mark.parametrize("shift", [0, 100])
     def test_sampler_sees_the_position_of_the_draft(self, drafter, shift):
         """The noise of coupled sampling is that of the position in the text.
 
-        A sequence that holds a window of a text begins `shift` ids later in it.
+        A sequence that holds a window of a text begins `shift` ids later in it. N-grams are left
+        out: they know ids only, and sample from nothing.
         """
-        if drafter.vocabulary is None:
-            pytest.skip("it knows ids only: there is nothing to sample from")
         positions = []
 
         class Recording(Sampler):
