@@ -17,8 +17,8 @@ from fuzz.frames import repaired
 from specmesh import errors
 from specmesh.core.requests import Failed, Finished, Started
 from specmesh.core.vocabulary.vocabulary import chunk
-from specmesh.daemons.drafter.upstream_link import DraftGrammars
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
+from specmesh.engines.grammar import Grammars
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -106,16 +106,16 @@ def test_a_lying_vocabulary(bench, token):
 def test_grammars_are_prepared_before_a_verifier_is_drafted_for(bench, monkeypatch):
     """That takes all threads seconds in a large vocabulary, which no text shall wait for."""
     begun, go_on = Event(), Event()
-    prepared = []
-    prepare = DraftGrammars.prepare
+    made = []
+    prepare = Grammars.prepare
 
-    def slow(grammars, vocabulary):
+    def slow(grammars):
         begun.set()
         assert go_on.wait(PATIENCE)
-        prepare(grammars, vocabulary)
-        prepared.append(vocabulary)
+        prepare(grammars)
+        made.append(grammars)
 
-    monkeypatch.setattr(DraftGrammars, "prepare", slow)
+    monkeypatch.setattr(Grammars, "prepare", slow)
     router = bench.router()
     drafter = bench.drafter()
     router.expect(m.Hello)
@@ -124,7 +124,7 @@ def test_grammars_are_prepared_before_a_verifier_is_drafted_for(bench, monkeypat
     assert drafter.stats()["verifiers"][0]["vocabulary"] is None
     go_on.set()
     until(lambda: drafter.stats()["verifiers"][0]["vocabulary"], "it is known")
-    assert len(prepared) == 1
+    assert len(made) == 1
 
 
 OF_NO_SESSION = [

@@ -41,6 +41,8 @@ def test_a_browser_that_has_a_file_is_not_sent_it_again(path):
     tag = get(daemon, path).headers["etag"].encode()
     again = asyncio.run(call(daemon, "GET", path, headers=((b"if-none-match", tag),)))
     assert (again.status, again.body) == (304, b"")
+    assert again.headers["etag"].encode() == tag
+    assert again.headers["content-security-policy"] == POLICY
 
 
 @pytest.mark.parametrize("known", [("*",), ('"a"', "W/{tag}"), ('"a", {tag}',)])

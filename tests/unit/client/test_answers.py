@@ -105,6 +105,24 @@ def test_errors_of_other_servers(error):
         events(b"data: " + body + b"\n\n")
 
 
+@pytest.mark.parametrize("kind", [b"Content-Type: Text/Event-Stream\r\n", b""])
+def test_kinds_of_streams(kind):
+    """A server may write it otherwise, or leave it out."""
+    assert events(b'data: {"a": 1}\n\n' + DONE, head=OK + kind + b"\r\n") == [{"a": 1}]
+
+
+CUT = b'data: {"a": 1}\n\n'
+
+
+@pytest.mark.parametrize("parts", [(CUT,), (CUT, b"data: {")], ids=["event", "half a line"])
+@pytest.mark.parametrize(
+    "head", [EVENTS, EVENTS.replace(b"\r\n\r\n", b"\r\nContent-Length: 99\r\n\r\n")]
+)
+def test_a_stream_without_its_end(head, parts):
+    with pytest.raises(errors.WentAway, match="while answering"):
+        events(*parts, head=head)
+
+
 def test_no_error_is_none():
     assert events(b'data: {"error": null}\n\n' + DONE) == [{"error": None}]
 

@@ -12,6 +12,7 @@ from specmesh import AsyncClient, Client, errors
 from specmesh.client import sync
 from specmesh.client.connections import Connections
 from specmesh.client.http_exchange import written
+from specmesh.client.request_bodies import text_body
 from specmesh.paths import MAX_SOCKET_PATH
 
 CLIENTS = pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -142,3 +143,17 @@ def test_a_connection_that_is_made_while_its_owner_is_closed():
     with pytest.raises(errors.RequestError, match="this stream is closed"):
         connections.add("late")
     assert cut == ["early"]
+
+
+def test_a_connection_that_has_ended_is_not_cut():
+    cut = []
+    connections = Connections("stream", cut.append)
+    connections.add("over")
+    connections.discard("over")
+    connections.close()
+    assert cut == []
+
+
+def test_an_option_without_a_value_is_left_to_the_daemon():
+    body = text_body("x", {"seed": None, "top_k": 0}, progress=False)
+    assert body == {"prompt": "x", "top_k": 0}

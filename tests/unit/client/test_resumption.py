@@ -26,6 +26,26 @@ def test_a_text_goes_on_where_it_was(text):
     assert text.body["seed"] == 3
 
 
+def test_a_text_names_the_file_of_its_model(text):
+    """Another file would go on with another text."""
+    text.note({"id": NAME, "specmesh": BEGUN["specmesh"] | {"model_hash": "f00d"}})
+    assert text.body["resume"]["model_hash"] == "f00d"
+
+
+def test_several_texts_are_not_resumed():
+    body = Resumption({"prompt": "x", "n": 2}, TIMEOUT).body
+    assert body["resumable"] is False
+    assert body["reconnect_timeout"] == TIMEOUT
+
+
+def test_pauses_grow_up_to_a_second_and_end_with_the_time(text):
+    pauses = [text.after(LOST, 0.0).seconds for _ in range(8)]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert text.after(LOST, TIMEOUT - 0.25).seconds == 0.25
+    with pytest.raises(errors.WentAway):
+        text.after(LOST, TIMEOUT)
+
+
 @pytest.mark.parametrize(
     "chunk",
     [

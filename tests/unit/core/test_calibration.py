@@ -11,7 +11,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.calibration import BUDGET, QUIET, REPEATS, Calibration
+from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
 from specmesh.errors import EngineError
@@ -78,18 +78,39 @@ def test_an_idle_target_is_measured_at_each_width():
 
 
 def test_it_begins_after_a_moment_of_quiet():
-    assert Idle().core.next_step(5.0) == ev.Wait(5.0 + QUIET)
+    assert Idle().core.next_step(5.0) == ev.Wait(5.5)
+
+
+def test_each_session_makes_the_quiet_begin_anew():
+    idle = Idle()
+    idle.step()
+    idle.open()
+    idle.step()
+    idle.core.handle(vev.ClientLeft(CLIENT), 7.0)
+    assert idle.core.next_step(7.0) == ev.Wait(7.5)
+
+
+def test_a_step_fits_into_the_context():
+    limits = TargetLimits(5, 8, frozenset({7}))
+    calibration = Calibration(limits, most=16, held=1)
+    widths = set()
+    while not calibration.over:
+        [span] = calibration.spans(0)
+        if span.logits:
+            widths.add(len(span.ids))
+        calibration.ended(measured({}), 0.0)
+    assert widths == {1, 2, 3, 4}
 
 
 def test_it_ends():
     idle = Idle()
     idle.rest(0.01)
-    assert len(idle.steps) == 1 + REPEATS * MOST
+    assert len(idle.steps) == 10, "one that warms up, and three of each width"
 
 
 def test_slow_steps_end_it_sooner():
     idle = Idle()
-    idle.rest(BUDGET * 0.6)
+    idle.rest(1.2)
     assert len(idle.steps) == 3, "one that warms up, and two that are measured"
 
 
@@ -164,7 +185,7 @@ def test_a_paused_session_is_company():
     idle.open()
     idle.core.handle(vev.ClientPaused(CLIENT, paused=True), idle.now)
     step = idle.core.next_step(idle.now)
-    assert step.until > idle.now + QUIET, "when the session is given up"
+    assert step.until > idle.now + 0.5, "when the session is given up"
 
 
 def test_a_failure_ends_it():

@@ -211,11 +211,21 @@ def test_nothing_is_repeated_once_the_prompt_is_read_or_given_up(reading, news):
     assert reading.repeat(20.0) == []
 
 
-def test_a_client_that_has_gone_gets_no_report():
+@pytest.fixture
+def gone():
+    """Clients of which one, number 1, has got a report about its prompt and gone."""
     made = clients(9)
     made.open(REQUEST, "client", owner=DRAFTER)
     began(made, 1)
     made.give(1, READ)
     made.abandon(DRAFTER)
-    assert made.give(1, READ) == []
-    assert made.repeat(20.0) == []
+    return made
+
+
+def test_no_report_is_repeated_for_a_client_that_has_gone(gone):
+    assert [gone.repeat(now) for now in (20.0, 21.0)] == [[], []]
+
+
+def test_a_client_that_has_gone_gets_no_report(gone):
+    assert gone.give(1, READ) == []
+    assert [gone.repeat(now) for now in (20.0, 21.0)] == [[], []]

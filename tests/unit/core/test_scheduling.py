@@ -199,6 +199,35 @@ def test_a_short_prompt_waits_for_no_turns_of_long_ones(lengths, verifies):
     assert 8 in read
 
 
+def test_short_prompts_again_and_again_do_not_hold_up_a_long_one():
+    scheduler = Scheduler(N_BATCH, StepCosts(), prefill_rows=8)
+    read = 0
+    for key in range(1, 7):
+        sessions = {0: prefilling(400, read), key: prefilling(N_BATCH)}
+        parts = parts_of(scheduler.next_batch(sessions, 0.0), ev.Prefill)
+        if 0 in parts:
+            read += len(parts[0].ids)
+    assert read == 3 * N_BATCH
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_prompt_bounds_the_rows_of_all(others):
+    bounding = Scripted(ev.Prefill(0, tuple(range(30)), most_rows=12))
+    sessions = {0: prefilling(30), 1: bounding}
+    for key in range(others):
+        sessions[2 + key] = verifying()
+    step = Scheduler(N_BATCH, StepCosts(), prefill_rows=16).next_batch(sessions, 0.0)
+    assert sum(part.rows for part in parts_of(step, ev.Prefill).values()) == 12
+
+
+@pytest.mark.parametrize(("constant", "ids", "last"), [(True, 8, None), (False, 12, 5)])
+def test_only_the_end_of_a_prompt_chooses_a_token(constant, ids, last):
+    scheduler = Scheduler(N_BATCH, StepCosts(), prefill_rows=8, constant=constant)
+    prompt = Scripted(ev.Prefill(0, tuple(range(12)), last=5))
+    part = parts_of(scheduler.next_batch({0: prompt}, 0.0), ev.Prefill)[0]
+    assert (len(part.ids), part.last) == (ids, last)
+
+
 prompts = st.lists(
     st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)),
     min_size=1,

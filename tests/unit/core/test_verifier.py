@@ -176,6 +176,15 @@ def test_a_verifier_that_stops_keeps_no_session(owned):
     assert (report.sessions, report.kept) == ([], 0)
 
 
+def test_a_client_that_leaves_while_it_waits_gets_no_session():
+    core = core_with()
+    for client in (1, 2, 3):
+        core.handle(opening(client=client), 0.0)
+    core.handle(vev.ClientLeft(3), 0.1)
+    core.handle(vev.ClientLeft(1), 0.2)
+    assert len(core.sessions()) == 1
+
+
 # --- sessions that wait for their readers
 
 
@@ -241,7 +250,7 @@ def owned():
 def test_a_text_whose_reader_has_changed_does_not_wait(owned, event):
     owned.handle(vev.SessionPaused(DRAFTER, 1, paused=True), 0.0)
     owned.handle(event, 0.1)
-    assert set(sequences(owned.next_step(0.1))) == {0}
+    assert sequences(owned.next_step(0.1)) == [0, 0], "its prompt and the first token"
 
 
 def test_the_time_that_a_reader_takes_does_not_count_as_spent_on_drafts():
