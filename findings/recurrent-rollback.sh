@@ -4,8 +4,8 @@
 #           answers false.
 # Seen:     it answers true, and the next logits are those of another text, without any error, when
 #           the cut goes to the first row of the newest step or into the step before it, and after a
-#           state was saved and restored. Only cuts of one sequence
-#           that leave a row of the newest step are right.
+#           state was saved and restored. Only cuts of one sequence that leave a row of the newest
+#           step are right.
 set -euo pipefail
 sed -n '2,/^set/s/^# //p' "$0"
 home=${FINDINGS_HOME:-}

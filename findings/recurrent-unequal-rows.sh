@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Package:  llama-cpp-python 0.3.36 (llama.cpp), a model with recurrent layers (tiny LFM2)
-# Expected: with n_rs_seq 8, a cut that leaves a row of the newest step is right, also where that
-#           step was one llama_decode of several sequences.
+# Expected: with n_rs_seq 8 a sequence keeps the states of its newest rows. So llama_memory_seq_rm
+#           of its last row is right or answers false, also where that row came in one llama_decode
+#           with those of other sequences.
 # Seen:     with unequal numbers of rows, and sequences that were not first read in the order of
 #           their ids, llama_memory_seq_rm answers true and the next logits are those of another
 #           text, without any error. llama.cpp computes the unequal step in parts. A later part may
@@ -126,7 +127,7 @@ for number, (order, rows, together) in enumerate(tries):
     off = worst(order, rows, together)
     way = "one decode" if together else "one decode each"
     print(f"sequences begun in the order {order}, then {rows} rows in {way}:")
-    print(f"    seq_rm of the last row true, next logits off by {off:.3f} of their spread")
+    print(f"    seq_rm of the last row answers true, next logits off by {off:.3f} of their spread")
     as_described &= off > 0.3 if number == 0 else off < 0.001
 raise SystemExit(0 if as_described else 1)
 PY
