@@ -67,7 +67,7 @@ def check_options(settings: ModelSettings) -> None:
         check_servers(settings.rpc)
     with closing(Child(__name__, memory=_MEMORY, seconds=_SECONDS)) as child:
         try:
-            refusal = child.ask(_request(settings))
+            refusal = child.ask(request_of(settings))
         except ChildFailed as error:
             flags = ", ".join(options.given())
             raise ConfigError(f"llama.cpp cannot run the model with {flags} ({error})") from None
@@ -80,7 +80,8 @@ def check_options(settings: ModelSettings) -> None:
     raise ConfigError(reason, remedy)
 
 
-def _request(settings: ModelSettings) -> Json:
+def request_of(settings: ModelSettings) -> Json:
+    """Return the request about these settings, which `answer` takes."""
     wanted: Json = {
         "model": settings.model,
         "gpu_layers": settings.gpu_layers,
@@ -92,7 +93,7 @@ def _request(settings: ModelSettings) -> Json:
 
 
 def _settings(request: Json) -> ModelSettings:
-    """Return the settings of a request of `_request`."""
+    """Return the settings of a request of `request_of`."""
     given: dict[str, Any] = dict(object_at(request, "options"))
     overrides = objects_at(given, "override_tensor")
     given["device"] = tuple(given["device"])

@@ -1,12 +1,13 @@
 """The free memory of a host, by files as Linux has them."""
 
 import ctypes
+import os
 import resource
+import sys
 
 import pytest
 from harness.tables import cases
 
-from specmesh import free_memory
 from specmesh.free_memory import free_bytes
 
 GIB = 2**30
@@ -17,7 +18,7 @@ STATUS = "Name:\tpython\nVmSize:\t 2097152 kB\nRssFile:\t 1048576 kB\n"
 @pytest.fixture
 def host(tmp_path, monkeypatch):
     """Return a function that writes the files of a host, and returns its folder."""
-    monkeypatch.setattr(free_memory.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
 
     def write(**files):
@@ -101,11 +102,12 @@ def test_macos(monkeypatch, code, expected):
 
         @staticmethod
         def host_statistics64(host, flavour, counts, words):
-            assert (host, flavour, words._obj.value) == (9, 4, 64)
+            [most] = ctypes.cast(words, ctypes.POINTER(ctypes.c_uint32))[:1]
+            assert (host, flavour, most) == (9, 4, 64)
             counts[0:3] = (5, 100, 7)
             return code
 
-    monkeypatch.setattr(free_memory.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
-    monkeypatch.setattr(free_memory.os, "sysconf", lambda _: GIB)
+    monkeypatch.setattr(os, "sysconf", lambda _: GIB)
     assert free_bytes() == (None if expected is None else expected * GIB)

@@ -11,6 +11,7 @@ from specmesh.core.events import Span
 from specmesh.core.kv_orders import KVOffload
 from specmesh.engines.llama import fitting
 from specmesh.engines.llama import library as llama_library
+from specmesh.engines.llama.cache import LlamaCache
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.errors import ConfigError
 
@@ -39,16 +40,28 @@ def test_a_session_has_what_the_model_was_trained_with(target):
     assert (info.n_ctx, info.max_sessions, info.cells) == (TRAINED, 3, 3000)
 
 
-def test_the_bytes_of_a_cell_are_measured(target):
-    """A context takes as many for each id, and some for its place."""
-    lib = llama_library.library()
+def test_the_bytes_of_a_cell_do_not_depend_on_how_many_there_are(target):
     small, large = target(kv_cache="512"), target(kv_cache="1024")
     assert small.info.cell_bytes == large.info.cell_bytes
-    engine = large
+
+
+def test_the_bytes_of_a_cell_are_measured(target, monkeypatch):
+    """A state has as many for each id, and some for its place."""
+    lib = llama_library.library()
+    make = lib.llama_init_from_model
+    contexts = []
+
+    def noted(model, params):
+        contexts.append(make(model, params))
+        return contexts[-1]
+
+    monkeypatch.setattr(lib, "llama_init_from_model", noted)
+    engine = target()
+    context = contexts[-1]
     engine.decode([Span(0, 0, (1, 2), logits=False)])
-    two = lib.llama_state_seq_get_size(engine._cache._handle, 0)
+    two = lib.llama_state_seq_get_size(context, 0)
     engine.decode([Span(0, 2, (3, 4, 5), logits=False)])
-    five = lib.llama_state_seq_get_size(engine._cache._handle, 0)
+    five = lib.llama_state_seq_get_size(context, 0)
     assert engine.info.cell_bytes == (five - two) // 3
 
 
@@ -109,10 +122,10 @@ def test_a_size_that_is_too_small_for_a_text(target):
 def test_a_host_without_memory(target, monkeypatch, now, held):
     """A sequence stays in its cells, or is lost if they are wanted."""
 
-    def fail(_):
+    def fail(*_):
         raise MemoryError
 
     engine = target()
     engine.decode([Span(0, 0, (1, 2, 3), logits=False)])
-    monkeypatch.setattr(engine._cache, "save", fail)
+    monkeypatch.setattr(LlamaCache, "save", fail)
     assert engine.carry_out(KVOffload(0, now=now)) == held

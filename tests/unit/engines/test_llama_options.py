@@ -282,7 +282,7 @@ def test_a_reproducible_verifier_with_options(experts, make_adapter):
 
 def tried(made):
     """Return what a trial in this process finds wrong, as one line; "" for nothing."""
-    found = trial.answer(json.loads(json.dumps(trial._request(made))))
+    found = trial.answer(json.loads(json.dumps(trial.request_of(made))))
     line = f"{found['what']}: {found['remedy']}" if found else ""
     assert "\n" not in line
     return line
@@ -422,7 +422,7 @@ def test_a_device_may_come(experts, monkeypatch):
 def test_a_model_that_ends_the_trial(experts, monkeypatch):
     """llama.cpp ends the child process, not this one."""
     monkeypatch.setattr(
-        "specmesh.engines.llama.trial._request", lambda _: {"options": {}, "model": "x"}
+        "specmesh.engines.llama.trial.request_of", lambda _: {"options": {}, "model": "x"}
     )
     assert "--mlock" in refusal(settings(experts, options_of(mlock=True)))
 

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from threading import Thread
+from unittest.mock import Mock
 
 import pytest
 from harness import PATIENCE
@@ -19,6 +20,10 @@ from specmesh.errors import ChildFailed, ChildLate
 PROGRAM = """
 import os, sys, time
 
+starts = f"{__file__}.starts"
+if os.path.exists(starts):
+    with open(starts, "w") as pipe:
+        print(os.getpid(), file=pipe)
 count = 0
 held = None
 
@@ -107,35 +112,53 @@ def count(child):
     return child.ask({"do": "count"})
 
 
-def test_a_prepared_process_answers_the_first_request(make):
+@pytest.fixture
+def next_start(tmp_path):
+    """Return a function that returns the id of the next process that starts; None for none."""
+    path = tmp_path / "under_test.py.starts"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR)
+
+    def started(seconds=PATIENCE):
+        if not select.select([end], [], [], seconds)[0]:
+            return None
+        return int(os.read(end, 20).split()[0])
+
+    yield started
+    os.close(end)
+
+
+def test_a_prepared_process_answers_the_first_request(make, next_start):
     child = make()
     child.prepare()
-    prepared = child._process
-    echo(child, "a")
-    assert child._process is prepared
+    prepared = next_start()
+    assert count(child)["pid"] == prepared
 
 
-def test_a_prepared_process_that_has_died_is_replaced(make):
+def test_a_prepared_process_that_has_died_is_replaced(make, next_start):
     child = make()
     child.prepare()
-    child._process.kill()
-    child._process.wait()
-    assert echo(child, "a") == "a"
+    prepared = next_start()
+    os.kill(prepared, signal.SIGKILL)
+    os.waitid(os.P_PID, prepared, os.WEXITED | os.WNOWAIT)
+    assert count(child)["pid"] == next_start() != prepared
 
 
-def test_a_process_is_prepared_once(make):
+def test_a_process_is_prepared_once(make, next_start):
     child = make()
     child.prepare()
-    prepared = child._process
     child.prepare()
-    assert child._process is prepared
+    assert count(child)["pid"] == next_start()
+    assert next_start(seconds=0) is None
 
 
-def test_nothing_is_prepared_after_the_end(make):
+def test_nothing_is_prepared_after_the_end(make, monkeypatch):
     child = make()
     child.close()
+    start = Mock()
+    monkeypatch.setattr(subprocess, "Popen", start)
     child.prepare()
-    assert child._process is None
+    start.assert_not_called()
 
 
 def test_one_process_answers_many_requests(make):
