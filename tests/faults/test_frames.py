@@ -19,7 +19,8 @@ fault = pytest.mark.fault
 
 
 def header(version=m.PROTOCOL_VERSION, kind=1, count=0):
-    return struct.pack("<2sBBIIIHH", b"SM", version, kind, 1, 0, 0, count, 0)
+    fields = (b"SM", version, kind, 1, 0, 0, count, 0)
+    return struct.pack("<2sBBIIIHH", *fields)
 
 
 def sealed(frame):

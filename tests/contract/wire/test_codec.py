@@ -122,7 +122,8 @@ def sealed(frame):
 
 
 def header(kind, count=0):
-    return HEADER.pack(b"SM", m.PROTOCOL_VERSION, kind, 1, 0, 0, count, 0, 0)
+    fields = (b"SM", m.PROTOCOL_VERSION, kind, 1, 0, 0, count, 0, 0)
+    return HEADER.pack(*fields)
 
 
 def decode_or_reason(frame):

@@ -84,21 +84,19 @@ def test_a_slot_has_room_up_to_a_position(windows, limit):
     assert windows.limit(KVSlot(seq=0, length=10, start=5000, bos=1)) == limit
 
 
-# Of a whole text, of one whose next window would be due at once, of one that may be read whole; of
-# windows that reach far enough, and of two beside which a new window is less work.
-@cases(
-    "read, start, bos, length, suits",
-    """
-    [3000, 0, 0, 3100, true] [3000, 0, 0, 3584, true] [3500, 0, 0, 3585, false]
-    [1000, 0, 0, 3000, true]
-    [1801, 20000, 1, 21900, true]
-    [1801, 20000, 1, 22900, false] [301, 20000, 1, 22048, false]
-    """,
-)
-def test_a_slot_of_an_earlier_text_is_read_on_in_if_that_is_less_work(
-    read, start, bos, length, suits
-):
-    assert WINDOWS.suits(KVSlot(seq=0, length=read, start=start, bos=bos), length) is suits
+@cases("read, length", "[3000, 3100] [3000, 3584] [1000, 3000]")
+def test_a_slot_with_the_beginning_of_a_text_is_read_on_in(read, length):
+    assert WINDOWS.suits(KVSlot(seq=0, length=read), length)
+
+
+def test_a_slot_whose_next_window_would_be_due_at_once_is_not_read_on_in():
+    assert not WINDOWS.suits(KVSlot(seq=0, length=3500), 3585)
+
+
+@cases("read, length, suits", "[1801, 21900, true] [1801, 22900, false] [301, 22048, false]")
+def test_a_window_of_an_earlier_text_is_read_on_in_if_that_is_less_work(read, length, suits):
+    """Less than a new window, which is read from 1,024 ids back."""
+    assert WINDOWS.suits(KVSlot(seq=0, length=read, start=20_000, bos=1), length) is suits
 
 
 # --- pieces
