@@ -143,9 +143,9 @@ def test_a_request_before_a_measured_step_gets_an_empty_sequence(sessions):
     """It comes while a step fills the sequence with what is saved in the measured one."""
     idle = Idle(held=1, sessions=sessions)
     idle.core.next_step(0.0)
-    begun = idle.core.next_step(QUIET)
+    begun = idle.core.next_step(0.5)
     idle.open()
-    idle.core.finish(begun, [None], QUIET, QUIET + 0.01)
+    idle.core.finish(begun, [None], 0.5, 0.5 + 0.01)
     step = idle.step()
     held = {0: 1, 1: 0}  # ids by sequence
     for order in step.orders:

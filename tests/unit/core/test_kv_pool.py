@@ -51,7 +51,7 @@ def test_an_emptied_sequence_shares_nothing(pool):
 
 def test_a_sequence_that_comes_back_shares_nothing(pool):
     pool.left(1, 90)
-    pool.back(1)
+    pool.taken(1, 90, saved=90)
     assert pool.away == {}
     assert pool.used({0: 100, 1: 90}) == 190
 
