@@ -19,7 +19,7 @@ class KVBeginning(NamedTuple):
     cells: int
 
 
-class Departure(NamedTuple):
+class Eviction(NamedTuple):
     """A sequence that leaves: its cells for the host's memory, or either of both for good."""
 
     seq: int
@@ -114,7 +114,7 @@ class KVPool:
 
     def make_room(
         self, claims: Mapping[int, int], idle: Mapping[int, int], more: int, *, kept: int | None
-    ) -> tuple[list[Departure], int]:
+    ) -> tuple[list[Eviction], int]:
         """Return the idle sequences that leave until the others have room, and the cells left then.
 
         These are less than 0 if there are too few without them too.
@@ -124,58 +124,56 @@ class KVPool:
         """
         present = self.present(idle)
         filled = {**claims, **present}
-        departures: list[Departure] = []
+        evictions: list[Eviction] = []
         left = self.cells - more - self.used(filled)
         for seq in present:
             if left >= 0:
                 break
             if seq == kept:
                 continue
-            departures += self._leave(seq, idle, kept)
+            evictions += self._leave(seq, idle, kept)
             del filled[seq]
             left = self.cells - more - self.used(filled)
-        return departures, left
+        return evictions, left
 
-    def empty(self, idle: Mapping[int, int]) -> list[Departure]:
+    def empty(self, idle: Mapping[int, int]) -> list[Eviction]:
         """Have all idle sequences leave their cells."""
-        departures: list[Departure] = []
+        evictions: list[Eviction] = []
         for seq in self.present(idle):
-            departures += self._leave(seq, idle)
-        return departures
+            evictions += self._leave(seq, idle)
+        return evictions
 
     def costs_since(self, seq: int, step: int) -> int:
         """Note that an idle sequence costs the steps of others time; return since which step."""
         return self._costly.setdefault(seq, step)
 
-    def _leave(self, seq: int, idle: Mapping[int, int], kept: int | None = None) -> list[Departure]:
+    def _leave(self, seq: int, idle: Mapping[int, int], kept: int | None = None) -> list[Eviction]:
         """Have an idle sequence leave its cells, for the host's memory if there is room."""
-        departures = self.to_host(seq, idle, kept)
-        if departures:
-            return departures
+        evictions = self.to_host(seq, idle, kept)
+        if evictions:
+            return evictions
         self.emptied(seq)
-        return [Departure(seq, to_host=False)]
+        return [Eviction(seq, to_host=False)]
 
-    def to_host(
-        self, seq: int, idle: Mapping[int, int], kept: int | None = None
-    ) -> list[Departure]:
+    def to_host(self, seq: int, idle: Mapping[int, int], kept: int | None = None) -> list[Eviction]:
         """Have an idle sequence leave for the host's memory; none leaves if there is no room.
 
         Sequences that are there already make room if they were used before it, but for `kept`.
         """
         there = sum(self.away.values()) + idle[seq]
-        departures: list[Departure] = []
+        evictions: list[Eviction] = []
         for other in idle:
             if other == seq or there <= self.host_ids:
                 break
             if other in self.away and other != kept:
                 there -= self.away[other]
-                departures.append(Departure(other, to_host=False))
+                evictions.append(Eviction(other, to_host=False))
         if there > self.host_ids:
             return []
-        for other, _ in departures:
+        for other, _ in evictions:
             self.emptied(other)
         self.left(seq, idle[seq])
-        return [*departures, Departure(seq, to_host=True)]
+        return [*evictions, Eviction(seq, to_host=True)]
 
     # --- orders
 

@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class NewText:
     """The text that a session begins with, without its last id.
 
     prompt, crc_at: as in `KVSlots.acquire`.
@@ -99,7 +99,7 @@ class ReuseFinder:
         self._copies = copies
 
     def best(
-        self, text: Text, others: Iterable[tuple[int, KVContents]], *, cached: bool
+        self, text: NewText, others: Iterable[tuple[int, KVContents]], *, cached: bool
     ) -> Candidate:
         """Return the sequence for a session on this text; nothing is changed."""
         victim = self._victim()
@@ -125,7 +125,7 @@ class ReuseFinder:
 
     def _candidates(
         self,
-        text: Text,
+        text: NewText,
         others: Iterable[tuple[int, KVContents]],
         victim: int,
     ) -> Iterator[Candidate]:
@@ -169,7 +169,7 @@ class ReuseFinder:
             return usable
         return self._states.checkpoints.reachable(seq, usable)
 
-    def _usable(self, seq: int, contents: KVContents, text: Text) -> int:
+    def _usable(self, seq: int, contents: KVContents, text: NewText) -> int:
         """Return how many ids of a sequence a session can begin with, if that pays."""
         count = common_length(contents.ids, text.after(contents.begin))
         if contents.begin.start and 2 * count < len(contents.ids):

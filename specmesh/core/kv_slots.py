@@ -16,8 +16,8 @@ from specmesh.core.kv_orders import (
     KVOffload,
     KVOrder,
 )
-from specmesh.core.kv_pool import Departure, KVBeginning, KVPool
-from specmesh.core.kv_reuse import Candidate, KVReuse, ReuseFinder, Text
+from specmesh.core.kv_pool import Eviction, KVBeginning, KVPool
+from specmesh.core.kv_reuse import Candidate, KVReuse, NewText, ReuseFinder
 from specmesh.core.kv_states import SavedStates
 from specmesh.core.kv_windows import WindowSizes
 from specmesh.core.prefix import common_length
@@ -213,7 +213,7 @@ class KVSlots:
         if self._began or not self._taken:
             self._began.append(text)
         most = GUEST_IDS if self.pool is not None and claims is None else ANY_LENGTH
-        best = self._finder.best(Text(text[:-1], prompt, crc_at, most), others, cached=cached)
+        best = self._finder.best(NewText(text[:-1], prompt, crc_at, most), others, cached=cached)
         if best.reused:
             self._hits += 1
             self._saved += best.reused
@@ -253,7 +253,7 @@ class KVSlots:
         most = max([len(ids), *pool.away.values()])
         if pool.used(claims) + most <= room:  # whatever is reused
             return True
-        text = Text(array("i", ids)[:-1], prompt, None)
+        text = NewText(array("i", ids)[:-1], prompt, None)
         best = self._finder.best(text, others, cached=cached)
         shares = self._reuse == "copied" and not self._saved_cells(pool, best.source)
         shared = best.cells if shares else 0
@@ -339,8 +339,8 @@ class KVSlots:
         pool = self.pool
         if pool is None:
             return ANY_LENGTH
-        departures, left = pool.make_room(claims, self._idle(), more, kept=kept)
-        self._let_go(departures)
+        evictions, left = pool.make_room(claims, self._idle(), more, kept=kept)
+        self._let_go(evictions)
         return left
 
     def filled(self, claims: Mapping[int, int]) -> int:
@@ -353,17 +353,17 @@ class KVSlots:
         pool = self.pool
         if pool is None:
             return False
-        departures = pool.empty(self._idle())
-        self._let_go(departures)
-        return bool(departures)
+        evictions = pool.empty(self._idle())
+        self._let_go(evictions)
+        return bool(evictions)
 
     def _idle(self) -> dict[int, int]:
         """Return the cells of sequences without a session, the least recently used first."""
         return {seq: contents.cells for seq, contents in self._free.items() if contents.ids}
 
-    def _let_go(self, departures: Iterable[Departure]) -> None:
+    def _let_go(self, evictions: Iterable[Eviction]) -> None:
         """Order that sequences leave the pool, or the host's memory."""
-        for seq, to_host in departures:
+        for seq, to_host in evictions:
             if to_host:
                 self._orders.append(KVOffload(seq, now=True))
                 self.has_orders = True
