@@ -502,6 +502,14 @@ def writes(daemon: Daemon, prompt: str, max_tokens: int, **more: object) -> Stre
     return complete(daemon, body(prompt, max_tokens, **more)).checked()
 
 
+def warm(verifier: Daemon) -> None:
+    """Have a verifier make what it makes once, so that its memory grows by nothing else.
+
+    It would make what grammars need after some seconds without requests.
+    """
+    complete(verifier, body("All", 8, response_format={"type": "json_object"}))
+
+
 def drafted(daemon: Daemon, request: Json) -> Stream:
     """A completion some of whose drafts stood.
 

@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from harness.tables import vectors
 from peer import Peer
-from processes import Stream, Usage, body, sim_ids, until, writes
+from processes import Stream, Usage, body, sim_ids, until, warm, writes
 
 from specmesh.wire import messages as m
 
@@ -136,6 +136,7 @@ def test_bad_frames_leave_nothing_behind(wire, verifier):
                 peer.raw(os.urandom(60))
                 peer.answered()
 
+    warm(verifier)
     throw(30)
     usage = Usage(verifier.pid)
     throw(70)

@@ -13,7 +13,7 @@ import zmq
 from harness.loops import ask_for
 from harness.tables import cases, vectors
 from peer import Peer
-from processes import Stream, Usage, body, sim_ids, until, writes
+from processes import Stream, Usage, body, sim_ids, until, warm, writes
 
 from specmesh.core.prefix import Prefix
 from specmesh.wire import messages as m
@@ -160,6 +160,7 @@ def test_two_peers_by_one_address(wire, verifier, other_key):
 
 @fault("E2.28")
 def test_flood_leaves_the_api_and_the_text_alone(wire, verifier, chosen):
+    warm(verifier)
     usage = Usage(verifier.pid)
     before = len(reasons_gone(verifier))
     frames = [encode(m.Draft(7, 1, 2, (3, 4))), b"junk", encode(m.Nack(7, 1, 2))]

@@ -28,11 +28,11 @@ from processes import (
     Usage,
     body,
     command,
-    complete,
     descriptors,
     edited,
     memory,
     until,
+    warm,
     writes,
 )
 from served import Served, many
@@ -55,7 +55,7 @@ def test_silent_connections_hold_nothing_up(mesh):
     The verifier's descriptors are as before.
     """
     verifier = mesh.verifier()
-    complete(verifier, body(PROMPT, 40))
+    warm(verifier)
     usage = Usage(verifier.pid)
     with many(("127.0.0.1", mesh.port), 500, seconds=0.02) as silent:
         drafter = mesh.drafter()
