@@ -12,7 +12,7 @@ from fuzz.oracle import END, MAX_TOKENS, MOST_HELD, N_VOCAB, PIECES, PROMPT, Mem
 from specmesh.core import events as ev
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.rounds import Round
@@ -70,7 +70,7 @@ class _World:
             params=params,
             limits=limits,
             costs=self.costs,
-            shared=SharedSpeculations(),
+            speculations=Speculations(),
             now=self.now,
             n_prompt=len(PROMPT),
         )

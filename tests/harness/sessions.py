@@ -4,7 +4,7 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix
@@ -42,7 +42,7 @@ def session(
         params=params,
         limits=limits,
         costs=StepCosts(),
-        shared=SharedSpeculations(),
+        speculations=Speculations(),
         now=0.0,
         n_prompt=n_prompt,
         constraint=constraint,

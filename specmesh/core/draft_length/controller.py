@@ -19,10 +19,11 @@ A shut gate (gate.py) overrides all but a client's own draft_n: then nothing is 
 probe now and then.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.bids import DraftBid, allocate_drafts
+from specmesh.core.draft_length.bids import LEAST_GAIN, SHORTEST, DraftBid, allocate_drafts
 from specmesh.core.draft_length.drafter_estimates import (
     ArrivalEstimate,
     Arrivals,
@@ -32,8 +33,9 @@ from specmesh.core.draft_length.drafter_estimates import (
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.speculation import (
     PROBE_INTERVAL,
-    SharedSpeculations,
+    REMOTE,
     Speculation,
+    Speculations,
 )
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.counters import SessionTimes
@@ -67,13 +69,13 @@ class DraftLengthController:
         fixed: int | None,
         most: int,
         costs: StepCosts,
-        shared: SharedSpeculations,
+        speculations: Speculations,
         times: SessionTimes,
     ) -> None:
         """Begin without a drafter.
 
         fixed: the client's own draft_n; None adapts. most: drafts that a step may have.
-        shared: the speculation of steps that several sessions share.
+        speculations: by source and number of sessions.
         """
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
@@ -82,7 +84,7 @@ class DraftLengthController:
         self._fixed = fixed
         self._most = most
         self._costs = costs
-        self._shared = shared
+        self._speculations = speculations
         self._times = times
         self._sessions = 1  # that the next step has, as far as is known
         self._fair_drafts = 0  # drafts of a shared step
@@ -93,6 +95,7 @@ class DraftLengthController:
         self._news = False  # of acceptance, since the policy was last checked
         self._wanted_at = 0  # frontier at which drafts were last asked for
         self._muted = False  # the drafter drafts nothing, by its own account
+        self._relieved = False  # another source does better than the drafter could
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
@@ -120,6 +123,15 @@ class DraftLengthController:
             self._muted = muted
             self._ask()
 
+    def relieve(self, *, relieved: bool) -> None:
+        """Note whether another source does better: then the drafter is asked for nothing.
+
+        It goes on reading, so that it drafts at once when it is needed again.
+        """
+        if relieved != self._relieved:
+            self._relieved = relieved
+            self._ask()
+
     def note_sessions(self, sessions: int) -> None:
         """Note how many sessions will have the next steps."""
         if sessions != self._sessions:
@@ -140,7 +152,7 @@ class DraftLengthController:
         if self._sessions > 1:
             # A shared step has one duration for the rows of all. No single drafter can be measured
             # by it, so the gate of this number of sessions learns, whichever drafters they have.
-            return self._shared.of(self._sessions)
+            return self._speculations.of(REMOTE, self._sessions)
         return None if drafter is None else drafter.speculation
 
     @property
@@ -163,6 +175,12 @@ class DraftLengthController:
         """Return True if a gate is shut: drafts do not pay, or steps without are measured."""
         speculation = self._speculation(self.drafter)
         return speculation is not None and not speculation.gate.open
+
+    def withholds(self, source: str) -> bool:
+        """Return True if the gate of a source in hand is shut for this number of sessions."""
+        if self._fixed is not None:
+            return False
+        return not self._speculations.of(source, self._sessions).gate.open
 
     @property
     def off(self) -> bool:
@@ -266,6 +284,53 @@ class DraftLengthController:
         if not drafts:
             return ()
         return tuple(accumulate(self.acceptance.rates(drafts), mul))
+
+    # --- chains in hand
+
+    def best_drafts(self, chances: Sequence[float], least: int = 0) -> tuple[int, float]:
+        """Return how many drafts of a chain pay, and the tokens per second of a step with them.
+
+        chances: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
+        All are taken if the client chose their number. If steps are shared the scheduler finds how
+        many pay for all sessions together.
+        """
+        tokens = 1.0 + sum(chances[:least])
+        if self._seconds(1) <= 0:  # no step was timed yet
+            most = max(FIRST_DRAFT_N, least)
+            return min(most, len(chances)), tokens + sum(chances[least:most])
+        takes_all = self._fixed is not None or self._sessions > 1
+        count = least
+        rate = tokens / self._step_seconds(least)
+        best = LEAST_GAIN * rate
+        for drafts in range(least + 1, len(chances) + 1):
+            tokens += chances[drafts - 1]
+            with_draft = tokens / self._step_seconds(drafts)
+            if with_draft > best or takes_all:
+                best = with_draft
+                rate = with_draft
+                count = drafts
+        return count, rate
+
+    def remote_promise(self, lead: int, limit: int) -> float:
+        """Return the tokens per second that the drafter promises; 0 if there is none."""
+        if self.drafter is None or self.withheld:
+            return 0.0
+        drafts = min(lead, self._most, limit)
+        _, rate = self.best_drafts(self.chain_acceptance(drafts)) if drafts else (0, 0.0)
+        if self.estimate.drafting and self.draft_n > 0:
+            return max(rate, self.remote_rate)
+        return rate
+
+    @property
+    def remote_rate(self) -> float:
+        """Return the tokens per second of the drafter's policy; 0 if none was solved."""
+        if self.drafter is None or self.policy is None or self.policy.wanted == 0:
+            return 0.0
+        return self.policy.rate
+
+    def _step_seconds(self, drafts: int) -> float:
+        """Return the seconds of a step with drafts, the pause before it included."""
+        return max(self._seconds(drafts + 1) + self._costs.pause, SHORTEST)
 
     def _seconds(self, rows: int) -> float:
         """Return the seconds of a step of so many rows at this text's length."""
@@ -398,7 +463,7 @@ class DraftLengthController:
         # Probes serve a policy that wants nothing. A shut gate measures steps without drafts, which
         # a probe would disturb. A muted drafter would not answer. A client that has chosen 0 wants
         # none.
-        if self.withheld or self._muted or self._fixed is not None:
+        if self.withheld or self._muted or self._relieved or self._fixed is not None:
             return
         # Texts change: a list after an essay is easy to draft. Without a few drafts now and then
         # nobody would see it.
@@ -411,7 +476,7 @@ class DraftLengthController:
 
     def _wanted_drafts(self) -> int:
         """Return the number of drafts that are wanted of the drafter."""
-        if self._muted:
+        if self._muted or self._relieved:
             return 0
         if self._fixed is not None:
             return self._fixed

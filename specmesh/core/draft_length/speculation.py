@@ -42,15 +42,29 @@ class Speculation:
         self.probe_interval = min(2 * self.probe_interval, LONGEST_PROBE_INTERVAL)
 
 
-class SharedSpeculations:
-    """Speculation of steps that several sessions share.
+REMOTE = "remote"
+"""The source of drafter daemons. While a session has the steps to itself each drafter has a
+speculation of its own, and this one is of steps that several sessions share."""
 
-    Numbers of sessions are grouped by powers of two: 2 and 3, 4 to 7, and so on.
+
+class Speculations:
+    """Speculation by source and number of sessions in a step.
+
+    Numbers of sessions are grouped by powers of two: 1, 2 and 3, 4 to 7, and so on.
     """
 
     def __init__(self) -> None:
-        self._by_size = defaultdict[int, Speculation](Speculation)
+        self._known = defaultdict[tuple[str, int], Speculation](Speculation)
 
-    def of(self, sessions: int) -> Speculation:
-        """Return the speculation while so many sessions share the steps."""
-        return self._by_size[sessions.bit_length()]
+    def of(self, source: str, sessions: int) -> Speculation:
+        """Return the speculation with a source while so many sessions share the steps."""
+        return self._known[source, sessions.bit_length()]
+
+    def shut(self, sessions: int) -> list[str]:
+        """Return the sources in hand whose gates are shut for so many sessions."""
+        size = sessions.bit_length()
+        names: list[str] = []
+        for (source, group), speculation in self._known.items():
+            if group == size and source != REMOTE and not speculation.gate.open:
+                names.append(source)
+        return names

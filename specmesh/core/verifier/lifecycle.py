@@ -150,7 +150,7 @@ class SessionLifecycle:
             params=params,
             limits=self._target.limits,
             costs=self._target.costs,
-            shared=self._target.shared,
+            speculations=self._target.speculations,
             now=now,
             n_prompt=opening.n_prompt,
             constraint=opening.constraint,

@@ -29,7 +29,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.bids import DraftBid
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_contents import NO_CONTENTS, KVContents
 from specmesh.core.kv_slots import NO_SEQ, KVSlot
@@ -55,8 +55,8 @@ from specmesh.core.verifier.accept import (
     uses_proposals,
 )
 from specmesh.core.verifier.prompt_progress import PromptProgress
-from specmesh.core.verifier.sources.base import DraftSource, SourceContext
-from specmesh.core.verifier.sources.remote import RemoteSource
+from specmesh.core.verifier.source_choice import SourceChoice
+from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.session_sources import sources_of
 from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import LocalProtocolError, RequestError
@@ -127,7 +127,7 @@ class VerifierSession:
         params: SessionParams,
         limits: TargetLimits,
         costs: StepCosts,
-        shared: SharedSpeculations,
+        speculations: Speculations,
         now: float,
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
@@ -135,7 +135,7 @@ class VerifierSession:
     ) -> None:
         """Begin with `ids`: the prompt's first `n_prompt` (None: all), then a resumed text.
 
-        costs, shared: the verifier's, shared by all its sessions.
+        costs, speculations: the verifier's, shared by all its sessions.
         constraint: the grammar's at the beginning of the text.
         slot: its sequence, and the ids that it holds already; never the last one. None: an empty
             sequence 0.
@@ -180,7 +180,7 @@ class VerifierSession:
             fixed=params.allowed_draft_n,
             most=limits.max_drafts,
             costs=costs,
-            shared=shared,
+            speculations=speculations,
             times=self.times,
         )
         self.truth = TruthSender(id, self.prefix, self.draft_length)
@@ -193,10 +193,8 @@ class VerifierSession:
             draft_length=self.draft_length,
             counts=self.counts,
         )
-        self.sources = sources_of(source_context)
-        # This one takes a drafter's frames.
-        self.remote = next(source for source in self.sources if isinstance(source, RemoteSource))
-        self._only_remote = len(self.sources) == 1
+        self.choice = SourceChoice(sources_of(source_context), self.draft_length)
+        self.remote = self.choice.remote
         self._begin()
 
     def _recorder(self) -> LogprobRecorder | None:
@@ -370,39 +368,19 @@ class VerifierSession:
         """Return its part of the next step; Wait if a draft is worth more than a step now."""
         if self.state is SessionState.PREFILLING:
             return self._missing()
-        idle = self.remote.idle
-        if idle and self._only_remote:
-            ids = self.prefix.ids
+        ids = self.prefix.ids
+        if self.choice.idle:
             return ev.Verify(len(ids) - 1, ids[-1], ())
-        limit = self._max_drafts()
-        until = None if idle else self.remote.due(limit, now)
-        if until is None:
-            return self._verify(limit, now)
-        if not self._only_remote:
-            # Drafts that are accepted for certain are not held up by those on their way.
-            verify = self._verify(limit, now)
-            if any(drafts.exact for drafts in verify.sources):
-                return verify
-        return ev.Wait(until)
+        chain = self.choice.next_chain(self._max_drafts(), now)
+        if isinstance(chain, ev.Wait):
+            return chain
+        return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
     def verify(self, now: float) -> ev.Verify:
         """Return a step that begins at once, with the drafts in hand."""
-        self.remote.take_all()
-        return self._verify(self._max_drafts(), now)
-
-    def _verify(self, limit: int, now: float) -> ev.Verify:
-        """Return a step with the drafts of all sources, at most `limit`."""
-        proposed: list[int] = []
-        segments: list[SourceDrafts] = []
-        for source in self.sources:
-            drafts = source.propose(proposed, limit - len(proposed), now)
-            if drafts:
-                proposed += drafts
-                segments.append(
-                    SourceDrafts(source=source.name, drafted=len(drafts), exact=source.exact)
-                )
+        chain = self.choice.chain_in_hand(self._max_drafts(), now)
         ids = self.prefix.ids
-        return ev.Verify(len(ids) - 1, ids[-1], tuple(proposed), tuple(segments))
+        return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
     def _missing(self) -> ev.Prefill:
         """Return the ids that the target lacks: of the prompt and of a resumed text.
@@ -445,18 +423,8 @@ class VerifierSession:
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """Return the acceptance to expect of a step's drafts."""
-        acceptance: list[float] = []
-        certain = 1.0
-        for segment in verify.sources:
-            source = self._source(segment.source)
-            # A segment is of use only if all drafts before it are accepted.
-            probabilities = source.acceptance(segment.drafted)
-            acceptance += [certain * probability for probability in probabilities]
-            certain = acceptance[-1]
+        acceptance = self.choice.acceptance(verify.sources)
         return DraftBid(tuple(acceptance), chosen=self.params.allowed_draft_n is not None)
-
-    def _source(self, name: str) -> DraftSource:
-        return next(source for source in self.sources if source.name == name)
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
@@ -581,9 +549,8 @@ class VerifierSession:
         self.times.last_token = done.at
         if self.times.first_token is None:
             self.times.first_token = done.at
-        for source in self.sources:
-            # They come last: each compares its drafts with the text as it has become.
-            source.committed(done)
+        # Sources come last: each compares its drafts with the text as it has become.
+        self.choice.committed(done)
 
     def _effects(self, done: Round) -> list[ev.VerifierEffect]:
         """Return the effects of a round that was committed."""

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
-from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.draft_length.speculation import REMOTE, Speculation
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_contents import KVContents
 from specmesh.core.kv_orders import KVOffload
@@ -247,6 +247,8 @@ class TargetSteps:
             rounds=tuple(rounds),
             draft_n=tuple(draft_n),
         )
+        if contexts:
+            self._compare_in_hand(batch, contexts, ran)
         drafters = self._lifecycle.drafters
         n_drafters = drafters.count
         if contexts and n_drafters:
@@ -289,7 +291,8 @@ class TargetSteps:
         - that read a prompt;
         - that follows no other step, so that the time for it is unknown;
         - without drafts asked for, while the gate is open;
-        - of a lone session, if it verified exact drafts: they make steps faster, whoever drafts.
+        - of a lone session, if it verified drafts of other sources: they make steps faster,
+          whoever drafts.
 
         drafting: drafts were asked for when the step began.
         """
@@ -299,7 +302,7 @@ class TargetSteps:
             [lone] = contexts.values()
             speculation = self._lifecycle.drafters.speculation(lone)
         else:
-            speculation = self._target.shared.of(len(contexts))
+            speculation = self._target.speculations.of(REMOTE, len(contexts))
         if speculation is None:
             # Nobody drafts, or the client has chosen: there is nothing to decide.
             return False
@@ -309,15 +312,18 @@ class TargetSteps:
         if not batch.pure or spent is None or (gate.open and not drafting):
             return refused
         has_drafts = False
+        has_others = False
         for done in ran.rounds:
+            # Drafts of a number that a client has chosen come whatever the gate decides, so they
+            # show nothing about it.
+            adapts = contexts[done.session].session.draft_length.adapts
             for drafts in done.by_source:
-                # Drafts of a number that a client has chosen come whatever the gate decides, so
-                # they show nothing about it.
-                if not drafts.exact:
-                    adapts = contexts[done.session].session.draft_length.adapts
+                if drafts.source == REMOTE:
                     has_drafts = has_drafts or adapts
-                elif lone is not None:
-                    return refused
+                else:
+                    has_others = has_others or lone is not None or not drafts.exact
+        if has_others and (lone is not None or not has_drafts):
+            return refused
         undrafted_s = 0.0
         if lone is not None and not refused:
             undrafted_s = lone.session.draft_length.undrafted_s
@@ -332,6 +338,41 @@ class TargetSteps:
         )
         gate.stepped(outcome)
         return refused
+
+    def _compare_in_hand(
+        self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran
+    ) -> None:
+        """Let the gates of sources that have their drafts here learn from a step.
+
+        An open gate learns from steps with drafts of its source; a shut one from those without any.
+        """
+        spent = self._meter.spent
+        sessions = len(contexts)
+        speculations = self._target.speculations
+        drafted: set[str] = set()
+        has_drafts = False
+        for done in ran.rounds:
+            adapts = contexts[done.session].session.draft_length.adapts
+            for drafts in done.by_source:
+                has_drafts = has_drafts or not drafts.exact
+                if adapts and not drafts.exact and drafts.source != REMOTE:
+                    drafted.add(drafts.source)
+        drafted.update(speculations.shut(sessions))
+        if not drafted or spent is None or not batch.pure:
+            return
+        costs = self._target.costs
+        undrafted = costs.undrafted.seconds(sessions, batch.context) + costs.pause
+        for name in drafted:
+            gate = speculations.of(name, sessions).gate
+            outcome = StepOutcome(
+                sessions=sessions,
+                tokens=ran.tokens,
+                seconds=spent,
+                drafting=gate.open,
+                has_drafts=has_drafts,
+                rate_without=sessions / undrafted if undrafted else 0.0,
+            )
+            gate.stepped(outcome)
 
     def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:
         """End the sessions of a failed step, and doubt all that it has touched."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -18,7 +18,7 @@ class Target:
     n_batch: most rows of a step, at least `max_sessions`.
     guests: sessions with short texts, beside `max_sessions` others.
     prefill_rows: rows for prompts in a step in which other sessions verify.
-    shared: the speculation of steps that several sessions share.
+    speculations: by source and number of sessions.
     calibration: steps that measure it while it has nothing else to do; None for none.
     """
 
@@ -29,5 +29,5 @@ class Target:
     max_sessions: int
     guests: int = 0
     prefill_rows: int = PREFILL_ROWS
-    shared: SharedSpeculations = field(default_factory=SharedSpeculations)
+    speculations: Speculations = field(default_factory=Speculations)
     calibration: Calibration | None = None

@@ -5,7 +5,7 @@ from harness.sessions import measured
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.gate import StepOutcome
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics.counters import SessionTimes
 
@@ -15,7 +15,7 @@ def controller(costs):
         fixed=None,
         most=8,
         costs=costs,
-        shared=SharedSpeculations(),
+        speculations=Speculations(),
         times=SessionTimes(opened=0.0),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness.sessions import measured
+from harness.table_source import table_source
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import StepOutcome
@@ -406,7 +407,7 @@ def refused():
     """A core with a drafter and one session; it was measured that drafts do not pay for two."""
     target = target_with(PAYS_FOR_ONE)
     core = sharing(target)
-    gate = target.shared.of(2).gate
+    gate = target.speculations.of("remote", 2).gate
     while not gate.refuses:
         gate.stepped(
             StepOutcome(
@@ -446,7 +447,7 @@ def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
     """Those of a session that adapts are; drafts pay, so the gate is not kept shut."""
     target = target_with(CHEAP)
     core = drafted_on(target)
-    gate = target.shared.of(2).gate
+    gate = target.speculations.of("remote", 2).gate
     core.handle(opening(client=1), 0.0)
     core.handle(opening(client=2, draft_n=2), 0.0)
     shut = 0
@@ -459,6 +460,35 @@ def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
         shut += not gate.open
     assert len(text) > 150
     assert 16 < shut < 30
+
+
+# --- sources that have their drafts in hand
+
+
+def beside_a_table(drafts):
+    """Return the target of a session that a table has these drafts for, after 40 steps.
+
+    No draft is accepted, and steps with drafts take ten times as long as they are known to.
+    """
+    target = target_with(CHEAP)
+    with table_source(lambda _: drafts):
+        core = VerifierCore(target)
+        core.handle(opening(), 0.0)
+        now = 0.0
+        for _ in range(40):
+            begun = core.next_step(now)
+            seconds = 0.1 if begun.rows == 1 + len(drafts) else 0.01
+            core.finish(begun, rows_of(begun), now, now + seconds)
+            now += seconds
+    return target
+
+
+def test_drafts_in_hand_that_cost_more_than_is_known_shut_their_gate():
+    assert not beside_a_table((SAID + 1, SAID + 1)).speculations.of("table", 1).gate.open
+
+
+def test_a_table_without_drafts_has_no_gate_to_shut():
+    assert beside_a_table(()).speculations.of("table", 1).gate.open
 
 
 # --- several drafters

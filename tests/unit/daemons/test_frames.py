@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.draft_length.controller import DraftLengthController
-from specmesh.core.draft_length.speculation import SharedSpeculations
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.request_frames import open_of, requested
@@ -175,7 +175,7 @@ class Sender:
             fixed=draft_n,
             most=24,
             costs=StepCosts(),
-            shared=SharedSpeculations(),
+            speculations=Speculations(),
             times=SessionTimes(opened=0.0),
         )
         self.truths = TruthSender(7, self.prefix, controller)

@@ -16,6 +16,7 @@ A wrong CRC means that the frame belongs to another chain, which was rejected: s
 
 from collections.abc import Sequence
 
+from specmesh.core.draft_length.speculation import REMOTE
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
@@ -40,7 +41,7 @@ class RemoteSource:
     Drafts that came too late, do not fit or are forbidden are counted as stale.
     """
 
-    name = "remote"
+    name = REMOTE
     exact = False
 
     def __init__(self, context: SourceContext) -> None:
