@@ -39,9 +39,11 @@ class Guess:
 
     def propose(self, proposed, limit, now):
         self.asked += 1
-        if tuple(proposed) != self._chain[: len(proposed)]:
+        known = len(proposed)
+        if tuple(proposed) != self._chain[:known]:
             return ()
-        return self._chain[len(proposed) :][: max(limit, 0)]
+        room = max(limit, 0)
+        return self._chain[known : known + room]
 
     def acceptance(self, drafts):
         return [self._rate ** (index + 1) for index in range(drafts)]
@@ -120,7 +122,10 @@ class World:
 
 
 def names(chain):
-    return [(part.source, part.drafted) for part in chain.parts]
+    found = []
+    for part in chain.parts:
+        found.append((part.source, part.drafted))
+    return found
 
 
 def accepted(source, drafts):
