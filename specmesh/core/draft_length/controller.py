@@ -57,6 +57,7 @@ class DraftLengthController:
 
     draft_n: drafts that its drafter is asked for.
     probing: they are asked for only to learn whether they would be accepted.
+    relieved: another source does better than the drafter could, which is asked for nothing.
     policy, acceptance, estimate: of this session with its present drafter.
 
     In all methods `frontier` is the number of committed ids, and `lead` the number of drafts in
@@ -95,7 +96,7 @@ class DraftLengthController:
         self._news = False  # of acceptance, since the policy was last checked
         self._wanted_at = 0  # frontier at which drafts were last asked for
         self._muted = False  # the drafter drafts nothing, by its own account
-        self._relieved = False  # another source does better than the drafter could
+        self.relieved = False
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
@@ -128,8 +129,8 @@ class DraftLengthController:
 
         It goes on reading, so that it drafts at once when it is needed again.
         """
-        if relieved != self._relieved:
-            self._relieved = relieved
+        if relieved != self.relieved:
+            self.relieved = relieved
             self._ask()
 
     def note_sessions(self, sessions: int) -> None:
@@ -463,7 +464,7 @@ class DraftLengthController:
         # Probes serve a policy that wants nothing. A shut gate measures steps without drafts, which
         # a probe would disturb. A muted drafter would not answer. A client that has chosen 0 wants
         # none.
-        if self.withheld or self._muted or self._relieved or self._fixed is not None:
+        if self.withheld or self._muted or self.relieved or self._fixed is not None:
             return
         # Texts change: a list after an essay is easy to draft. Without a few drafts now and then
         # nobody would see it.
@@ -476,7 +477,7 @@ class DraftLengthController:
 
     def _wanted_drafts(self) -> int:
         """Return the number of drafts that are wanted of the drafter."""
-        if self._muted or self._relieved:
+        if self._muted or self.relieved:
             return 0
         if self._fixed is not None:
             return self._fixed

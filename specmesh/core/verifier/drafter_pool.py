@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from specmesh.core.draft_length.drafter_estimates import RollingAcceptance
-from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.draft_length.speculation import REMOTE, Speculation
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_params import opened_options
@@ -227,12 +227,13 @@ class DrafterPool:
     def verdict(self, context: SessionContext) -> NoDrafts | None:
         """Return why nothing was drafted for a session that has ended, or nothing more at its end.
 
-        None if drafts were verified to the end.
+        None if drafts were verified to the end, or other sources had some and no drafter ever did.
         """
         why = self.no_drafts(context)
-        if context.session.counts.drafted == 0:
+        counts = context.session.counts
+        if counts.drafted == 0:
             return why or context.session.was_not_drafted
-        if why in LASTING:
+        if why in LASTING and counts.drafted_by_source.get(REMOTE):
             return why
         return None
 

@@ -343,12 +343,14 @@ class VerifierSession:
     def no_drafts(self) -> NoDrafts | None:
         """Return why nothing is drafted for it by a drafter that could.
 
-        None if something is drafted, and while its prompt is read.
+        None if something is drafted, by another source too, and while its prompt is read.
         """
         if self.state is SessionState.PREFILLING:
             return None
         if self.constraint is not None and self.constraint.exhausted is not None:
             return NoDrafts.GRAMMAR
+        if self.draft_length.relieved:
+            return None
         if self.draft_n == 0:
             return NoDrafts.GATE
         if not self.draft_length.estimate.drafting and not self.remote.tokens:

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from harness.loops import welcome
+from harness.table_source import table_source
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.step_costs import StepCosts
@@ -200,6 +201,15 @@ def test_a_text_that_lost_its_drafts_has_a_reason_at_its_end():
     report = world.report()
     assert report["drafted"] > 0
     assert report["no_drafts"] is NoDrafts.NONE_ATTACHED
+
+
+def test_a_text_that_another_source_drafted_needs_no_drafter():
+    with table_source(lambda _: (4, 4)):
+        world = World(drafters=())
+        world.step(4)
+    report = world.report()
+    assert report["drafted"] > 0
+    assert report["no_drafts"] is None
 
 
 @pytest.mark.parametrize(
