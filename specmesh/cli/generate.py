@@ -25,7 +25,16 @@ from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
 from specmesh.terminal import has_styles, is_plain
 
-UNDERLINED_GREEN = "\x1b[4;32m"
+SOURCE_STYLES = {
+    "remote": "\x1b[4;32m",  # green
+    "suffix": "\x1b[4;34m",  # blue
+    "prediction": "\x1b[4;33m",  # yellow
+    "grammar": "\x1b[4;35m",  # magenta
+    "mtp": "\x1b[4;31m",  # red
+    "local": "\x1b[4;36m",  # cyan
+}
+"""Underlined, in a colour for each source of drafts."""
+OTHER_STYLE = "\x1b[4m"  # of a source without a colour
 DEFAULT_STYLE = "\x1b[24;39m"
 
 
@@ -42,7 +51,10 @@ DEFAULT_STYLE = "\x1b[24;39m"
     "N",
     "Add the log probability of each token and of the N most likely ones (with --json).",
 )
-@flag("--show-drafts", "Mark accepted drafts: green and underlined, or [[ ]] without colours.")
+@flag(
+    "--show-drafts",
+    "Underline accepted drafts in the colour of their source, or mark them by [[ ]].",
+)
 @json_option
 @flag("--verbose", "Print counts, times and rates to stderr, named as in --json.")
 @option(
@@ -84,6 +96,7 @@ def generate(
         "seed": secrets.randbits(32),
         "draft_n": draft_n,
         "rounds": show_drafts,
+        "sources": show_drafts,
         **request_fields(options),
     }
     if resume is not None:
@@ -101,9 +114,10 @@ def generate(
         with closing(answered(client, body, reconnect_timeout)) as chunks:
             for chunk in chunks:
                 [choice] = objects_at(chunk, "choices")
-                drafted, own = texts[int(number_at(choice, "index"))].take(chunk)
+                text = texts[int(number_at(choice, "index"))]
+                drafted, own = text.take(chunk)
                 if streamed:
-                    print(end=_marked(drafted) + own, flush=True)
+                    print(end=_marked(drafted, text.source) + own, flush=True)
     finally:  # an interrupted text is shown, too
         if json:
             _print_json(texts)
@@ -143,12 +157,13 @@ def _as_json(text: GeneratedText) -> Json:
     } | text.report
 
 
-def _marked(drafted: str) -> str:
+def _marked(drafted: str, source: str) -> str:
     if not drafted:
         return ""
     if not has_styles(sys.stdout):
         return f"[[{drafted}]]"
-    return f"{UNDERLINED_GREEN}{drafted}{DEFAULT_STYLE}"
+    style = SOURCE_STYLES.get(source, OTHER_STYLE)
+    return f"{style}{drafted}{DEFAULT_STYLE}"
 
 
 def say(message: str) -> None:

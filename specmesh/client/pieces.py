@@ -6,11 +6,10 @@ from specmesh.core.fields import (
     Json,
     at,
     ids_at,
-    is_list,
-    list_at,
     number_at,
     object_at,
     objects_at,
+    sources_at,
 )
 
 Source = tuple[str, int]
@@ -190,19 +189,9 @@ def _piece(choice: Json, extra: Json) -> TextPiece:
         reasoning=_text(choice, "delta.reasoning_content"),
         token_ids=tuple(ids_at(extra, "token_ids")),
         accepted=int(number_at(extra, "accepted", 0)),
-        sources=tuple(_sources(extra)),
+        sources=tuple(sources_at(extra, "source")),
         logprobs=tuple(map(_token_logprobs, scores)),
     )
-
-
-def _sources(extra: Json) -> list[Source]:
-    runs: list[Source] = []
-    for run in list_at(extra, "source"):
-        if is_list(run) and len(run) == 2:
-            name, count = run
-            if isinstance(name, str) and isinstance(count, int):
-                runs.append((name, count))
-    return runs
 
 
 def _token_logprobs(entry: Json) -> TokenLogprobs:

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from specmesh.core.fields import Json, at, ids_at, object_at, objects_at
+from specmesh.core.fields import Json, at, ids_at, object_at, objects_at, sources_at
+
+TARGET = "target"
+"""The source of tokens that no draft proposed. The core's own name of it would load numpy."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -13,6 +16,7 @@ class GeneratedText:
     begun: time of the request, on the clock of the caller.
     arrivals: times of the chunks with tokens.
     pieces: of its text, each True for accepted drafts, which chunks tell apart with `rounds`.
+    source: of most of the newest chunk's accepted drafts, with `sources`; "" without any.
     report: the daemon's, once the text has ended.
     """
 
@@ -20,6 +24,7 @@ class GeneratedText:
     begun: float = 0.0
     arrivals: list[float] = field(default_factory=list)
     pieces: list[tuple[str, bool]] = field(default_factory=list)
+    source: str = ""
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
@@ -43,6 +48,7 @@ class GeneratedText:
         drafted = str(extra.get("accepted_text", ""))
         own = str(choice["text"])[len(drafted) :]
         self.pieces += [(drafted, True), (own, False)]
+        self.source = _most_frequent(extra)
         ids = ids_at(extra, "token_ids")
         if ids:
             self.ids += ids
@@ -54,6 +60,17 @@ class GeneratedText:
         if "request" in extra:
             self.seed = at(extra, "request.seed")
         return drafted, own
+
+
+def _most_frequent(extra: Json) -> str:
+    """Return the source of most drafts of a chunk; "" if it names none."""
+    most = 0
+    found = ""
+    for name, count in sources_at(extra, "source"):
+        if name != TARGET and count > most:
+            most = count
+            found = name
+    return found
 
 
 def printable(text: str) -> str:

@@ -214,3 +214,17 @@ def ids_at(value: object, path: str) -> list[int]:
     """Return the token ids at a path, empty if they are missing."""
     found = at(value, path)
     return found if are_ids(found) else []
+
+
+def sources_at(value: object, path: str) -> list[tuple[str, int]]:
+    """Return the runs of sources at a path, each a name and a number of tokens.
+
+    What is no run is left out.
+    """
+    runs: list[tuple[str, int]] = []
+    for run in list_at(value, path):
+        if is_list(run) and len(run) == 2:
+            name, count = run
+            if isinstance(name, str) and isinstance(count, int):
+                runs.append((name, count))
+    return runs
