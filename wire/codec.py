@@ -362,7 +362,7 @@ _CHECKS: dict[object, FieldCheck] = {
     list[dict[str, object]]: _list_of(_is_object),
     dict[str, object]: _is_object,
 }
-_TEXTS = frozenset({"prompt", "message", "text"})
+_TEXTS = frozenset({"prompt", "message", "text", "prediction"})
 """String fields that are texts, which only MAX_BODY bounds. Every other string is a name."""
 
 

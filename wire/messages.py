@@ -211,6 +211,7 @@ class Open(Frame):
     """A drafter's request for a session, or with `name` for the one of that name.
 
     ref: number of the request, which OPENED or ERROR repeats.
+    prediction: text that the answer is expected to be close to.
     n_ids: if not 0, so many ids came in IDS frames before it, and `ids` is empty.
     n_body: if not 0, so many bytes of its body came in BODY frames before it, and but for `ref` the
         other fields are empty.
@@ -228,6 +229,7 @@ class Open(Frame):
     adopt: bool = False
     continued: bool = False
     template: dict[str, object] = field(default_factory=dict)
+    prediction: str = ""
     n_ids: int = 0
     n_body: int = 0
 

@@ -36,12 +36,13 @@ from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.statistics.daemon import VerifierStats
 from specmesh.core.statistics.snapshot import VerifierSnapshot
-from specmesh.core.text.chat import Tokenizer, prompt_of
+from specmesh.core.text.chat import Tokenizer, predicted_ids, prompt_of
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.peer_limits import PeerAccounts
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 from specmesh.core.verifier.target import Target
 from specmesh.daemons.link.sockets import Router
@@ -484,6 +485,9 @@ class PromptEncoder:
         ids, params = prompt_of(opening.request, self._tokenizer, self._limits.n_ctx)
         request = replace(opening.request, params=params)
         opening = replace(opening, request=request, ids=ids, n_prompt=len(ids))
+        if request.prediction:
+            predicted = predicted_ids(request, self._tokenizer, self._limits.n_ctx)
+            opening = replace(opening, predicted=PredictedText(predicted))
         if params.grammar is None:
             return opening
         if len(ids) >= self._limits.n_ctx:  # a grammar of many tools may take long to compile

@@ -16,6 +16,7 @@ from specmesh.api.stream import (
     Usage,
 )
 from specmesh.api.turn_parts import turn_parts_of
+from specmesh.core.fields import at
 from specmesh.core.requests import (
     ClientEvent,
     Finished,
@@ -28,7 +29,7 @@ from specmesh.core.requests import (
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.text.stop import ShownText, StopTextFilter
-from specmesh.core.token_sources import TARGET, names_of, runs_of
+from specmesh.core.token_sources import PREDICTION, TARGET, names_of, runs_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.wire.messages import FinishReason
 
@@ -126,9 +127,9 @@ class Choice:
             events.append(self._finished(end))
         return events
 
-    def counted(self, name: str) -> int:
-        """Return a number of the daemon's report; 0 without one."""
-        value = self.end.report.get(name) if self.end is not None else None
+    def counted(self, path: str) -> int:
+        """Return a number at a path of the daemon's report; 0 without one."""
+        value = at(self.end.report, path) if self.end is not None else None
         return value if isinstance(value, int) else 0
 
     def _begin(self, params: SessionParams) -> None:
@@ -286,10 +287,11 @@ class Choice:
 def usage_of(choices: Sequence[Choice]) -> Usage:
     """Return the usage of all choices."""
     prompt = cached = generated = accepted = drafted = 0
+    drafts = f"by_source.{PREDICTION}"
     for choice in choices:
         generated += choice.generated
-        accepted += choice.counted("accepted")
-        drafted += choice.counted("drafted")
+        accepted += choice.counted(f"{drafts}.accepted")
+        drafted += choice.counted(f"{drafts}.drafted")
         is_first = choice.request.choice == 0
         if is_first and choice.end is not None:
             prompt += len(choice.end.prompt_ids)

@@ -140,7 +140,7 @@ class Usage:
     prompt: of each prompt once, however many answers it has.
     cached: of the prompts, those that were computed before.
     generated: of the answers, without those of stop strings.
-    accepted, rejected: drafts.
+    accepted, rejected: drafts of the prediction.
     """
 
     prompt: int

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import click
 
 from specmesh.cli.options import (
+    FILE,
     SECONDS,
     aligned,
     draft_n_option,
@@ -45,6 +46,13 @@ DEFAULT_STYLE = "\x1b[24;39m"
 @flag("--ignore-eos", "Go on after the model's end-of-text token.")
 @option("--n", click.IntRange(1, 8), "N", "Number of completions to generate in parallel.", 1)
 @draft_n_option
+@option(
+    "--prediction-file",
+    FILE,
+    "FILE",
+    "Draft from this text, which the output is expected to be close to, such as a file to edit.",
+    name="prediction",
+)
 @option(
     "--logprobs",
     click.IntRange(0, 20),
@@ -92,6 +100,8 @@ def generate(
         raise click.UsageError("--n works without --resume and --show-drafts")
     if resume is not None and options["model"]:
         raise click.UsageError("--resume keeps its model: leave out --model")
+    if resume is not None and options["prediction"]:
+        raise click.UsageError("--resume keeps its prediction: leave out --prediction-file")
     body: Json = {
         "seed": secrets.randbits(32),
         "draft_n": draft_n,

@@ -45,7 +45,7 @@ POSITIVE_MILLISECONDS = click.FloatRange(0, min_open=True)
 _PENALTY = click.FloatRange(-100.0, 100.0)
 
 MAX_FILE_BYTES = 2**24
-"""Maximum size of a grammar or schema file. A verifier accepts less."""
+"""Maximum size of a grammar, schema or prediction file. A verifier accepts less."""
 
 
 def print_result(result: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
@@ -263,6 +263,10 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
     grammar = body.get("grammar")
     if isinstance(grammar, Path):
         body["grammar"] = read_text(grammar, MAX_FILE_BYTES, "a grammar")
+    predicted = body.get("prediction")
+    if isinstance(predicted, Path):
+        text = read_text(predicted, MAX_FILE_BYTES, "a prediction")
+        body["prediction"] = {"type": "content", "content": text}
     schema = body.get("json_schema")
     if isinstance(schema, str):
         body["json_schema"] = _parsed_schema(schema)

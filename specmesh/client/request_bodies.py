@@ -28,6 +28,7 @@ class TextOptions(TypedDict, total=False):
     logprobs: log-probabilities of each token and of so many of the likeliest, 0 to 20.
     draft_n: drafts per step; "auto" adapts it, 0 is the verifier alone.
     sources: whether pieces name the sources of their tokens.
+    prediction: a text that the answer is expected to be close to, such as a file to edit.
     json_schema, grammar: the form of the text, as a JSON schema or in GBNF; give one.
     """
 
@@ -52,6 +53,7 @@ class TextOptions(TypedDict, total=False):
     threshold: float | None
     draft_n: int | Literal["auto"] | None
     sources: bool | None
+    prediction: str | Mapping[str, object] | None
     cache_prompt: bool | None
 
 
@@ -109,6 +111,9 @@ def _fields(options: TextOptions, known: frozenset[str], *, progress: bool) -> J
             raise RequestError(f"there is no option {name}", name, "see docs/python.md")
         if value is not None:
             fields[name] = value
+    prediction = fields.get("prediction")
+    if isinstance(prediction, str):
+        fields["prediction"] = {"type": "content", "content": prediction}
     if progress:
         fields["return_progress"] = True
     return fields

@@ -84,6 +84,7 @@ def open_of(request: Request, ref: int) -> m.Open:
         adopt=request.named_only,
         continued=request.continued,
         template=dict(request.template),
+        prediction=request.prediction,
     )
 
 
@@ -156,4 +157,5 @@ def requested(order: m.Open) -> Request:
         id=order.name,
         generated=tuple(order.ids[n_prompt:]),
         named_only=order.adopt,
+        prediction=order.prediction,
     )

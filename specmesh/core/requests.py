@@ -39,6 +39,7 @@ class Request:
     named_only: bool = False  # resume that text, never start one
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
+    prediction: str = ""  # text that the answer is expected to be close to
     known_size: int = 0  # `size`, if it was computed before, which takes time for many messages
 
     @property
@@ -53,7 +54,7 @@ class Request:
             return self.known_size
         ids = len(self.prompt_ids or ()) + len(self.generated)
         size = ID_BYTES * ids + sys.getsizeof(self.prompt or "")
-        size += sys.getsizeof(str(self.template))
+        size += sys.getsizeof(str(self.template)) + sys.getsizeof(self.prediction)
         grammar = self.params.grammar
         size += sys.getsizeof(grammar.text if grammar else "")
         for message in self.messages:

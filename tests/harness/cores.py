@@ -21,6 +21,7 @@ from specmesh.core.kv_orders import KVCut
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
+from specmesh.core.rounds import SourceDrafts
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
@@ -262,7 +263,9 @@ class Verifier:
 
     def in_hand(self, number, drafts):
         """Return the drafts in hand that begin with those of a step, with their distributions."""
-        return self._sessions[number].machine.remote.offers(drafts)
+        return self._sessions[number].machine.remote.offers(
+            drafts, [SourceDrafts("remote", len(drafts))]
+        )
 
     def room(self, number):
         machine = self._sessions[number].machine

@@ -14,6 +14,7 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
+from specmesh.api.prediction import with_prediction
 from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json
@@ -38,6 +39,7 @@ def parse_chat(body: object) -> Generation:
         grammar=answer_grammar(tools, form.grammar),
     )
     given = fields.get("messages")
+    request = with_prediction(fields, request)
     request, began = parse_resume(fields, request)
     if not request.id:
         effort = fields.text("reasoning_effort")

@@ -16,6 +16,7 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
+from specmesh.api.prediction import with_prediction
 from specmesh.api.stream import Event, ScoredToken, Turn, whole_turn
 from specmesh.core.fields import Fields, Json, are_ids, is_list
 from specmesh.core.requests import Request
@@ -41,6 +42,7 @@ def parse_completion(body: object) -> Generation:
         grammar=form.grammar,
     )
     prompt = fields.get("prompt")
+    request = with_prediction(fields, request)
     request, began = parse_resume(fields, request)
     requests = [request]
     if not request.id:

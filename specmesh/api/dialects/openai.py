@@ -248,7 +248,7 @@ def finished_json(end: Finished) -> Json:
 
 
 def usage_json(usage: Usage) -> Json:
-    """Return OpenAI's usage; drafts count as predicted tokens."""
+    """Return OpenAI's usage."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.generated,
@@ -259,7 +259,7 @@ def usage_json(usage: Usage) -> Json:
 
 
 def drafts_json(usage: Usage) -> Json:
-    """Return the drafts of a usage as OpenAI's predicted tokens."""
+    """Return the drafts of the prediction in a usage, as OpenAI counts them."""
     return {
         "accepted_prediction_tokens": usage.accepted,
         "rejected_prediction_tokens": usage.rejected,

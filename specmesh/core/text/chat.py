@@ -277,6 +277,23 @@ def prompt_of(
     return ids, params
 
 
+def predicted_ids(request: Request, tokenizer: Tokenizer, n_ctx: int) -> tuple[int, ...]:
+    """Return the ids of a request's prediction, as far as the text may have them.
+
+    Safe from any thread. Raises RequestError for more than `n_ctx` ids.
+    """
+    text = request.prediction
+    count = tokenizer.least_ids(text)
+    ids: tuple[int, ...] = ()
+    if count <= n_ctx:
+        ids = tuple(tokenizer.encode(text, special=False))
+        count = len(ids)
+    if count > n_ctx:
+        reason = f"prediction.content has {count} tokens or more, and the context {n_ctx}"
+        raise RequestError(reason, "prediction.content", "shorten it to the part that is edited")
+    return ids
+
+
 def _text_at_end(ids: Sequence[int], vocabulary: Vocabulary) -> str:
     """Return the end of a prompt as text: enough to see whether it ends inside a thought."""
     last = list[bytes]()

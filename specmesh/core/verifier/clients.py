@@ -103,7 +103,9 @@ class ReportedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Make ids of a prompt, and a constraint of its grammar, if its request still waits then.
+    """Make ids of a prompt and of its prediction, and a constraint of its grammar.
+
+    That is for a request that still waits then.
 
     The result goes to `Clients.encoded`, an error to `Clients.refuse`.
     """
@@ -212,7 +214,8 @@ class Clients:
         if request.named_only:
             return [opening]
         # Without words and without a grammar there is nothing to wait for.
-        if request.prompt_ids is not None and request.params.grammar is None:
+        is_ids = request.prompt_ids is not None and not request.prediction
+        if is_ids and request.params.grammar is None:
             return self.encoded(opening)
         return [Encode(opening)]
 

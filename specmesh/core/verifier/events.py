@@ -30,6 +30,7 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.counters import RoundCounts
 from specmesh.core.statistics.snapshot import KVCacheSection, PrefixCacheSection
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -46,6 +47,7 @@ class Opening:
     ids: of the prompt, and then of a resumed text. n_prompt: how many are the prompt's; 0 to resume
         the session that the request names, or none.
     constraint: the grammar's at the beginning of the text.
+    predicted: the request's prediction.
     owner: the drafter whose client asks; None for a client of the verifier's own.
     key: proved by that drafter; may be empty.
     tenant: for whom the session counts.
@@ -56,6 +58,7 @@ class Opening:
     ids: tuple[int, ...]
     n_prompt: int
     constraint: Constraint | None = None
+    predicted: PredictedText | None = None
     owner: DrafterId | None = None
     key: str = ""
     tenant: Tenant = ()

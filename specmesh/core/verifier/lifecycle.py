@@ -155,6 +155,7 @@ class SessionLifecycle:
             n_prompt=opening.n_prompt,
             constraint=opening.constraint,
             slot=slot,
+            predicted=opening.predicted,
         )
         context = SessionContext(
             session=session,

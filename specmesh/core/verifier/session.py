@@ -39,6 +39,7 @@ from specmesh.core.requests import Scored, SourceRun, Tokens
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import Logprob, LogprobRecorder
+from specmesh.core.sampling.proposal import SampledDraft
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.states import state_after
@@ -54,6 +55,7 @@ from specmesh.core.verifier.accept import (
     strategy_of,
     uses_proposals,
 )
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.prompt_progress import PromptProgress
 from specmesh.core.verifier.source_choice import SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
@@ -132,6 +134,7 @@ class VerifierSession:
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
         slot: KVSlot | None = None,
+        predicted: PredictedText | None = None,
     ) -> None:
         """Begin with `ids`: the prompt's first `n_prompt` (None: all), then a resumed text.
 
@@ -139,6 +142,7 @@ class VerifierSession:
         constraint: the grammar's at the beginning of the text.
         slot: its sequence, and the ids that it holds already; never the last one. None: an empty
             sequence 0.
+        predicted: the client's prediction of the text.
         """
         if n_prompt is None:
             n_prompt = len(ids)
@@ -192,6 +196,7 @@ class VerifierSession:
             constraint=constraint,
             draft_length=self.draft_length,
             counts=self.counts,
+            predicted=predicted,
         )
         self.choice = SourceChoice(sources_of(source_context), self.draft_length)
         self.remote = self.choice.remote
@@ -483,7 +488,7 @@ class VerifierSession:
         try:
             verdict = accept(
                 verify.drafts,
-                self._choices(verify.drafts, logits),
+                self._choices(verify, logits),
                 end_ids=self._limits.end_ids,
                 room=self.end - len(self.prefix.ids),
                 stops=stops,
@@ -585,13 +590,14 @@ class VerifierSession:
             stopped = stopped or self.constraint.complete
         return stopped
 
-    def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
+    def _choices(self, verify: ev.Verify, logits: NDArray[np.float32]) -> TokenChoice:
         """Return the function that chooses the token of each row.
 
         It is called row by row, and only as far as drafts are accepted. So a grammar, which has a
         state, has taken exactly the ids before the row.
         """
         sampler = self.sampler
+        drafts = verify.drafts
         ids = self.prefix.ids
         base = len(ids)
         constraint = self.constraint
@@ -605,12 +611,14 @@ class VerifierSession:
         def sampler_at(i: int) -> Sampler:
             return sampler.after(ids, drafts[:i]) if sampler.looks_back else sampler
 
+        offers: tuple[SampledDraft, ...] = ()
+        if self._strategy is not deterministic:  # all others weigh a draft's proposal
+            offers = self.remote.offers(drafts, verify.sources)
         rows = VerifiedRows(
             base=base,
             prefix=self.prefix,
             logits=logits,
-            # All other strategies weigh a draft's proposal.
-            offers=() if self._strategy is deterministic else self.remote.offers(drafts),
+            offers=offers,
             sampler=sampler_at,
         )
         return self._strategy(rows)

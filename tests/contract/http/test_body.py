@@ -99,7 +99,7 @@ def test_every_field():
 
 REFUSED = rows("""
 ["prompt", null, 5, [], [1, "2"], [true], [1.0], ["a", 1], [["a"]], {}]
-["prediction", {"type": "content", "content": "x"}]
+["prediction", "x", 5, true, [], [{"type": "text", "text": "x"}]]
 ["mirostat", 1] ["dry_multiplier", 1] ["top_n_sigma", 1] ["guided_json", 1]
 ["min_tokens", 5] ["n_predict", 5] ["best_of", 5] ["typical_p", 5] ["model", 5] ["grammar", 5]
 ["stop_token_ids", [1]]

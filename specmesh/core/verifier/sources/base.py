@@ -16,6 +16,7 @@ from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts
+from specmesh.core.verifier.predicted_text import PredictedText
 
 
 class DraftSource(Protocol):
@@ -50,7 +51,10 @@ class DraftSource(Protocol):
 
 
 class SourceContext(NamedTuple):
-    """The parts of a session that its sources may read."""
+    """The parts of a session that its sources may read.
+
+    predicted: the client's prediction of the text.
+    """
 
     session: int
     prefix: Prefix
@@ -59,3 +63,4 @@ class SourceContext(NamedTuple):
     constraint: Constraint | None
     draft_length: DraftLengthController
     counts: RoundCounts
+    predicted: PredictedText | None

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from specmesh.core.draft_length.speculation import REMOTE
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.rounds import Round
+from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft, unflattened
 from specmesh.core.verifier.sources.base import SourceContext
@@ -100,17 +100,27 @@ class RemoteSource:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
         return self._draft_length.chain_acceptance(drafts)
 
-    def offers(self, drafts: Sequence[int]) -> tuple[SampledDraft, ...]:
+    def offers(
+        self, drafts: Sequence[int], segments: Sequence[SourceDrafts]
+    ) -> tuple[SampledDraft, ...]:
         """Return a step's drafts with their proposals, and the next draft in hand if there is one.
 
-        A draft of another source has no proposal.
+        A draft of another source has no proposal, even if the chain here has the same one: it would
+        have been proposed whatever was sampled.
+
+        segments: the drafts by their source, as they were proposed.
         """
         agreed = common_length(drafts, self.tokens)
-        known = list(map(SampledDraft, self.tokens[: agreed + 1], self._proposals))
-        if agreed == len(drafts):
-            return tuple(known)
-        others = [SampledDraft(token) for token in drafts[agreed:]]
-        return (*known[:agreed], *others)
+        offers: list[SampledDraft] = []
+        own = _positions_of(self.name, segments)
+        for position, token in enumerate(drafts):
+            proposal = None
+            if position < agreed and position in own:
+                proposal = self._proposals[position]
+            offers.append(SampledDraft(token, proposal))
+        if agreed == len(drafts) < len(self.tokens):
+            offers.append(SampledDraft(self.tokens[agreed], self._proposals[agreed]))
+        return tuple(offers)
 
     # --- a round is over
 
@@ -277,3 +287,15 @@ class RemoteSource:
             return []
         self._nacked_at = now
         return [m.Nack(self._session, len(self._prefix), self._prefix.crc)]
+
+
+def _positions_of(source: str, segments: Sequence[SourceDrafts]) -> set[int]:
+    """Return the positions of a source's drafts in a step."""
+    positions: set[int] = set()
+    begin = 0
+    for segment in segments:
+        end = begin + segment.drafted
+        if segment.source == source:
+            positions.update(range(begin, end))
+        begin = end
+    return positions

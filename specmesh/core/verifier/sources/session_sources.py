@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from specmesh.core.verifier.sources.base import DraftSource, SourceContext
 from specmesh.core.verifier.sources.grammar import GrammarSource
+from specmesh.core.verifier.sources.prediction import PredictionSource
 from specmesh.core.verifier.sources.remote import RemoteSource
 
 SESSION_SOURCES: list[Callable[[SourceContext], DraftSource | None]] = [
     GrammarSource.of,
+    PredictionSource.of,
     RemoteSource,
 ]
 """Each makes the source of a session, or None if the session has no use for it. A later source

@@ -1,0 +1,318 @@
+"""Drafts of the client's prediction: the ids that follow the place that the text has come to.
+
+A prediction is aligned with the text as it grows. An example: the client predicts its file, and the
+model renames `add` to `plus` (letters stand for ids):
+
+    prediction   d e f   a d d   ( x )    r e t   a d d   ( y )
+    text         d e f   p l u s ( x )    r e t   p l u s ( y )
+
+1. `d e f` agrees. Then `a` is proposed, and the target chooses `p`: the text is lost.
+2. After each step the place is looked for anew, by the last ids of the text. `p l u s` is nowhere.
+   After `(` it is found again: just ahead, behind `a d d (`.
+3. Four ids later the place counts as certain, and so it is known that `a d d` became `p l u s`. From
+   now on the prediction is read with `p l u s` in the place of `a d d`.
+
+A prediction that has agreed for 30 ids goes on to agree, one that was just found may not. So its
+acceptance is measured by the ids in a row that agreed before a draft.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from specmesh.core.prefix import common_length
+from specmesh.core.rounds import Round
+from specmesh.core.token_sources import PREDICTION
+from specmesh.core.verifier.predicted_text import LONGEST_MATCH, Place, PredictedText
+from specmesh.core.verifier.sources.base import SourceContext
+
+# In brackets: tokens per second with other values, of 187 edits of 17 files (renamed names,
+# insertions, deletions, other indents, code fences, files in another order), 1,000 ids each, and of
+# a step whose 16 drafts cost 2.6 times as much as its own row.
+
+CERTAIN = 4
+"""Ids in a row that must agree until a difference is learned from (2: -0.3 %; 8: -1 %)."""
+LONGEST_CHANGE = 8
+"""Most ids that are replaced, and that replace them (4 and 16: the same)."""
+SURE_BEGINNING = 8
+"""Ids in a row that a prompt must share with the prediction for the text to begin behind them."""
+MOST_FOLLOWED = 64  # ids that are compared one by one; behind more the place is found anew
+
+_STREAKS = (1, 2, 3, 4, 8, 16, 32, 64)
+_PRIOR_RATES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985)
+"""Rate expected after fewer ids in a row than each of _STREAKS, and after more.
+
+The edits above have .66 .91 .97 .97 .97 .98 .99 .99 .998, predictions of another file .1 to .2: the
+first drafts show which it is.
+"""
+_PRIOR_DRAFTS = 6.0  # drafts that an expected rate counts for
+_KEEP = 0.5 ** (1 / 64)  # of what was measured, for each draft that comes after it
+
+
+class _Change(NamedTuple):
+    """Ids of the prediction that the text has replaced, and the ids in their place."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+class Alignment:
+    """The place in a prediction that a text has come to.
+
+    agreed: ids in a row that agreed before it; ids of a change count as well.
+    """
+
+    def __init__(self, predicted: PredictedText, text: Sequence[int], resumed: int) -> None:
+        """Begin behind the last ids of a text, if these are a part of the prediction.
+
+        text: the prompt and a text so far. resumed: ids of the latter.
+        """
+        self._predicted = predicted
+        self._ids = predicted.ids
+        self._recent = list(text[-LONGEST_MATCH:])
+        self._at = min(resumed, len(predicted))  # in the prediction, behind a change that has begun
+        self._lost = resumed > 0
+        self.agreed = 0
+        self._changes: dict[int, _Change] = {}  # by the first of their old ids
+        self._change: _Change | None = None  # that has begun here,
+        self._changed = 0  # and so many of its new ids have come
+        self._differed_at: int | None = None  # in the prediction, since it was certain
+        self._since: list[int] = []  # ids of the text since then
+        found = predicted.find(self._recent, self._at, SURE_BEGINNING)
+        if found is not None:
+            self._go_on_at(found)
+
+    def follow(self, ids: Sequence[int]) -> None:
+        """Take in the next ids of the text."""
+        if len(ids) > MOST_FOLLOWED:
+            self._lose_count(len(ids))
+        elif self._agrees(ids):
+            self._at += len(ids)
+            self.agreed += len(ids)
+        else:
+            for token in ids:
+                self._take(token)
+        self._recent += ids[-LONGEST_MATCH:]
+        del self._recent[:-LONGEST_MATCH]
+        if self._lost:
+            found = self._predicted.find(self._recent, self._at)
+            if found is not None:
+                self._go_on_at(found)
+        if self._differed_at is not None:
+            self._learn(self._differed_at)
+
+    def _agrees(self, ids: Sequence[int]) -> bool:
+        """Return True if all ids are those of the prediction, and no change may be among them."""
+        if self._lost or self._changes or self._differed_at is not None:
+            return False
+        return self._ids[self._at : self._at + len(ids)] == array("i", ids)
+
+    def after(self, proposed: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
+        """Return at most `limit` ids that follow the text and the ids `proposed`.
+
+        And how many in a row agreed before them.
+        """
+        begin = len(proposed)
+        if not begin and not self._changes and not self._lost:
+            return tuple(self._ids[self._at : self._at + limit]), self.agreed
+        if not begin:
+            return tuple(islice(self._ahead(), limit)), self.agreed
+        ahead = tuple(islice(self._ahead(), begin + limit))
+        if common_length(ahead, proposed) == begin:
+            return ahead[begin:], self.agreed + begin
+        recent = [*self._recent, *proposed][-LONGEST_MATCH:]
+        found = self._predicted.find(recent, self._at)
+        if found is None:
+            return (), 0
+        return tuple(self._ids[found.at : found.at + limit]), found.agreed
+
+    def _ahead(self) -> Iterator[int]:
+        """Yield the ids to come, with all changes; none while the text is lost."""
+        if self._lost:
+            return
+        if self._change is not None:
+            yield from self._change.new[self._changed :]
+        at = self._at
+        while at < len(self._ids):
+            change = self._change_at(at)
+            if change is None:
+                yield self._ids[at]
+                at += 1
+            else:
+                yield from change.new
+                at += len(change.old)
+
+    def _change_at(self, at: int) -> _Change | None:
+        """Return the change of the ids at a place, if they were changed before."""
+        change = self._changes.get(self._ids[at])
+        if change is None or tuple(self._ids[at : at + len(change.old)]) != change.old:
+            return None
+        return change
+
+    def _take(self, token: int) -> None:
+        """Go on by an id of the text."""
+        if self._differed_at is not None:
+            self._note_since(token)
+        if self._lost:
+            return
+        at = self._at
+        if self._change is None and at < len(self._ids):
+            self._begin_change(at)
+        if self._change is not None:
+            self._take_changed(self._change, token)
+        elif at < len(self._ids) and self._ids[at] == token:
+            self._at = at + 1
+            self.agreed += 1
+        else:
+            self._differ(token, ())
+
+    def _note_since(self, token: int) -> None:
+        """Note an id that came since the text differed; after too many nothing is learned."""
+        self._since.append(token)
+        if len(self._since) > MOST_FOLLOWED:
+            self._differed_at = None
+
+    def _begin_change(self, at: int) -> None:
+        """Begin the change of the ids at a place, if they were changed before."""
+        change = self._change_at(at)
+        if change is None:
+            return
+        self._change = change
+        self._changed = 0
+        self._at = at + len(change.old)
+        # Behind a change both sides have other numbers of ids, so that no difference before it can
+        # be measured any more.
+        self._differed_at = None
+
+    def _take_changed(self, change: _Change, token: int) -> None:
+        """Go on by an id in the place of others."""
+        if change.new[self._changed] != token:
+            self._at -= len(change.old)
+            self._differ(token, change.new[: self._changed])
+            return
+        self._changed += 1
+        self.agreed += 1
+        if self._changed == len(change.new):
+            self._change = None
+
+    def _differ(self, token: int, before: Sequence[int]) -> None:
+        """Note that the text differs from the prediction at this id.
+
+        before: ids of a change that had begun, which may be wrong as well.
+        """
+        self._lost = True
+        self._change = None
+        if self._differed_at is None:
+            self._differed_at = self._at
+            self._since = [*before, token]
+
+    def _lose_count(self, count: int) -> None:
+        """Note that many ids have come at once: the place is about as far ahead."""
+        self._lost = True
+        self._change = None
+        self._differed_at = None
+        self._at = min(self._at + count, len(self._ids))
+
+    def _go_on_at(self, place: Place) -> None:
+        self._lost = False
+        self._at, self.agreed = place
+
+    def _learn(self, differed_at: int) -> None:
+        """Learn which ids have replaced which, once the text agrees again for certain."""
+        if self._lost or self._change is not None or self.agreed < CERTAIN:
+            return
+        self._differed_at = None
+        agreed = min(self.agreed, self._at - differed_at, len(self._since))
+        if agreed < 0:
+            return  # it goes on before the difference
+        old = tuple(self._ids[differed_at : self._at - agreed])
+        new = tuple(self._since[: len(self._since) - agreed])
+        if old and new:
+            if len(old) <= LONGEST_CHANGE and len(new) <= LONGEST_CHANGE:
+                self._changes[old[0]] = _Change(old, new)
+        elif not old and not new:
+            # The prediction was right, and the change that was made of it was wrong.
+            self._changes.pop(self._ids[differed_at], None)
+
+
+class StreakAcceptance:
+    """The probability of a draft by how many ids in a row agreed before it."""
+
+    def __init__(self) -> None:
+        self._tested = [_PRIOR_DRAFTS] * len(_PRIOR_RATES)
+        self._accepted = [_PRIOR_DRAFTS * rate for rate in _PRIOR_RATES]
+
+    def record(self, streak: int, tested: int, accepted: int) -> None:
+        """Count drafts that were compared, of which the first were accepted.
+
+        streak: ids in a row that agreed before the first.
+        """
+        for position in range(tested):
+            index = bisect_right(_STREAKS, streak + position)
+            self._tested[index] = self._tested[index] * _KEEP + 1
+            self._accepted[index] *= _KEEP
+            if position < accepted:
+                self._accepted[index] += 1
+
+    def chain(self, streak: int, drafts: int) -> list[float]:
+        """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
+        probabilities: list[float] = []
+        all_accepted = 1.0
+        for position in range(drafts):
+            index = bisect_right(_STREAKS, streak + position)
+            all_accepted *= self._accepted[index] / self._tested[index]
+            probabilities.append(all_accepted)
+        return probabilities
+
+
+class PredictionSource:
+    """Proposes what the client's prediction has after the text."""
+
+    name = PREDICTION
+    exact = False
+
+    def __init__(self, context: SourceContext, predicted: PredictedText) -> None:
+        self._prefix = context.prefix
+        self._read = len(context.prefix)  # ids that the alignment has taken in
+        resumed = self._read - context.counts.prompt_tokens
+        self._alignment = Alignment(predicted, context.prefix[-LONGEST_MATCH:], resumed)
+        self._acceptance = StreakAcceptance()
+        self._streak = 0  # ids in a row that agreed before the drafts proposed last
+
+    @classmethod
+    def of(cls, context: SourceContext) -> "PredictionSource | None":
+        """Return the source of a session with a prediction; None without one."""
+        if not context.predicted:
+            return None
+        return cls(context, context.predicted)
+
+    def due(self, limit: int, now: float) -> None:
+        """Return None: its drafts are always in hand."""
+
+    def propose(
+        self,
+        proposed: Sequence[int],
+        limit: int,
+        now: float,  # noqa: ARG002
+    ) -> Sequence[int]:
+        """Return the ids that the prediction has next, if the place is known."""
+        if limit <= 0:
+            return ()
+        ids = self._prefix.ids
+        if self._read < len(ids):
+            self._alignment.follow(ids[self._read :])
+            self._read = len(ids)
+        drafts, self._streak = self._alignment.after(proposed, limit)
+        return drafts
+
+    def acceptance(self, drafts: int) -> Sequence[float]:
+        """Return the probabilities that its first 1, 2, ... drafts are all accepted."""
+        return self._acceptance.chain(self._streak, drafts)
+
+    def committed(self, done: Round) -> None:
+        """Learn from its own drafts; the text is followed when drafts are wanted next."""
+        for drafts in done.by_source:
+            if drafts.source == self.name:
+                self._acceptance.record(self._streak, drafts.tested, drafts.accepted)
