@@ -14,7 +14,7 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
-from specmesh.api.prediction import with_prediction
+from specmesh.api.prediction_field import with_prediction
 from specmesh.api.stream import Call, Content, Event, ScoredToken, Text, Thought, Turn
 from specmesh.api.tools import answer_grammar, parse_tools
 from specmesh.core.fields import Fields, Json

@@ -16,7 +16,7 @@ from specmesh.api.generation import (
     parse_request,
     parse_resume,
 )
-from specmesh.api.prediction import with_prediction
+from specmesh.api.prediction_field import with_prediction
 from specmesh.api.stream import Event, ScoredToken, Turn, whole_turn
 from specmesh.core.fields import Fields, Json, are_ids, is_list
 from specmesh.core.requests import Request

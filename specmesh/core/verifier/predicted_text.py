@@ -24,7 +24,7 @@ _FACTOR = 0x9E3779B97F4A7C15  # odd, its bits well mixed
 _MASK = 2**64 - 1
 
 
-class Place(NamedTuple):
+class Occurrence(NamedTuple):
     """A place in a prediction: the index of its next id.
 
     agreed: ids in a row before it that are also the last ids of the text.
@@ -54,7 +54,7 @@ class PredictedText:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def find(self, text: Sequence[int], near: int, least: int = 1) -> Place | None:
+    def find(self, text: Sequence[int], near: int, least: int = 1) -> Occurrence | None:
         """Return the place to go on from after the last ids of a text; None if there is none.
 
         - It is the one with the most ids in a row, up to LONGEST_MATCH, and the nearest of those.
@@ -85,13 +85,13 @@ class PredictedText:
 
     def _best(
         self, text: Sequence[int], near: int, places: Sequence[int], least: int
-    ) -> Place | None:
+    ) -> Occurrence | None:
         """Return the place with the most ids in a row, of equals the nearest.
 
         A place behind counts as far as one four times as far ahead: a text goes on more often than
         it repeats itself.
         """
-        best: Place | None = None
+        best: Occurrence | None = None
         best_distance = 0
         for at in places:
             agreed = self._agreed(text, at)
@@ -99,7 +99,7 @@ class PredictedText:
                 continue
             distance = at - near if at >= near else 4 * (near - at)
             if best is None or agreed > best.agreed or distance < best_distance:
-                best = Place(at, agreed)
+                best = Occurrence(at, agreed)
                 best_distance = distance
         return best
 

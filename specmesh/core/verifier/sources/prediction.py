@@ -25,14 +25,14 @@ from typing import NamedTuple
 from specmesh.core.prefix import common_length
 from specmesh.core.rounds import Round
 from specmesh.core.token_sources import PREDICTION
-from specmesh.core.verifier.predicted_text import LONGEST_MATCH, Place, PredictedText
+from specmesh.core.verifier.predicted_text import LONGEST_MATCH, Occurrence, PredictedText
 from specmesh.core.verifier.sources.base import SourceContext
 
 # In brackets: tokens per second with other values, of 187 edits of 17 files (renamed names,
 # insertions, deletions, other indents, code fences, files in another order), 1,000 ids each, and of
 # a step whose 16 drafts cost 2.6 times as much as its own row.
 
-CERTAIN = 4
+CERTAIN_AFTER = 4
 """Ids in a row that must agree until a difference is learned from (2: -0.3 %; 8: -1 %)."""
 LONGEST_CHANGE = 8
 """Most ids that are replaced, and that replace them (4 and 16: the same)."""
@@ -215,13 +215,13 @@ class Alignment:
         self._differed_at = None
         self._at = min(self._at + count, len(self._ids))
 
-    def _go_on_at(self, place: Place) -> None:
+    def _go_on_at(self, place: Occurrence) -> None:
         self._lost = False
         self._at, self.agreed = place
 
     def _learn(self, differed_at: int) -> None:
         """Learn which ids have replaced which, once the text agrees again for certain."""
-        if self._lost or self._change is not None or self.agreed < CERTAIN:
+        if self._lost or self._change is not None or self.agreed < CERTAIN_AFTER:
             return
         self._differed_at = None
         agreed = min(self.agreed, self._at - differed_at, len(self._since))
