@@ -21,9 +21,4 @@ def with_prediction(fields: Fields, request: Request) -> Request:
     if value.get("type") != "content":
         raise RequestError('prediction.type must be "content"', "prediction.type")
     text = text_of(value.get("content"), "prediction.content")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        reason = f"prediction.content is not valid Unicode: {error.reason}"
-        raise RequestError(reason, "prediction.content") from None
     return replace(request, prediction=text)

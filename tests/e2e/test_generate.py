@@ -194,6 +194,65 @@ def test_the_verifier_samples_with_the_options(pair, options, params, penalties)
     assert expected != sim_ids(PROMPT, 30, plain)
 
 
+@pytest.fixture
+def predicted(tmp_path):
+    """Return a function that writes a file with a prediction."""
+
+    def write(text):
+        path = tmp_path / "prediction.txt"
+        path.write_bytes(text)
+        return path
+
+    return write
+
+
+def test_drafts_come_from_a_prediction(daemon, predicted):
+    path = predicted(TEXT.encode())
+    report = report_of(daemon, "--prediction-file", path)
+    assert report["text"] == sim_text(PROMPT, N)
+    assert report["by_source"]["prediction"]["accepted"] > N / 2
+    assert report["rounds"] < N / 2
+
+
+def test_a_wrong_prediction_leaves_the_text_as_it_is(daemon, predicted):
+    path = predicted(TEXT[::-1].encode())
+    report = report_of(daemon, "--prediction-file", path)
+    assert report["text"] == sim_text(PROMPT, N)
+
+
+def test_several_texts_have_the_prediction_each(daemon, predicted):
+    path = predicted(text_of_seed(8).encode())
+    words = ("--prediction-file", path)
+    choices = generate(daemon, PROMPT, *SEVERAL, *words, json=True).json["choices"]
+    for choice, seed in zip(choices, SEEDS, strict=True):
+        assert choice["text"] == text_of_seed(seed)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (b"caf\xe9", 78, ("UTF-8", "prediction.txt")),
+        (b"x" * 9000, 2, ("prediction.content", "context")),
+    ],
+    ids=["no text", "longer than the context"],
+)
+def test_what_is_no_prediction_is_refused(pair, predicted, content, code, words):
+    path = predicted(content)
+    generate(pair["drafter"], PROMPT, "--prediction-file", path).refused(code, *words)
+
+
+def test_a_prediction_that_is_no_file_is_refused(pair, tmp_path):
+    path = tmp_path / "none"
+    generate(pair["drafter"], PROMPT, "--prediction-file", path).refused(78, str(path))
+
+
+def test_a_resumed_text_keeps_its_prediction(pair, predicted):
+    words = ("--resume", "cmpl-" + 32 * "0", "--prediction-file", predicted(b"x"))
+    done = generate(pair["verifier"], *words)
+    assert done.code == 2
+    assert "leave out --prediction-file" in done.err
+
+
 STRATEGIES = ("--temperature", 3, "--seed", 5, "--draft-n", 4, "--ignore-eos", "--threshold", 0.5)
 
 

@@ -70,8 +70,27 @@ def test_completion(client):
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (4, 40, 44)
     details = usage.completion_tokens_details
+    assert details.accepted_prediction_tokens == 0
+    assert details.rejected_prediction_tokens == 0
+
+
+def test_a_prediction(client):
+    """The first half is right."""
+    expected = sim_text(f"user: {CHAT[0]['content']}\nassistant: ", 100)
+    answer = client.chat.completions.create(
+        model="any",
+        messages=CHAT,
+        max_tokens=100,
+        temperature=0,
+        prediction={"type": "content", "content": expected[:50] + "another end"},
+    )
+    [choice] = answer.choices
+    assert choice.message.content == expected
+    details = answer.usage.completion_tokens_details
+    by_source = answer.model_extra["specmesh"]["report"]["by_source"]["prediction"]
+    assert details.accepted_prediction_tokens == by_source["accepted"] > 25
     drafted = details.accepted_prediction_tokens + details.rejected_prediction_tokens
-    assert drafted == answer.model_extra["specmesh"]["report"]["drafted"]
+    assert drafted == by_source["drafted"]
 
 
 def test_request_ids(client, server):

@@ -10,6 +10,7 @@ from specmesh.core.kv_slots import KVSlot
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Scored
 from specmesh.core.rounds import Round
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.wire import messages as m
 
@@ -34,8 +35,12 @@ def session(
     constraint=None,
     *,
     attached=True,
+    predicted=None,
 ):
-    """Return a session on these ids, with a drafter that has no history yet."""
+    """Return a session on these ids, with a drafter that has no history yet.
+
+    predicted: ids of the client's prediction.
+    """
     made = VerifierSession(
         id=1,
         ids=tuple(ids),
@@ -46,6 +51,7 @@ def session(
         now=0.0,
         n_prompt=n_prompt,
         constraint=constraint,
+        predicted=None if predicted is None else PredictedText(predicted),
     )
     if attached:
         made.attach(DrafterEstimates())

@@ -154,6 +154,15 @@ def test_a_connection_that_has_ended_is_not_cut():
     assert cut == []
 
 
+FORM = {"type": "content", "content": "y"}
+
+
+@pytest.mark.parametrize("prediction", ["y", FORM])
+def test_a_prediction_goes_in_openais_form(prediction):
+    body = text_body("x", {"prediction": prediction}, progress=False)
+    assert body == {"prompt": "x", "prediction": FORM}
+
+
 def test_an_option_without_a_value_is_left_to_the_daemon():
     body = text_body("x", {"seed": None, "top_k": 0}, progress=False)
     assert body == {"prompt": "x", "top_k": 0}

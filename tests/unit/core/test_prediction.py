@@ -1,0 +1,450 @@
+"""A prediction: its index, its alignment with the text, its acceptance, and the source."""
+
+import random
+from itertools import product
+
+import pytest
+from harness.sessions import generate, ids_of
+from harness.sessions import session as session_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz.oracle import row
+from specmesh.core.rounds import SourceDrafts
+from specmesh.core.sampling.proposal import Proposal
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.strategy import Strategy
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.token_sources import PREDICTION
+from specmesh.core.verifier.predicted_text import LONGEST_MATCH, NEAR, PredictedText
+from specmesh.core.verifier.sources.prediction import (
+    LONGEST_CHANGE,
+    MOST_FOLLOWED,
+    Alignment,
+    StreakAcceptance,
+)
+from specmesh.wire import messages as m
+
+PROMPT = (3, 1, 4, 1, 5)
+END = 0
+MOST = 24
+
+
+def ids(text):
+    """Return a text as ids, one for each letter."""
+    return [ord(letter) for letter in text]
+
+
+def letters(numbers):
+    return "".join(map(chr, numbers))
+
+
+# --- the index
+
+
+def found(prediction, text, near, least=1):
+    """Return the rest of a prediction behind the place that is found, and the ids in a row."""
+    tail = ids(text)[-LONGEST_MATCH:]
+    place = PredictedText(ids(prediction)).find(tail, near, least)
+    if place is None:
+        return None
+    return prediction[place.at :], place.agreed
+
+
+@pytest.mark.parametrize(
+    ("prediction", "text", "near", "expected"),
+    [
+        ("one two three", "one two ", 0, ("three", 8)),
+        ("one two three", "1 two ", 0, ("three", 5)),
+        ("one two three", "zzzz", 0, None),
+        ("abcd1abcd2abcd3", "abcd", 6, ("2abcd3", 4)),
+        ("abcd1abcd2abcd3", "abcd", 0, ("1abcd2abcd3", 4)),
+        ("xabcd1 abcd2 abcd3", "xabcd", 13, ("1 abcd2 abcd3", 5)),
+        ("abcd1....abcd2", "abcd", 6, ("2", 4)),
+        ("abcd1.......................abcd2", "abcd", 5, ("1.......................abcd2", 4)),
+    ],
+    ids=[
+        "the end of the text",
+        "fewer ids in a row",
+        "nowhere",
+        "the nearest ahead",
+        "from the beginning",
+        "more ids in a row are better than near ones",
+        "ahead rather than behind",
+        "behind rather than far ahead",
+    ],
+)
+def test_a_place_is_found_by_the_last_ids_of_the_text(prediction, text, near, expected):
+    assert found(prediction, text, near) == expected
+
+
+def test_a_single_id_names_a_place_just_ahead():
+    assert found("name(x)", "other(", 0) == ("x)", 1)
+
+
+def test_a_single_id_names_no_place_far_ahead():
+    assert found("." * NEAR + "(x)", "(", 0) is None
+
+
+def test_a_single_id_names_no_place_behind():
+    assert found("(x)....", "(", 3) is None
+
+
+def test_at_least_so_many_ids_in_a_row():
+    assert found("one two", "one ", 0, least=5) is None
+
+
+def test_a_prediction_of_equal_ids():
+    """All its places look alike: the nearest is taken."""
+    assert found("a" * 10_000, "a" * 20, 5000) == ("a" * 5000, LONGEST_MATCH)
+
+
+@pytest.mark.parametrize("prediction", ["", "a", "abc"])
+def test_a_prediction_that_is_too_short_for_an_index(prediction):
+    assert found(prediction, "zzzz", 0) is None
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=60), st.data())
+def test_each_place_with_enough_ids_before_it_is_found(numbers, data):
+    at = data.draw(st.integers(0, len(numbers)))
+    tail = numbers[max(at - LONGEST_MATCH, 0) : at]
+    place = PredictedText(numbers).find(tail, at)
+    if len(tail) >= 4:
+        assert place is not None
+        assert place.agreed == len(tail)
+        assert numbers[place.at - len(tail) : place.at] == tail
+
+
+# --- the alignment
+
+
+def aligned(prediction, text="", *, step=1):
+    """Return the alignment of a text that came in steps of so many ids."""
+    alignment = Alignment(PredictedText(ids(prediction)), [], 0)
+    came = ids(text)
+    for begin in range(0, len(came), step):
+        alignment.follow(came[begin : begin + step])
+    return alignment
+
+
+def expected_after(prediction, text, *, step=1, limit=MOST):
+    drafts, _ = aligned(prediction, text, step=step).after((), limit)
+    return letters(drafts)
+
+
+RENAMED = "def add(x): pass\nadd(1)\nprint(add(2))\n"
+TEXT = "def plus(x): pass\nplus(1)\nprint(plus(2))\n"
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 100])
+@pytest.mark.parametrize(
+    ("prediction", "text", "expected"),
+    [
+        ("one two three", "", "one two three"),
+        ("one two three", "one ", "two three"),
+        ("one two three", "one two three", ""),
+        ("one two three", "one two three four", ""),
+        ("one two three four", "one 2 th", "ree four"),
+        ("one two three four", "one three", " four"),
+        ("one three four five", "one two three f", "our five"),
+        ("```\ncode = 1\n```", "code = 1", "\n```"),
+        ("code = 1\nmore = 2", "Here it is:\n```\ncode = 1\n", "more = 2"),
+        ("code = 1\nmore = 2", "Quite another text.", ""),
+        ("first(); second(); third();", "second(); th", "ird();"),
+        ("first(); second(); third();", "second(); third(); first", "(); second(); third();"),
+    ],
+    ids=[
+        "from the beginning",
+        "as far as it agrees",
+        "to its end",
+        "beyond its end",
+        "another word",
+        "a word less",
+        "a word more",
+        "a fence that the text lacks",
+        "a fence that the prediction lacks",
+        "another text",
+        "a part left out",
+        "parts in another order",
+    ],
+)
+def test_the_ids_that_come_next(prediction, text, expected, step):
+    assert expected_after(prediction, text, step=step) == expected
+
+
+def test_no_more_than_the_limit():
+    assert expected_after("one two three", "one ", limit=3) == "two"
+
+
+def test_the_text_is_lost_as_soon_as_it_differs():
+    assert expected_after("one two three", "one z") == ""
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_a_name_that_was_replaced_is_expected_to_be_replaced(step):
+    came = TEXT[: TEXT.index("\nplus")]
+    assert expected_after(RENAMED, came, step=step) == TEXT[len(came) :]
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+@pytest.mark.parametrize("came", ["pl", "plus", "plus("])
+def test_the_text_may_be_within_a_replaced_name(came, step):
+    begin = TEXT[: TEXT.index("\nplus") + 1] + came
+    assert expected_after(RENAMED, begin, step=step) == TEXT[len(begin) :]
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_a_name_that_is_replaced_no_more_is_expected_as_it_is(step):
+    came = TEXT[: TEXT.index("\nplus")] + "\nadd(1)\n"
+    assert expected_after(RENAMED, came, step=step) == "print(add(2))\n"
+
+
+def test_what_is_longer_than_a_name_is_not_replaced_again():
+    long = "z" * (LONGEST_CHANGE + 1)
+    prediction = "one add(x)\ntwo add(y)\n"
+    assert expected_after(prediction, f"one {long}(x)\n", limit=7) == "two add"
+
+
+def test_what_was_left_out_is_not_left_out_again():
+    prediction = "a = b + 1; c = b + 2;"
+    assert expected_after(prediction, "a = 1; c ") == "= b + 2;"
+
+
+def test_many_ids_at_once_are_not_compared_one_by_one():
+    prediction = "".join(map(chr, range(200, 400)))
+    assert (
+        expected_after(prediction, prediction[: MOST_FOLLOWED + 1], step=100)
+        == (prediction[MOST_FOLLOWED + 1 :][:MOST])
+    )
+
+
+def test_ids_in_a_row_are_counted_since_the_text_was_lost():
+    alignment = aligned("one two three four", "one two z")
+    assert alignment.agreed == 8
+    alignment = aligned("one two three four", "one 2 th")
+    assert alignment.agreed == 3
+
+
+# --- drafts before it
+
+
+def after(prediction, text, proposed):
+    drafts, agreed = aligned(prediction, text).after(ids(proposed), MOST)
+    return letters(drafts), agreed
+
+
+def test_it_continues_drafts_that_agree():
+    assert after("one two three", "one ", "two") == (" three", 7)
+
+
+def test_it_finds_its_place_behind_drafts_that_do_not():
+    assert after("one two three", "zzz", "ne two ") == ("three", 7)
+
+
+def test_it_has_nothing_behind_drafts_that_it_does_not_have():
+    assert after("one two three", "one ", "zzz") == ("", 0)
+
+
+# --- a text so far
+
+
+def begun(prediction, before, resumed):
+    alignment = Alignment(PredictedText(ids(prediction)), ids(before), resumed)
+    drafts, _ = alignment.after((), MOST)
+    return letters(drafts)
+
+
+def test_a_resumed_text_is_found():
+    assert begun("one two three four", "prompt: one two ", 8) == "three four"
+
+
+def test_a_resumed_text_that_is_not_found_is_lost():
+    assert begun("one two three four", "prompt: zzzzzzzz", 8) == ""
+
+
+def test_a_prompt_may_end_with_the_first_half_of_the_prediction():
+    assert begun("one two three four", "Go on: one two ", 0) == "three four"
+
+
+def test_a_prompt_that_ends_with_a_few_ids_of_it_begins_at_the_beginning():
+    assert begun("one two three four", "Go on: two ", 0) == "one two three four"
+
+
+# --- its acceptance
+
+
+def test_drafts_behind_more_ids_in_a_row_are_more_probable():
+    acceptance = StreakAcceptance()
+    rates = [acceptance.chain(streak, 1)[0] for streak in (0, 1, 2, 3, 4, 8, 16, 32, 64)]
+    assert rates == sorted(rates)
+    assert len(set(rates)) == len(rates)
+
+
+@pytest.mark.parametrize("streak", [0, 3, 40])
+def test_probabilities_of_a_chain_fall(streak):
+    chain = StreakAcceptance().chain(streak, MOST)
+    assert len(chain) == MOST
+    assert chain == sorted(chain, reverse=True)
+    assert 0 < chain[-1] < chain[0] < 1
+
+
+@pytest.mark.parametrize("accepted", [0, 4])
+def test_it_is_learned_from_what_was_compared(accepted):
+    acceptance = StreakAcceptance()
+    before = acceptance.chain(64, 4)
+    for _ in range(40):
+        acceptance.record(64, 4 if accepted else 1, accepted)
+    learned = acceptance.chain(64, 4)
+    assert (learned[3] > before[3]) == bool(accepted)
+    assert (learned[0] > 0.95) == bool(accepted)
+    assert (learned[0] < 0.2) == (not accepted)
+
+
+def test_drafts_that_were_just_found_show_nothing_about_those_behind_many_ids():
+    acceptance = StreakAcceptance()
+    before = acceptance.chain(64, 4)
+    for _ in range(40):
+        acceptance.record(0, 1, 0)
+    assert acceptance.chain(64, 4) == before
+
+
+# --- a session
+
+PIECES = (b"", *map(bytes, list(product(b"abcd", repeat=2))[1:]))
+LIMITS = TargetLimits(512, 16, frozenset({END}), max_drafts=5, pieces=PIECES)
+STRATEGIES = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(seed=5),
+    SamplingParams(seed=5, strategy=Strategy.THRESHOLD, threshold=1.0),
+]
+
+
+def run(predicted, params=None, **changes):
+    params = params or SessionParams(SamplingParams(), 60)
+    made = session_of(PROMPT, params, LIMITS, attached=False, predicted=predicted, **changes)
+    return made, generate(made, row)
+
+
+def target_text(params=None):
+    _, rounds = run(None, params)
+    return ids_of(rounds)
+
+
+def test_a_right_prediction_saves_steps():
+    text = target_text()
+    made, rounds = run(text)
+    assert ids_of(rounds) == text
+    assert len(rounds) < len(text) / 4
+    drafts = made.counts.by_source()[PREDICTION]
+    assert drafts["accepted"] == drafts["drafted"] > len(text) / 2
+
+
+@pytest.mark.parametrize("sampling", STRATEGIES)
+@given(st.lists(st.integers(0, 15), max_size=80), st.integers(0, 60), st.integers(0, 2))
+def test_the_text_is_the_targets_own_with_any_prediction(sampling, noise, cut, kind):
+    params = SessionParams(sampling, 60)
+    text = target_text(params)
+    predicted = [[*text[:cut], *noise, *text[cut:]], noise, noise * 20][kind]
+    _, rounds = run(predicted, params)
+    assert ids_of(rounds) == text
+
+
+def test_a_client_that_wants_no_drafts_gets_none():
+    params = SessionParams(SamplingParams(), 60, draft_n=0)
+    made, _ = run(target_text(params), params)
+    assert made.counts.by_source() == {}
+
+
+def test_without_a_prediction_there_is_no_such_source():
+    made, _ = run([])
+    assert [source.name for source in made.sources] == ["remote"]
+
+
+def test_a_session_that_was_set_back_goes_on_with_its_prediction():
+    text = target_text()
+    made = session_of(
+        PROMPT, SessionParams(SamplingParams(), 60), LIMITS, attached=False, predicted=text
+    )
+    rounds = generate(made, row, back_after=3)
+    assert ids_of(rounds) == text
+    assert len(rounds) < len(text) / 4
+
+
+def test_nothing_of_it_runs_for_a_step_without_drafts(monkeypatch):
+    """The text is followed only when drafts are wanted."""
+    text = target_text()
+    made, _ = run(text)
+    followed = []
+    monkeypatch.setattr(Alignment, "follow", lambda _, ids: followed.append(ids))
+    params = SessionParams(SamplingParams(), 60, draft_n=0)
+    run(text, params)
+    assert followed == []
+    assert made.finished is not None
+
+
+# --- proposals of a drafter's drafts
+
+
+def offered(predicted):
+    """Return the offers of a step whose drafts a drafter has sampled as well."""
+    sampling = SamplingParams(strategy=Strategy.PROBABILISTIC)
+    params = SessionParams(sampling, 60, draft_n=2)
+    made = session_of(PROMPT, params, LIMITS, predicted=predicted)
+    made.prefilled(len(PROMPT) - 1)
+    frame = m.DraftProbs(
+        session=1,
+        base=len(PROMPT),
+        prefix_crc=made.prefix.crc,
+        ids=(7, 8, 9),
+        sizes=(2, 2, 2),
+        support=(7, 1, 8, 1, 9, 1),
+        weights=(1, 1, 1, 1, 1, 1),
+    )
+    made.take(frame, 0.0)
+    plan = made.plan(1e9)
+    return plan, made.remote.offers(plan.drafts, plan.sources)
+
+
+def test_a_drafters_drafts_have_their_proposals():
+    plan, offers = offered(None)
+    assert [segment.source for segment in plan.sources] == ["remote"]
+    assert [offer.proposal for offer in offers] == [
+        Proposal((7, 1), (1, 1)),
+        Proposal((8, 1), (1, 1)),
+        Proposal((9, 1), (1, 1)),
+    ]
+
+
+def test_a_predicted_draft_has_none_even_if_a_drafter_has_sampled_it():
+    """It would have been proposed whatever was sampled: another law."""
+    plan, offers = offered([7, 8])
+    assert [segment.source for segment in plan.sources] == [PREDICTION]
+    assert [offer.token for offer in offers] == [7, 8, 9]
+    assert [offer.proposal for offer in offers] == [None, None, Proposal((9, 1), (1, 1))]
+
+
+def test_drafts_behind_predicted_ones_have_their_proposals():
+    plan, offers = offered([7])
+    assert plan.sources == (SourceDrafts(PREDICTION, 1), SourceDrafts("remote", 1))
+    assert [offer.proposal for offer in offers] == [
+        None,
+        Proposal((8, 1), (1, 1)),
+        Proposal((9, 1), (1, 1)),
+    ]
+
+
+@given(st.integers(0, 2**32))
+def test_a_text_that_changes_all_the_time_breaks_nothing(seed):
+    """Random texts of few letters against random predictions: places come and go."""
+    luck = random.Random(seed)
+    prediction = luck.choices("ab(", k=luck.randrange(60))
+    alignment = aligned("".join(prediction))
+    for _ in range(40):
+        size = luck.randrange(1, 6)
+        drafts, agreed = alignment.after(ids(luck.choices("ab", k=luck.randrange(2))), MOST)
+        assert len(drafts) <= MOST
+        assert agreed >= 0
+        if luck.random() < 0.5:
+            alignment.follow([*alignment.after((), size)[0], ord("c")])
+        else:
+            alignment.follow(ids(luck.choices("ab(", k=size)))
