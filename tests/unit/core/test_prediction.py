@@ -357,7 +357,7 @@ def test_a_client_that_wants_no_drafts_gets_none():
 
 def test_without_a_prediction_there_is_no_such_source():
     made, _ = run([])
-    assert [source.name for source in made.sources] == ["remote"]
+    assert made.counts.by_source() == {}
 
 
 def test_a_session_that_was_set_back_goes_on_with_its_prediction():
@@ -385,12 +385,13 @@ def test_nothing_of_it_runs_for_a_step_without_drafts(monkeypatch):
 # --- proposals of a drafter's drafts
 
 
-def offered(predicted):
-    """Return the offers of a step whose drafts a drafter has sampled as well."""
+def proposals(*parts):
+    """Return the proposals of a step's drafts 7 and 8, which a drafter has sampled, and then 9.
+
+    parts: the source of the drafts, and how many are its own.
+    """
     sampling = SamplingParams(strategy=Strategy.PROBABILISTIC)
-    params = SessionParams(sampling, 60, draft_n=2)
-    made = session_of(PROMPT, params, LIMITS, predicted=predicted)
-    made.prefilled(len(PROMPT) - 1)
+    made = session_of(PROMPT, SessionParams(sampling, 60), LIMITS)
     frame = m.DraftProbs(
         session=1,
         base=len(PROMPT),
@@ -401,36 +402,26 @@ def offered(predicted):
         weights=(1, 1, 1, 1, 1, 1),
     )
     made.take(frame, 0.0)
-    plan = made.plan(1e9)
-    return plan, made.remote.offers(plan.drafts, plan.sources)
+    segments = [SourceDrafts(source, drafted) for source, drafted in parts]
+    offers = made.remote.offers((7, 8), segments)
+    assert [offer.token for offer in offers] == [7, 8, 9]
+    return [offer.proposal for offer in offers]
+
+
+SEVEN, EIGHT, NINE = (Proposal((token, 1), (1, 1)) for token in (7, 8, 9))
 
 
 def test_a_drafters_drafts_have_their_proposals():
-    plan, offers = offered(None)
-    assert [segment.source for segment in plan.sources] == ["remote"]
-    assert [offer.proposal for offer in offers] == [
-        Proposal((7, 1), (1, 1)),
-        Proposal((8, 1), (1, 1)),
-        Proposal((9, 1), (1, 1)),
-    ]
+    assert proposals(("remote", 2)) == [SEVEN, EIGHT, NINE]
 
 
 def test_a_predicted_draft_has_none_even_if_a_drafter_has_sampled_it():
     """It would have been proposed whatever was sampled: another law."""
-    plan, offers = offered([7, 8])
-    assert [segment.source for segment in plan.sources] == [PREDICTION]
-    assert [offer.token for offer in offers] == [7, 8, 9]
-    assert [offer.proposal for offer in offers] == [None, None, Proposal((9, 1), (1, 1))]
+    assert proposals((PREDICTION, 2)) == [None, None, NINE]
 
 
 def test_drafts_behind_predicted_ones_have_their_proposals():
-    plan, offers = offered([7])
-    assert plan.sources == (SourceDrafts(PREDICTION, 1), SourceDrafts("remote", 1))
-    assert [offer.proposal for offer in offers] == [
-        None,
-        Proposal((8, 1), (1, 1)),
-        Proposal((9, 1), (1, 1)),
-    ]
+    assert proposals((PREDICTION, 1), ("remote", 1)) == [None, EIGHT, NINE]
 
 
 @given(st.integers(0, 2**32))

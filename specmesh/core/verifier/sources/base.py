@@ -63,4 +63,4 @@ class SourceContext(NamedTuple):
     constraint: Constraint | None
     draft_length: DraftLengthController
     counts: RoundCounts
-    predicted: PredictedText | None
+    predicted: PredictedText | None = None
