@@ -4,9 +4,6 @@ from dataclasses import dataclass, field
 
 from specmesh.core.fields import Json, at, ids_at, object_at, objects_at, sources_at
 
-TARGET = "target"
-"""The source of tokens that no draft proposed. The core's own name of it would load numpy."""
-
 
 @dataclass(slots=True, kw_only=True)
 class GeneratedText:
@@ -67,7 +64,7 @@ def _most_frequent(extra: Json) -> str:
     most = 0
     found = ""
     for name, count in sources_at(extra, "source"):
-        if name != TARGET and count > most:
+        if name != "target" and count > most:
             most = count
             found = name
     return found
