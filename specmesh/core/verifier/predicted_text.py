@@ -64,7 +64,7 @@ class PredictedText:
         least: ids in a row that there must be.
         """
         places = self._indexed(text, near)
-        found = self._best(text, near, places, max(least, INDEXED))
+        found = self._best(text, near, places, INDEXED)
         if found is None and least < INDEXED:
             ahead = range(near + 1, min(near + NEAR, len(self.ids)) + 1)
             found = self._best(text, near, ahead, least)

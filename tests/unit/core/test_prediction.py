@@ -42,10 +42,10 @@ def letters(numbers):
 # --- the index
 
 
-def found(prediction, text, near, least=1):
+def found(prediction, text, near):
     """Return the rest of a prediction behind the place that is found, and the ids in a row."""
     tail = ids(text)[-LONGEST_MATCH:]
-    place = PredictedText(ids(prediction)).find(tail, near, least)
+    place = PredictedText(ids(prediction)).find(tail, near)
     if place is None:
         return None
     return prediction[place.at :], place.agreed
@@ -90,10 +90,6 @@ def test_a_single_id_names_no_place_behind():
     assert found("(x)....", "(", 3) is None
 
 
-def test_at_least_so_many_ids_in_a_row():
-    assert found("one two", "one ", 0, least=5) is None
-
-
 def test_a_prediction_of_equal_ids():
     """All its places look alike: the nearest is taken."""
     assert found("a" * 10_000, "a" * 20, 5000) == ("a" * 5000, LONGEST_MATCH)
@@ -120,7 +116,7 @@ def test_each_place_with_enough_ids_before_it_is_found(numbers, data):
 
 def aligned(prediction, text="", *, step=1):
     """Return the alignment of a text that came in steps of so many ids."""
-    alignment = Alignment(PredictedText(ids(prediction)), [], 0)
+    alignment = Alignment(PredictedText(ids(prediction)))
     came = ids(text)
     for begin in range(0, len(came), step):
         alignment.follow(came[begin : begin + step])
@@ -248,26 +244,36 @@ def test_it_has_nothing_behind_drafts_that_it_does_not_have():
 # --- a text so far
 
 
-def begun(prediction, before, resumed):
-    alignment = Alignment(PredictedText(ids(prediction)), ids(before), resumed)
-    drafts, _ = alignment.after((), MOST)
+def begun(prediction, before, *, resumed=False):
+    alignment = Alignment(PredictedText(ids(prediction)), ids(before), resumed=resumed)
+    drafts, _ = alignment.after((), 100)
     return letters(drafts)
 
 
 def test_a_resumed_text_is_found():
-    assert begun("one two three four", "prompt: one two ", 8) == "three four"
+    assert begun("one two three four", "prompt: one two ", resumed=True) == "three four"
 
 
 def test_a_resumed_text_that_is_not_found_is_lost():
-    assert begun("one two three four", "prompt: zzzzzzzz", 8) == ""
+    assert begun("one two three four", "prompt: zzzzzzzz", resumed=True) == ""
 
 
 def test_a_prompt_may_end_with_the_first_half_of_the_prediction():
-    assert begun("one two three four", "Go on: one two ", 0) == "three four"
+    assert begun("one two three four", "Go on: one two ") == "three four"
 
 
-def test_a_prompt_that_ends_with_a_few_ids_of_it_begins_at_the_beginning():
-    assert begun("one two three four", "Go on: two ", 0) == "one two three four"
+@pytest.mark.parametrize("before", ["", "Hi", "Go on:two", "one two three four. Go on: "])
+def test_any_other_prompt_is_followed_by_its_beginning(before):
+    assert begun("one two three four", before) == "one two three four"
+
+
+def test_a_name_that_the_prompt_has_replaced_is_expected_to_be_replaced():
+    before = f"{RENAMED}\nThe same with plus:\n{TEXT[:16]}"
+    assert begun(RENAMED, before) == TEXT[16:]
+
+
+def test_so_is_one_of_a_resumed_text():
+    assert begun(RENAMED, f"Rename it.{TEXT[:18]}", resumed=True) == TEXT[18:]
 
 
 # --- its acceptance

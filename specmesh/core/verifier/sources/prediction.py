@@ -25,7 +25,12 @@ from typing import NamedTuple
 from specmesh.core.prefix import common_length
 from specmesh.core.rounds import Round
 from specmesh.core.token_sources import PREDICTION
-from specmesh.core.verifier.predicted_text import LONGEST_MATCH, Occurrence, PredictedText
+from specmesh.core.verifier.predicted_text import (
+    INDEXED,
+    LONGEST_MATCH,
+    Occurrence,
+    PredictedText,
+)
 from specmesh.core.verifier.sources.base import SourceContext
 
 # In brackets: tokens per second with other values, of 187 edits of 17 files (renamed names,
@@ -36,8 +41,8 @@ CERTAIN_AFTER = 4
 """Ids in a row that must agree until a difference is learned from (2: -0.3 %; 8: -1 %)."""
 LONGEST_CHANGE = 8
 """Most ids that are replaced, and that replace them (4 and 16: the same)."""
-SURE_BEGINNING = 8
-"""Ids in a row that a prompt must share with the prediction for the text to begin behind them."""
+READ_BACK = 64
+"""Ids before the text that are compared: the prompt may have begun the answer, with a new name."""
 MOST_FOLLOWED = 64  # ids that are compared one by one; behind more the place is found anew
 
 _STREAKS = (1, 2, 3, 4, 8, 16, 32, 64)
@@ -64,28 +69,43 @@ class Alignment:
     agreed: ids in a row that agreed before it; ids of a change count as well.
     """
 
-    def __init__(self, predicted: PredictedText, text: Sequence[int], resumed: int) -> None:
-        """Begin behind the last ids of a text, if these are a part of the prediction.
+    def __init__(
+        self, predicted: PredictedText, before: Sequence[int] = (), *, resumed: bool = False
+    ) -> None:
+        """Begin behind the ids before, if the last of them are a part of the prediction.
 
-        text: the prompt and a text so far. resumed: ids of the latter.
+        Else begin at its beginning, or in a text that is resumed nowhere.
+
+        before: the last ids of the prompt and of a text so far, READ_BACK at most.
         """
         self._predicted = predicted
         self._ids = predicted.ids
-        self._recent = list(text[-LONGEST_MATCH:])
-        self._at = min(resumed, len(predicted))  # in the prediction, behind a change that has begun
-        self._lost = resumed > 0
+        self._recent: list[int] = []
+        self._at = 0  # in the prediction, behind a change that has begun
+        self._lost = True
         self.agreed = 0
         self._changes: dict[int, _Change] = {}  # by the first of their old ids
         self._change: _Change | None = None  # that has begun here,
         self._changed = 0  # and so many of its new ids have come
         self._differed_at: int | None = None  # in the prediction, since it was certain
         self._since: list[int] = []  # ids of the text since then
-        found = predicted.find(self._recent, self._at, SURE_BEGINNING)
-        if found is not None:
-            self._go_on_at(found)
+        for token in before:
+            self._follow((token,), INDEXED)
+        if not resumed and (self._lost or self.agreed < INDEXED):
+            self._restart()
+
+    def _restart(self) -> None:
+        """Begin at the beginning of the prediction, with the changes that are known."""
+        self._go_on_at(Occurrence(0, 0))
+        self._change = None
+        self._differed_at = None
 
     def follow(self, ids: Sequence[int]) -> None:
         """Take in the next ids of the text."""
+        self._follow(ids, 1)
+
+    def _follow(self, ids: Sequence[int], least: int) -> None:
+        """Do so; least: ids in a row by which the place is found again."""
         if len(ids) > MOST_FOLLOWED:
             self._lose_count(len(ids))
         elif self._agrees(ids):
@@ -97,7 +117,7 @@ class Alignment:
         self._recent += ids[-LONGEST_MATCH:]
         del self._recent[:-LONGEST_MATCH]
         if self._lost:
-            found = self._predicted.find(self._recent, self._at)
+            found = self._predicted.find(self._recent, self._at, least)
             if found is not None:
                 self._go_on_at(found)
         if self._differed_at is not None:
@@ -276,8 +296,8 @@ class PredictionSource:
     def __init__(self, context: SourceContext, predicted: PredictedText) -> None:
         self._prefix = context.prefix
         self._read = len(context.prefix)  # ids that the alignment has taken in
-        resumed = self._read - context.counts.prompt_tokens
-        self._alignment = Alignment(predicted, context.prefix[-LONGEST_MATCH:], resumed)
+        resumed = self._read > context.counts.prompt_tokens
+        self._alignment = Alignment(predicted, context.prefix[-READ_BACK:], resumed=resumed)
         self._acceptance = StreakAcceptance()
         self._streak = 0  # ids in a row that agreed before the drafts proposed last
 
