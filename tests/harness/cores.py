@@ -21,11 +21,11 @@ from specmesh.core.kv_orders import KVCut
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Request
-from specmesh.core.rounds import SourceDrafts
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.remote_drafter import RemoteDrafter
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.target import Target
@@ -95,14 +95,22 @@ class Verifier:
         self._peers = {}
         self._held = Counter()  # ids in each sequence of the target's memory
         self._step = Step((), ())
+        self._parts = {}  # of the step, by session
         self._seen = seen
 
-    def open(self, prompt, params, now, said=()):
-        """Open a session for a prompt, or for one with the beginning of its text."""
+    def open(self, prompt, params, now, said=(), predicted=()):
+        """Open a session for a prompt, or for one with the beginning of its text.
+
+        predicted: the client's prediction of the text.
+        """
         request = Request(None, prompt, params)
         ids = (*prompt, *said)
         opening = vev.Opening(
-            client=len(self._sessions), request=request, ids=ids, n_prompt=len(prompt)
+            client=len(self._sessions),
+            request=request,
+            ids=ids,
+            n_prompt=len(prompt),
+            predicted=PredictedText(predicted),
         )
         self._core.handle(opening, now)
         newest = self._core.sessions()[-1]
@@ -204,6 +212,7 @@ class Verifier:
                 session.given_up = session.wait_until is not None and now >= session.wait_until
                 session.wait_until = None
         self._step = step
+        self._parts = dict(self._core._steps.batch.parts)
         return Step((), tuple(spans))
 
     def finish(self, rows, seconds, now):
@@ -263,9 +272,9 @@ class Verifier:
 
     def in_hand(self, number, drafts):
         """Return the drafts in hand that begin with those of a step, with their distributions."""
-        return self._sessions[number].machine.remote.offers(
-            drafts, [SourceDrafts("remote", len(drafts))]
-        )
+        part = self._parts[number]
+        sources = part.sources if isinstance(part, ev.Verify) else ()
+        return self._sessions[number].machine.remote.offers(drafts, sources)
 
     def room(self, number):
         machine = self._sessions[number].machine

@@ -140,13 +140,15 @@ class TargetMemory(Memory):
 class Served:
     """One session: its target's memory, its drafters and the text of its client.
 
+    predicted: ids that its client has predicted.
     drafter, second: those that it has; drafters: those that come; past: those that are gone.
     rounds: the time, the drafts and the accepted drafts of each.
     reason: why it ended; None before.
     """
 
-    def __init__(self, memory, prompt, params, drafters):
+    def __init__(self, memory, prompt, params, drafters, predicted):
         self.memory = memory
+        self.predicted = predicted
         self.prompt = prompt
         self.params = params
         self.drafters = list(drafters)
@@ -219,7 +221,13 @@ class World:
             served.memory = TargetMemory(self.n_ctx, self.end_bias)
         self.start()
         for served in resumed:
-            key = self.core.open(served.prompt, served.params, self.clock.now, tuple(served.shown))
+            key = self.core.open(
+                served.prompt,
+                served.params,
+                self.clock.now,
+                said=tuple(served.shown),
+                predicted=served.predicted,
+            )
             self.sessions[key] = served
             self.attach(key)
         self.seen["restarts"] += 1
@@ -230,10 +238,10 @@ class World:
         begin, end = self.faulty
         return not begin <= self.clock.now < end
 
-    def open(self, params, drafters, prompt=PROMPT):
-        key = self.core.open(prompt, params, self.clock.now)
+    def open(self, params, drafters, prompt=PROMPT, predicted=()):
+        key = self.core.open(prompt, params, self.clock.now, predicted=predicted)
         memory = TargetMemory(self.n_ctx, self.end_bias)
-        served = self.sessions[key] = Served(memory, prompt, params, drafters)
+        served = self.sessions[key] = Served(memory, prompt, params, drafters, predicted)
         self.attach(key)
         self.clock.at(self.clock.now, self.turn)
         return served
@@ -388,6 +396,28 @@ def reference_text(params, prompt, n_ctx, end_bias):
 def targets_own(world, key):
     served = world.sessions[key]
     return reference_text(served.params, served.prompt, world.n_ctx, world.end_bias)
+
+
+EDITS = st.sampled_from(["right", "nothing", "wrong", "repeated", "edited", "cut"])
+
+
+def predicted_text(kind, params, prompt, world):
+    """Return a prediction of a session's text in `world`; kind: one of EDITS."""
+    text, _ = reference_text(params, prompt, world.n_ctx, world.end_bias)
+    middle = len(text) // 2
+    match kind:
+        case "right":
+            return text
+        case "wrong":
+            return text[::-1]
+        case "repeated":
+            return text[:9] * 9
+        case "edited":
+            return [*text[: middle - 2], 7, 7, 7, *text[middle:]]
+        case "cut":
+            return text[middle:]
+        case _:
+            return ()
 
 
 def check(world, expected=targets_own):

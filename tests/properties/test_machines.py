@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_world import (
+    EDITS,
     OF_DRAFTERS,
     PROMPT,
     STEP,
@@ -24,6 +25,7 @@ from simulated_world import (
     World,
     check,
     drafters,
+    predicted_text,
     session_params,
     worlds_of,
 )
@@ -88,6 +90,28 @@ def test_output_with_another_source_is_the_targets_own(world, params, attached, 
     with table_source(repeats):
         world.open(params, attached)
         check(world.run())
+
+
+@part(2)
+@given(worlds, session_params, st.lists(drafters, max_size=2), EDITS, st.booleans())
+def test_output_with_a_prediction_is_the_targets_own(world, params, attached, kind, restarts):
+    """Alone, beside drafters, and over restarts of the verifier."""
+    world.open(params, attached, predicted=predicted_text(kind, params, PROMPT, world))
+    if restarts:
+        world.clock.at(0.3, world.restart)
+    check(world.run())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_right_prediction_saves_steps(restarts):
+    world = endless()
+    params = params_of(300)
+    predicted = predicted_text("right", params, PROMPT, world)
+    served = world.open(params, [], predicted=predicted)
+    if restarts:
+        world.clock.at(0.3, world.restart)
+    check(world.run())
+    assert served.accepted > 0.6 * len(served.shown)
 
 
 @part(10)

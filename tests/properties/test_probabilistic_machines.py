@@ -14,7 +14,17 @@ from harness.truth import place, surprise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter
-from simulated_world import PROMPT, Faults, World, check, drafters, probabilistic, worlds_of
+from simulated_world import (
+    EDITS,
+    PROMPT,
+    Faults,
+    World,
+    check,
+    drafters,
+    predicted_text,
+    probabilistic,
+    worlds_of,
+)
 
 from fuzz.oracle import END, N_VOCAB, row, said
 from specmesh.core.prefix import Prefix
@@ -43,7 +53,8 @@ class Refereed(World):
         served = self.sessions[span.seq]
         ids = self.core.prefix(span.seq)
         offers = self.core.in_hand(span.seq, span.ids[1:])
-        if isinstance(served.drafter, HonestDrafter) and self.faults.damage == 0:
+        honest = isinstance(served.drafter, HonestDrafter) and self.faults.damage == 0
+        if honest and not served.predicted:
             check_proposals(served.drafter, ids, offers)
         self.seen["beyond the rows"] += int(len(offers) >= len(span.ids))
         self.seen["blocks"] += int(len(offers) > 1)
@@ -108,6 +119,14 @@ def test_probabilistic_steps_with_two_drafters(world, params, first, second, swa
     """Drafts of the one are never compared with the other's distributions."""
     world.open(params, [first])
     world.share(1, second, swaps)
+    check(world.run(), possible)
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(worlds_of(Refereed), probabilistic, st.lists(drafters, max_size=2), EDITS)
+def test_probabilistic_steps_with_a_prediction(world, params, attached, kind):
+    """A predicted draft was sampled from nothing, also if a drafter has the same one."""
+    world.open(params, attached, predicted=predicted_text(kind, params, PROMPT, world))
     check(world.run(), possible)
 
 
