@@ -26,7 +26,8 @@ from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.load import check_there, import_engine, load_drafter, load_verifier
-from specmesh.errors import NotThereYet
+from specmesh.errors import ConfigError, NotThereYet
+from specmesh.free_memory import free_bytes
 from specmesh.llama_options import LlamaOptions
 from specmesh.models.files import parts
 from specmesh.security.addresses import bracketed, check_bind, endpoint, listen
@@ -44,6 +45,7 @@ log = structlog.get_logger("specmesh")
 
 HASHED_BLOCKS = 64  # of each file of a model: 18 ms if they are cached, else 250 ms
 BLOCK = 2**16  # bytes
+MIB = 2**20
 
 En = TypeVar("En", VerifyEngine, DraftEngine)
 T = TypeVar("T")
@@ -57,6 +59,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
         serving = Serving[VerifyEngine](process, "verifier", settings)
         keys = serving.keys()
+        check_suffix_cache(settings.suffix_cache)
         serving.open_port()
         socket, guard = process.patience.until_there(partial(_bound, process, settings, keys))
         process.ends.callback(socket.close, linger=100)
@@ -107,6 +110,15 @@ def serve_drafter(settings: DrafterSettings) -> None:
         loop = DrafterLoop(process.name, routes, engine, settings, loading.thread)
         connect = ", ".join(settings.connect)
         serving.run(loop, engine.info, encrypted=keys is not None, connect=connect)
+
+
+def check_suffix_cache(mebibytes: int) -> None:
+    """Raise ConfigError if earlier outputs would take more memory than is free."""
+    free = free_bytes()
+    if free is None or mebibytes * MIB <= free:
+        return
+    reason = f"--suffix-cache {mebibytes} MiB is more than the {free // MIB} MiB of memory that are"
+    raise ConfigError(f"{reason} free here", "give less, or 0 for none")
 
 
 def _bound(

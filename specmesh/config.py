@@ -259,11 +259,13 @@ class VerifierSettings(DaemonSettings):
 
     grace: seconds that a session is kept after its drafter went away.
     max_queue: most requests that wait for a session.
+    suffix_cache: MiB of memory for earlier outputs of API keys and local users; 0 keeps none.
     """
 
     bind: str
     grace: float = 30.0
     max_queue: int = 256
+    suffix_cache: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

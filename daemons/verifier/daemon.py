@@ -41,6 +41,7 @@ from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
 from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.earlier_outputs import EarlierOutputs
 from specmesh.core.verifier.peer_limits import PeerAccounts
 from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
@@ -58,6 +59,8 @@ from specmesh.security.curve import ZapGuard
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
+
+MIB = 2**20
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which is busy during a step
 
@@ -112,7 +115,10 @@ class VerifierLoop(DaemonLoop[Order]):
             lambda client: client in self._clients.requests,
             self.mailbox.put,
         )
-        core = core_of(engine, limits, costs, settings.grace, calibration)
+        earlier = None
+        if settings.suffix_cache:
+            earlier = EarlierOutputs(settings.suffix_cache * MIB)
+        core = core_of(engine, limits, costs, settings.grace, calibration, earlier)
         run = partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -198,8 +204,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case list():
                 for effect in order:
                     self._carry_out(effect, now)
-            case Submit(texts, tenant):
-                self._act(self._clients.submit(texts, tenant))
+            case Submit(texts, tenant, account):
+                self._act(self._clients.submit(texts, tenant, account))
             case vev.Opening():
                 self._act(self._clients.encoded(order))
             case vev.RequestRefused(client, error):
@@ -364,6 +370,7 @@ def core_of(
     costs: StepCosts,
     grace: float,
     calibration: Calibration | None = None,
+    earlier: EarlierOutputs | None = None,
 ) -> VerifierCore:
     """Return the core of a verifier with this engine."""
     info = engine.info
@@ -393,6 +400,7 @@ def core_of(
         n_batch=info.n_batch,
         max_sessions=info.max_sessions,
         guests=info.guests,
+        earlier=earlier,
         calibration=calibration,
     )
     return VerifierCore(target, first=first, grace=grace)

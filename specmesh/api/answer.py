@@ -13,7 +13,7 @@ from specmesh.api.connection import ApiConnection
 from specmesh.api.dialects.base import Renderer
 from specmesh.api.generation import Generation
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import Failed, Finished, Tokens
+from specmesh.core.requests import Account, Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
@@ -38,7 +38,7 @@ class Answer(Response):
     cancels all choices.
 
     refuse: makes the response for an error before anything was written.
-    tenant: the client for whose share the choices count.
+    tenant: the client for whose share the choices count. account: whose outputs they are.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Answer(Response):
         refuse: Callable[[SpecmeshError], Response],
         headers: dict[str, str],
         tenant: Tenant = (),
+        account: Account | None = None,
     ) -> None:
         media_type = "text/event-stream" if generation.stream else "application/json"
         super().__init__(headers=headers, media_type=media_type)
@@ -61,6 +62,7 @@ class Answer(Response):
         self._renderer = renderer
         self._refuse = refuse
         self._tenant = tenant
+        self._account = account
         self._open: list[Choice] = []  # choices that have not ended
         self._paused: list[Choice] = []  # those whose sessions wait for the reader
         self._timer: asyncio.TimerHandle | None = None
@@ -99,7 +101,7 @@ class Answer(Response):
         for choice in self._choices:
             choice.on_arrival = self._look_soon
         texts = [(choice.request, choice) for choice in self._choices]
-        self._backend.submit(Submit(texts, self._tenant))
+        self._backend.submit(Submit(texts, self._tenant, self._account))
 
     def _look_soon(self) -> None:
         """Look for events once this turn's frames are read, and no sooner than the pace allows."""

@@ -50,7 +50,7 @@ from specmesh.api.round_trips import round_trips
 from specmesh.api.unread_fields import as_header
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.fields import Json
-from specmesh.core.requests import ID_BYTES
+from specmesh.core.requests import ID_BYTES, Account
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.core.text.chat import Tokenizer, unknown_variables
 
@@ -272,6 +272,7 @@ class _Api:
             refuse=dialect.refuse,
             headers=headers,
             tenant=tenant_of(http),
+            account=account_of(http),
         )
 
     async def count_tokens(self, http: HttpRequest) -> Response:
@@ -314,6 +315,12 @@ def tenant_of(http: HttpRequest) -> Tenant:
     """Return the tenant of a request: its key, if there are several, and its connection."""
     tenant: Tenant = http.scope.get("state", {}).get("tenant", ())
     return tenant
+
+
+def account_of(http: HttpRequest) -> Account | None:
+    """Return the account of a request: its API key, or the user at the Unix socket."""
+    account: Account | None = http.scope.get("state", {}).get("account")
+    return account
 
 
 _CODES = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import EventSink, Request
+from specmesh.core.requests import Account, EventSink, Request
 from specmesh.core.statistics.snapshot import Snapshot
 from specmesh.core.text.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -18,10 +18,12 @@ class Submit:
 
     texts: each request with its client.
     tenant: the client for whose share they count, () for none.
+    account: the API key or the local user that asks; None for nobody that is known.
     """
 
     texts: Sequence[tuple[Request, EventSink]]
     tenant: Tenant = ()
+    account: Account | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.dialects.message_errors import is_for_messages, message_refusal
 from specmesh.api.error_body import refusal
-from specmesh.api.other_end import has_no_peer, other_end
+from specmesh.api.other_end import has_no_peer, other_end, user_of
 from specmesh.api.request_parser import RequestParser, SmallParts
 from specmesh.errors import Busy
 
@@ -74,6 +74,9 @@ class ApiConnection(H11Protocol):
         transport.set_write_buffer_limits(WAITING)
         # an answer looks at its connection, and counts for it where clients share something
         self.app_state = {"connection": self, "tenant": (next(_numbers),)}
+        user = user_of(self._socket)
+        if user is not None:
+            self.app_state["account"] = ("user", user)
         self.fine_at = self.loop.time()
         self._left = 0
         self._last_cycle = self.cycle

@@ -1,5 +1,6 @@
 """The guard of a TCP port: who may use the API there."""
 
+import hashlib
 import hmac
 from collections.abc import Collection
 
@@ -73,6 +74,10 @@ class ApiGuard:
                 response = message_refusal(error, 401)
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
+        if key is not None:
+            # by the key itself: its number would be another key's once the file has changed
+            digest = hashlib.sha256(self._keys[key].encode()).digest()
+            scope["state"]["account"] = ("key", digest)
         if len(self._keys) > 1 and key is not None:
             # a request counts for its key before its connection: one key would part no clients
             state = scope["state"]

@@ -13,6 +13,10 @@ _NO_COOKIE = 0xFFFFFFFF
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _WANTED = struct.Struct("=BBBxI")  # family, protocol, extensions, states
 _IDENTITY = struct.Struct("=4s16s16sIII")  # ports, addresses, interface, cookie
+_UCRED = struct.Struct("=iII")  # process, user, group: of Linux, see unix(7)
+_SOL_LOCAL = 0  # of macOS, see unix(4)
+_LOCAL_PEERCRED = 1
+_XUCRED = struct.Struct("=II")  # version, user; groups follow
 _FOUND = struct.Struct("=BBBB48sIIIII")  # ..., identity, expiry, unread, unsent, user, inode
 
 
@@ -61,6 +65,25 @@ def _read(answer: bytes) -> OtherEnd | None:
         return None
     *_, unread, _, _, inode = _FOUND.unpack_from(answer, _HEADER.size)
     return OtherEnd(unread, held=inode != 0)  # a closed socket has no inode
+
+
+def user_of(connection: socket.socket) -> int | None:
+    """Return the number of the user at the other end of a Unix socket.
+
+    Returns None for any other connection, and where the kernel does not name the user.
+    """
+    if connection.family != socket.AF_UNIX:
+        return None
+    try:
+        if hasattr(socket, "SO_PEERCRED"):
+            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            _, user, _ = _UCRED.unpack(found)
+        else:
+            found = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED.size)
+            _, user = _XUCRED.unpack(found)
+    except (OSError, struct.error):
+        return None
+    return int(user)
 
 
 def has_no_peer(connection: socket.socket) -> bool:

@@ -214,6 +214,14 @@ _insecure_rpc_option = flag(
     "Maximum number of waiting requests; more exit with 75.",
     256,
 )
+@option(
+    "--suffix-cache",
+    COUNT_OR_ZERO,
+    "MB",
+    "Memory, in MiB, for earlier outputs of each API key and local user: their later texts are "
+    "drafted from them. 0 keeps none.",
+    0,
+)
 @flag(
     "--reproducible",
     "Give every step the same number of rows: the text is then the same to the last bit with and "

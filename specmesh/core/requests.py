@@ -1,7 +1,7 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,10 @@ from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
 CHOICE_BYTES = 2048  # and of a request without its prompt
+Account = tuple[str, Hashable]
+"""Whose a request is, of those that this daemon can tell apart: ("key", the SHA-256 of an API key)
+or ("user", the number of a user of this machine).
+"""
 CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 

@@ -185,6 +185,7 @@ class VerifierStats(DaemonStats):
             wire=wire,
             prefix_cache=core.prefix_cache,
             kv_cache=core.kv_cache,
+            suffix_cache=core.suffix_cache,
         )
 
 

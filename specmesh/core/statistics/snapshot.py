@@ -216,6 +216,16 @@ class KVCacheSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuffixCacheSection:
+    """Earlier outputs that are kept for drafts. tokens: of all outputs."""
+
+    max_bytes: int
+    bytes: Annotated[int, gauge("suffix_cache_bytes", "Memory that earlier outputs may take now.")]
+    tokens: Annotated[int, gauge("suffix_cache_tokens", "Tokens of earlier outputs, for drafts.")]
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
     """The fields that both daemons have.
 
@@ -250,6 +260,7 @@ class VerifierSnapshot(RunningSnapshot):
 
     steps_ms: by the least context of each table, then by rows.
     kv_cache: None if each session has cells of its own.
+    suffix_cache: None if no outputs are kept.
     """
 
     acceptance: Json
@@ -262,6 +273,7 @@ class VerifierSnapshot(RunningSnapshot):
     steps_ms: dict[str, dict[str, float]]
     peers: list[Json]
     kv_cache: KVCacheSection | None = None
+    suffix_cache: SuffixCacheSection | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from typing import assert_never
 
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.requests import (
+    Account,
     ClientEvent,
     EventSink,
     Failed,
@@ -157,7 +158,10 @@ class Clients:
     # --- requests of clients
 
     def submit(
-        self, texts: Sequence[tuple[Request, EventSink]], tenant: Tenant
+        self,
+        texts: Sequence[tuple[Request, EventSink]],
+        tenant: Tenant,
+        account: Account | None = None,
     ) -> Sequence[ClientsEffect]:
         """Let the requests of an answer wait, as `open` does, or refuse all if one has no room."""
         effects: list[ClientsEffect] = []
@@ -169,7 +173,7 @@ class Clients:
         except Busy as error:
             return [Reply(client, Failed(error)) for _, client in texts]
         for request, client in texts:
-            effects += self.open(request, client, tenant=tenant)
+            effects += self.open(request, client, tenant=tenant, account=account)
         return effects
 
     def open(
@@ -181,6 +185,7 @@ class Clients:
         ref: int = 0,
         key: str = "",
         tenant: Tenant = (),
+        account: Account | None = None,
     ) -> Sequence[ClientsEffect]:
         """Let a request wait for a session, or for the one that it names, which may be there."""
         entry = ClientRequest(
@@ -210,6 +215,7 @@ class Clients:
             owner=owner,
             key=key,
             tenant=tenant,
+            account=account,
         )
         if request.named_only:
             return [opening]

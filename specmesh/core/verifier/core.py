@@ -169,6 +169,7 @@ class VerifierCore:
             rows.append(session_row(session, drafters.name(context), now, why))
             draft_n = session.draft_n
         costs = self._target.costs.undrafted
+        earlier = self._target.earlier
         return vev.CoreReport(
             sessions=rows,
             drafters=drafters.reports(),
@@ -180,4 +181,5 @@ class VerifierCore:
             step_s=costs.seconds(1),
             steps=costs.tables(),
             kv_cache=self._lifecycle.cells.report(),
+            suffix_cache=None if earlier is None else earlier.report(),
         )

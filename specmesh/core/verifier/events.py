@@ -23,13 +23,17 @@ from typing import NamedTuple
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
 from specmesh.core.fair_queue import Tenant
-from specmesh.core.requests import PromptRead, Request, Scored, SourceRun
+from specmesh.core.requests import Account, PromptRead, Request, Scored, SourceRun
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.statistics.counters import RoundCounts
-from specmesh.core.statistics.snapshot import KVCacheSection, PrefixCacheSection
+from specmesh.core.statistics.snapshot import (
+    KVCacheSection,
+    PrefixCacheSection,
+    SuffixCacheSection,
+)
 from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -51,6 +55,7 @@ class Opening:
     owner: the drafter whose client asks; None for a client of the verifier's own.
     key: proved by that drafter; may be empty.
     tenant: for whom the session counts.
+    account: that asks, if it is known here: an API key, or a user of this machine.
     """
 
     client: int
@@ -62,6 +67,7 @@ class Opening:
     owner: DrafterId | None = None
     key: str = ""
     tenant: Tenant = ()
+    account: Account | None = None
 
 
 class FromDrafter(NamedTuple):
@@ -282,6 +288,7 @@ class CoreReport:
     step_s: seconds of a step of one row.
     steps: seconds by rows, for each measured context.
     kv_cache: the cells that sessions share, if they do.
+    suffix_cache: earlier outputs, if they are kept.
     """
 
     sessions: list[dict[str, object]] = field(default_factory=list)
@@ -294,6 +301,7 @@ class CoreReport:
     step_s: float = 0.0
     steps: dict[int, dict[int, float]] = field(default_factory=dict)
     kv_cache: KVCacheSection | None = None
+    suffix_cache: SuffixCacheSection | None = None
 
 
 Noted = ev.Noted

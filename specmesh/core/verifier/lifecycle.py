@@ -32,6 +32,7 @@ from specmesh.core.statistics.session_report import session_report
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.admission import READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.verifier.drafter_pool import DrafterPool
+from specmesh.core.verifier.earlier_outputs import AccountOutputs
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.session_cells import SessionCells
 from specmesh.core.verifier.session_context import ContextEvent, ContextState, SessionContext
@@ -156,6 +157,7 @@ class SessionLifecycle:
             constraint=opening.constraint,
             slot=slot,
             predicted=opening.predicted,
+            earlier=self._earlier_of(opening),
         )
         context = SessionContext(
             session=session,
@@ -164,6 +166,7 @@ class SessionLifecycle:
             owner=opening.owner,
             name=opening.request.id,
             key=opening.key,
+            account=opening.account,
             guest=guest,
         )
         self.running[context.id] = context
@@ -172,6 +175,15 @@ class SessionLifecycle:
         self._hand_over(context, opening, now)
         if session.finished is not None:
             self._finish(context, session.finished, None, now)
+
+    def _earlier_of(self, opening: vev.Opening) -> AccountOutputs | None:
+        """Return the earlier outputs that draft for a request, if there are any."""
+        earlier = self._target.earlier
+        if earlier is None or opening.account is None:
+            return None
+        if not opening.request.params.cache_prompt:
+            return None  # it wants nothing of other texts
+        return earlier.of(opening.account)
 
     def _make_room(self, now: float, *, guest: bool) -> None:
         """Drop a kept session if all places are taken, those of guests or the others."""
@@ -412,6 +424,7 @@ class SessionLifecycle:
             # A step that failed may have changed the sequence in part.
             contents = NO_CONTENTS if reason is m.FinishReason.ERROR else session.memory
             self._slots.release(session.slot.seq, contents)
+        self._keep_output(context, reason)
         self.ended_counts.add(session.counts)
         # The others on its drafter get their drafts sooner now.
         self.drafters.weigh()
@@ -432,6 +445,15 @@ class SessionLifecycle:
         for done in context.done(end):
             self._outbox.append(done)
         self._after_end(context, reason, now)
+
+    def _keep_output(self, context: SessionContext, reason: m.FinishReason) -> None:
+        """Keep the text of a session for drafts of its account's later ones."""
+        earlier = self._target.earlier
+        session = context.session
+        if earlier is None or context.account is None or reason is m.FinishReason.ERROR:
+            return
+        if session.params.cache_prompt:
+            earlier.add(context.account, session.prefix.ids[session.n_prompt :])
 
     def _after_end(self, context: SessionContext, reason: m.FinishReason, now: float) -> None:
         """Keep the end of a session for its client, or forget the session."""

@@ -55,11 +55,13 @@ from specmesh.core.verifier.accept import (
     strategy_of,
     uses_proposals,
 )
+from specmesh.core.verifier.earlier_outputs import AccountOutputs
 from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.prompt_progress import PromptProgress
 from specmesh.core.verifier.source_choice import SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.session_sources import sources_of
+from specmesh.core.verifier.sources.suffix import SuffixSource
 from specmesh.core.verifier.truth_sender import TruthSender
 from specmesh.errors import LocalProtocolError, RequestError
 from specmesh.wire import messages as m
@@ -135,6 +137,7 @@ class VerifierSession:
         constraint: Constraint | None = None,
         slot: KVSlot | None = None,
         predicted: PredictedText | None = None,
+        earlier: AccountOutputs | None = None,
     ) -> None:
         """Begin with `ids`: the prompt's first `n_prompt` (None: all), then a resumed text.
 
@@ -143,6 +146,7 @@ class VerifierSession:
         slot: its sequence, and the ids that it holds already; never the last one. None: an empty
             sequence 0.
         predicted: the client's prediction of the text.
+        earlier: outputs of its account, for drafts.
         """
         if n_prompt is None:
             n_prompt = len(ids)
@@ -197,8 +201,10 @@ class VerifierSession:
             draft_length=self.draft_length,
             counts=self.counts,
             predicted=predicted,
+            earlier=earlier,
         )
-        self.choice = SourceChoice(sources_of(source_context), self.draft_length)
+        self._sources = sources_of(source_context)
+        self.choice = SourceChoice(self._sources, self.draft_length)
         self.remote = self.choice.remote
         self._begin()
 
@@ -263,6 +269,12 @@ class VerifierSession:
     def follow(self, *, by_drafter: bool) -> None:
         """Note whether a client at the drafter reads along."""
         self.followed = by_drafter
+
+    def forget_earlier(self) -> None:
+        """Take no more drafts from earlier outputs: a client of another account has it now."""
+        for source in self._sources:
+            if isinstance(source, SuffixSource):
+                source.forget_earlier()
 
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         """End the text here."""

@@ -11,7 +11,7 @@ from enum import Enum
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.fair_queue import Tenant
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.core.requests import SourceRun
+from specmesh.core.requests import Account, SourceRun
 from specmesh.core.sampling.logprobs import Logprob, flattened
 from specmesh.core.states import state_after
 from specmesh.core.token_sources import runs_of
@@ -84,6 +84,7 @@ class SessionContext:
     prompt_ids: the ids of its prompt.
     name: by which it can be resumed. key: that it was opened with. Either may be empty.
     tenant: for whom it counts.
+    account: whose outputs draft for it, and get its own; None for nobody's.
     guest: it is short, and runs beside as many others as there may be.
     end: the effect that its client got at its end.
     kept_until: when it is forgotten.
@@ -103,6 +104,7 @@ class SessionContext:
     name: str = ""
     key: str = ""
     tenant: Tenant = ()
+    account: Account | None = None
     guest: bool = False
     end: vev.SessionEnded | None = None
     kept_until: float = 0.0
@@ -143,6 +145,10 @@ class SessionContext:
         self.client = opening.client
         self.owner = opening.owner
         self.tenant = opening.tenant
+        if opening.account != self.account:
+            # Neither account may see in its drafts what the other one has written.
+            self.account = None
+            self.session.forget_earlier()
         self.session.follow(by_drafter=opening.owner is not None)
 
     def disconnect(self) -> None:

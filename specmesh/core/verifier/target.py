@@ -7,6 +7,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier.calibration import Calibration
+from specmesh.core.verifier.earlier_outputs import EarlierOutputs
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 
 
@@ -19,6 +20,7 @@ class Target:
     guests: sessions with short texts, beside `max_sessions` others.
     prefill_rows: rows for prompts in a step in which other sessions verify.
     speculations: by source and number of sessions.
+    earlier: outputs of accounts, for drafts of their later texts; None keeps none.
     calibration: steps that measure it while it has nothing else to do; None for none.
     """
 
@@ -30,4 +32,5 @@ class Target:
     guests: int = 0
     prefill_rows: int = PREFILL_ROWS
     speculations: Speculations = field(default_factory=Speculations)
+    earlier: EarlierOutputs | None = None
     calibration: Calibration | None = None

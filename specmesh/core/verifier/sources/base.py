@@ -17,6 +17,7 @@ from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts
 from specmesh.core.verifier.predicted_text import PredictedText
+from specmesh.core.verifier.earlier_outputs import AccountOutputs
 
 
 class DraftSource(Protocol):
@@ -54,6 +55,7 @@ class SourceContext(NamedTuple):
     """The parts of a session that its sources may read.
 
     predicted: the client's prediction of the text.
+    earlier: outputs of the session's account; None without an account, or if none are kept.
     """
 
     session: int
@@ -64,3 +66,4 @@ class SourceContext(NamedTuple):
     draft_length: DraftLengthController
     counts: RoundCounts
     predicted: PredictedText | None = None
+    earlier: AccountOutputs | None = None

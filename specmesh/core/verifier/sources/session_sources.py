@@ -6,11 +6,13 @@ from specmesh.core.verifier.sources.base import DraftSource, SourceContext
 from specmesh.core.verifier.sources.grammar import GrammarSource
 from specmesh.core.verifier.sources.prediction import PredictionSource
 from specmesh.core.verifier.sources.remote import RemoteSource
+from specmesh.core.verifier.sources.suffix import SuffixSource
 
 SESSION_SOURCES: list[Callable[[SourceContext], DraftSource | None]] = [
     GrammarSource.of,
     PredictionSource.of,
     RemoteSource,
+    SuffixSource.of,
 ]
 """Each makes the source of a session, or None if the session has no use for it. A later source
 continues the chain of an earlier one.

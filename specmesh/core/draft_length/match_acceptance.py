@@ -1,0 +1,69 @@
+"""The acceptance of drafts that followed earlier ids which agree with the end of the text.
+
+What predicts it is the number of ids that agree. If the first draft is accepted the second one
+follows a match that is longer by one, and so on. So one table serves all drafts: the rate of a
+draft behind a match of so many ids.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+from operator import mul
+
+from specmesh.core.draft_length import MAX_DRAFTS
+
+LENGTHS = (3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""The least length of each class of matches."""
+
+PRIOR = (0.65, 0.70, 0.80, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
+"""Rate of each class, as measured over many texts by bench/suffix.py."""
+
+PRIOR_DRAFTS = 6.0  # drafts that the rates known before count for
+MEMORY = 64.0  # drafts of a class after which one counts half: texts change
+
+
+class MatchAcceptance:
+    """Rates by the length of a match, exponentially forgotten.
+
+    parent: records all that is recorded here, and has the rates to begin with. Without one they
+        are PRIOR.
+    """
+
+    def __init__(self, parent: "MatchAcceptance | None" = None) -> None:
+        self._tested = [0.0] * len(LENGTHS)
+        self._accepted = [0.0] * len(LENGTHS)
+        self._keep = 0.5 ** (1.0 / MEMORY)
+        self._parent = parent
+
+    def record(self, length: int, tested: int, accepted: int) -> None:
+        """Learn from `tested` drafts behind a match of `length` ids; the first were accepted."""
+        if self._parent is not None:
+            self._parent.record(length, tested, accepted)
+        for draft in range(tested):
+            number = _class_of(length + draft)
+            self._tested[number] = self._tested[number] * self._keep + 1
+            self._accepted[number] *= self._keep
+            if draft < accepted:
+                self._accepted[number] += 1
+
+    def rate(self, number: int) -> float:
+        """Return the rate of a class of lengths."""
+        prior = PRIOR[number]
+        if self._parent is not None:
+            prior = self._parent.rate(number)
+        accepted = self._accepted[number] + prior * PRIOR_DRAFTS
+        return accepted / (self._tested[number] + PRIOR_DRAFTS)
+
+    def chain(self, length: int, drafts: int) -> list[float]:
+        """Return the probabilities that the first 1, 2, ... `drafts` are all accepted.
+
+        length: ids of the match before the first one.
+        """
+        rates: list[float] = []
+        for draft in range(min(drafts, MAX_DRAFTS)):
+            rates.append(self.rate(_class_of(length + draft)))
+        return list(accumulate(rates, mul))
+
+
+def _class_of(length: int) -> int:
+    """Return the number of the class of a length."""
+    return max(bisect_right(LENGTHS, length) - 1, 0)

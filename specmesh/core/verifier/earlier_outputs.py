@@ -1,0 +1,148 @@
+"""Earlier outputs of the accounts of a verifier, from which drafts are taken.
+
+An account is an API key, or a user of this machine. Its outputs draft for its own requests only,
+and so does what was learned of them: nothing that one account writes shows in how fast another one
+is answered. They are in memory only. All of them together take `room` bytes at most; the oldest
+leave.
+"""
+
+import sys
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.requests import Account
+from specmesh.core.statistics.snapshot import SuffixCacheSection
+from specmesh.core.verifier.sources.suffix_index import (
+    BREAK,
+    MOST_BYTES_PER_ID,
+    Match,
+    SuffixIndex,
+)
+
+BYTES_PER_ID = MOST_BYTES_PER_ID + 5  # the id itself, and what an array has in reserve
+LEAST_IDS = 16
+"""Shorter outputs are not kept: they are answered before a draft could help."""
+
+
+class _Output(NamedTuple):
+    """An output of an account.
+
+    number: in order of arrival, of all accounts. size: its ids, and one for the break.
+    """
+
+    number: int
+    size: int
+
+
+class AccountOutputs:
+    """The earlier outputs of one account.
+
+    acceptance: of its drafts, over all its sessions.
+    outputs: those that are kept, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.acceptance = MatchAcceptance()
+        self.outputs = deque[_Output]()
+        self._ids = array("i")
+        self._index = SuffixIndex(self._ids)
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory that the ids and their index take, the index at most."""
+        return sys.getsizeof(self._ids) + SuffixIndex.bytes_for(len(self._ids))
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of ids in all outputs."""
+        return len(self._ids) - len(self.outputs)
+
+    def find(self, tail: Sequence[int], longer_than: int) -> Match | None:
+        """Return the place of a longer match of the end of a text; None without one.
+
+        First a bounded part of the ids that came since is taken in.
+        """
+        if not self._ids:
+            return None
+        self._index.update()
+        match = self._index.find(tail)
+        if match is None or match.length <= longer_than:
+            return None
+        return match
+
+    def after(self, match: Match, limit: int) -> Sequence[int]:
+        """Return the ids that followed a match, at most `limit`."""
+        found = self._ids[match.place : match.place + limit]
+        if BREAK in found:
+            return found[: found.index(BREAK)]
+        return found
+
+    def add(self, number: int, ids: "array[int]") -> None:
+        """Keep an output."""
+        self._ids.extend(ids)
+        self._ids.append(BREAK)
+        self.outputs.append(_Output(number, len(ids) + 1))
+
+    def drop_half(self) -> None:
+        """Forget the oldest output, and others up to half of the ids, but not the newest one.
+
+        What is left is taken in anew.
+        """
+        half = len(self._ids) // 2
+        dropped = self.outputs.popleft().size
+        while dropped < half and len(self.outputs) > 1:
+            dropped += self.outputs.popleft().size
+        self._ids = self._ids[dropped:]
+        self._index = SuffixIndex(self._ids)
+
+
+class EarlierOutputs:
+    """The earlier outputs of all accounts, in `room` bytes.
+
+    When they would take more, the account that has the oldest output loses the older half of its
+    own: for each single output that leaves the index would be built anew.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._accounts: dict[Account, AccountOutputs] = {}
+        self._number = 0
+
+    def of(self, account: Account) -> AccountOutputs:
+        """Return the outputs of an account, which may have none yet."""
+        return self._accounts.setdefault(account, AccountOutputs())
+
+    def add(self, account: Account, ids: "array[int]") -> None:
+        """Keep an output of an account, or the last part of it for which there is room."""
+        if len(ids) < LEAST_IDS:
+            return
+        self._number += 1
+        most = self._room // BYTES_PER_ID - LEAST_IDS
+        self.of(account).add(self._number, ids[-most:])
+        while self._bytes() > self._room:
+            self._with_oldest().drop_half()
+
+    def _bytes(self) -> int:
+        """Return the memory that all of them take."""
+        return sum(outputs.bytes for outputs in self._kept())
+
+    def _kept(self) -> list[AccountOutputs]:
+        """Return the accounts that have outputs."""
+        return [outputs for outputs in self._accounts.values() if outputs.outputs]
+
+    def _with_oldest(self) -> AccountOutputs:
+        """Return the account that has the oldest output."""
+        return min(self._kept(), key=lambda kept: kept.outputs[0].number)
+
+    def report(self) -> SuffixCacheSection:
+        """Return the numbers for `stats`."""
+        kept = self._kept()
+        return SuffixCacheSection(
+            max_bytes=self._room,
+            bytes=self._bytes(),
+            tokens=sum(outputs.tokens for outputs in kept),
+            outputs=sum(len(outputs.outputs) for outputs in kept),
+        )

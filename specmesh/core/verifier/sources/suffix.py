@@ -1,0 +1,115 @@
+"""Drafts of the text itself: what followed where its last ids occurred before.
+
+Edits, agents and code repeat themselves. Of two places, one in the text and one in earlier outputs
+of the same account, the one with the longer match counts.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.prefix import Prefix
+from specmesh.core.rounds import Round
+from specmesh.core.verifier.earlier_outputs import AccountOutputs
+from specmesh.core.verifier.sources.base import SourceContext
+from specmesh.core.verifier.sources.suffix_index import LONGEST, SuffixIndex
+
+LEAST_ACCEPTANCE = 0.1
+"""Least probability that a draft and all before it are accepted. No machine gains by others."""
+
+
+class SuffixSource:
+    """Proposes what followed the nearest of the longest matches of the text's end.
+
+    The indexes are brought up to date when a step asks for drafts, a bounded part at a time. So a
+    source that is not asked does nothing.
+    """
+
+    name = "suffix"
+    exact = False
+
+    def __init__(self, prefix: Prefix, earlier: AccountOutputs | None) -> None:
+        """Begin with a text. earlier: outputs of its account; None for the text alone."""
+        self._prefix = prefix
+        self._earlier = earlier
+        self._index = SuffixIndex(prefix.ids)
+        # Accounts do not share what they learn: it would show in each other's drafts.
+        self._acceptance = MatchAcceptance(None if earlier is None else earlier.acceptance)
+        self._length = 0  # of the match behind which the newest drafts stand
+
+    @classmethod
+    def of(cls, context: SourceContext) -> "SuffixSource | None":
+        """Return the source of a session; None if the client wants no drafts."""
+        if context.params.allowed_draft_n == 0:
+            return None
+        return cls(context.prefix, context.earlier)
+
+    def forget_earlier(self) -> None:
+        """Go on with the text alone: another client has it now."""
+        self._earlier = None
+        self._acceptance = MatchAcceptance()
+
+    def due(self, limit: int, now: float) -> None:
+        """Return None: its drafts are always in hand."""
+
+    def propose(
+        self,
+        proposed: Sequence[int],
+        limit: int,
+        now: float,  # noqa: ARG002
+    ) -> Sequence[int]:
+        """Return the ids behind the longest match, as far as they may be accepted."""
+        if limit <= 0:
+            return ()
+        ids = self._prefix.ids
+        self._index.update()
+        tail = ids[-LONGEST:]
+        tail.extend(proposed)
+        self._length = 0
+        drafts: Sequence[int] = ()
+        match = self._index.find(tail)
+        if match is not None:
+            self._length = match.length
+            drafts = _repeated(ids, match.place, proposed, limit)
+        if self._earlier is not None:
+            earlier = self._earlier.find(tail, longer_than=self._length)
+            if earlier is not None:
+                self._length = earlier.length
+                drafts = self._earlier.after(earlier, limit)
+        if not drafts:
+            return ()
+        probable = self._acceptance.chain(self._length, len(drafts))
+        return drafts[: _count_above(probable, LEAST_ACCEPTANCE)]
+
+    def acceptance(self, drafts: int) -> Sequence[float]:
+        """Return the probabilities that the first 1, 2, ... `drafts` are all accepted."""
+        return self._acceptance.chain(self._length, drafts)
+
+    def committed(self, done: Round) -> None:
+        """Learn from a round in which its drafts were tested."""
+        for drafts in done.by_source:
+            if drafts.source == self.name and drafts.tested:
+                self._acceptance.record(self._length, drafts.tested, drafts.accepted)
+
+
+def _repeated(ids: "array[int]", place: int, proposed: Sequence[int], limit: int) -> Sequence[int]:
+    """Return `limit` ids from a place of a text on.
+
+    Behind the end of the text and of `proposed` the ids from the place on come again: a text that
+    has matched itself so near its end has a period.
+    """
+    found = ids[place : place + limit]
+    if len(found) < limit:
+        found.extend(proposed[: limit - len(found)])
+    period = len(found)
+    while len(found) < limit:
+        found.append(found[-period])
+    return found
+
+
+def _count_above(probabilities: Sequence[float], least: float) -> int:
+    """Return how many of falling probabilities are at least `least`."""
+    for count, probability in enumerate(probabilities):
+        if probability < least:
+            return count
+    return len(probabilities)
