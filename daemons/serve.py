@@ -27,7 +27,7 @@ from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.load import check_there, import_engine, load_drafter, load_verifier
 from specmesh.errors import ConfigError, NotThereYet
-from specmesh.free_memory import free_bytes
+from specmesh.free_memory import MIB, free_bytes
 from specmesh.llama_options import LlamaOptions
 from specmesh.models.files import parts
 from specmesh.security.addresses import bracketed, check_bind, endpoint, listen
@@ -45,8 +45,6 @@ log = structlog.get_logger("specmesh")
 
 HASHED_BLOCKS = 64  # of each file of a model: 18 ms if they are cached, else 250 ms
 BLOCK = 2**16  # bytes
-MIB = 2**20
-
 En = TypeVar("En", VerifyEngine, DraftEngine)
 T = TypeVar("T")
 

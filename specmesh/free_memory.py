@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+MIB = 2**20
 _KIB = 1024
 _NO_LIMIT = 2**60
 """Bytes beyond which the number of a cgroup stands for none: version 1 writes a huge one."""

@@ -55,12 +55,11 @@ from specmesh.engines.base import VerifyEngine
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.steps import limits_of, run_step
 from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
+from specmesh.free_memory import MIB
 from specmesh.security.curve import ZapGuard
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
-
-MIB = 2**20
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which is busy during a step
 
@@ -118,7 +117,9 @@ class VerifierLoop(DaemonLoop[Order]):
         earlier = None
         if settings.suffix_cache:
             earlier = EarlierOutputs(settings.suffix_cache * MIB)
-        core = core_of(engine, limits, costs, settings.grace, calibration, earlier)
+        core = core_of(
+            engine, limits, costs, settings.grace, calibration=calibration, earlier=earlier
+        )
         run = partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -369,6 +370,7 @@ def core_of(
     limits: TargetLimits,
     costs: StepCosts,
     grace: float,
+    *,
     calibration: Calibration | None = None,
     earlier: EarlierOutputs | None = None,
 ) -> VerifierCore:

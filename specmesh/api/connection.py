@@ -73,10 +73,11 @@ class ApiConnection(H11Protocol):
         _set_options(self._socket)
         transport.set_write_buffer_limits(WAITING)
         # an answer looks at its connection, and counts for it where clients share something
-        self.app_state = {"connection": self, "tenant": (next(_numbers),)}
+        state: dict[str, object] = {"connection": self, "tenant": (next(_numbers),)}
         user = user_of(self._socket)
         if user is not None:
-            self.app_state["account"] = ("user", user)
+            state["account"] = ("user", user)
+        self.app_state = state
         self.fine_at = self.loop.time()
         self._left = 0
         self._last_cycle = self.cycle

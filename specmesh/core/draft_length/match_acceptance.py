@@ -14,10 +14,10 @@ from specmesh.core.draft_length import MAX_DRAFTS
 LENGTHS = (3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The least length of each class of matches."""
 
-PRIOR = (0.65, 0.70, 0.80, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
+MATCH_PRIOR = (0.65, 0.70, 0.80, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
 """Rate of each class, as measured over many texts by bench/suffix.py."""
 
-PRIOR_DRAFTS = 6.0  # drafts that the rates known before count for
+MATCH_PRIOR_DRAFTS = 6.0  # drafts that the rates known before count for
 MEMORY = 64.0  # drafts of a class after which one counts half: texts change
 
 
@@ -25,7 +25,7 @@ class MatchAcceptance:
     """Rates by the length of a match, exponentially forgotten.
 
     parent: records all that is recorded here, and has the rates to begin with. Without one they
-        are PRIOR.
+        are MATCH_PRIOR.
     """
 
     def __init__(self, parent: "MatchAcceptance | None" = None) -> None:
@@ -47,11 +47,11 @@ class MatchAcceptance:
 
     def rate(self, number: int) -> float:
         """Return the rate of a class of lengths."""
-        prior = PRIOR[number]
+        prior = MATCH_PRIOR[number]
         if self._parent is not None:
             prior = self._parent.rate(number)
-        accepted = self._accepted[number] + prior * PRIOR_DRAFTS
-        return accepted / (self._tested[number] + PRIOR_DRAFTS)
+        accepted = self._accepted[number] + prior * MATCH_PRIOR_DRAFTS
+        return accepted / (self._tested[number] + MATCH_PRIOR_DRAFTS)
 
     def chain(self, length: int, drafts: int) -> list[float]:
         """Return the probabilities that the first 1, 2, ... `drafts` are all accepted.

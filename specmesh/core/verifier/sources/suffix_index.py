@@ -1,6 +1,6 @@
 """An index of a text's n-grams: where did the end of a text occur before?
 
-A table for each size n of SIZES maps the hash of n ids to the newest place behind such ids. A
+A table for each size n of NGRAM_SIZES maps the hash of n ids to the newest place behind such ids. A
 look-up takes the longest n-gram at the end that is found, and counts how many ids before the two
 places agree. What followed there are good drafts.
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SIZES = (3, 6, 12)
+NGRAM_SIZES = (3, 6, 12)
 """Sizes of the n-grams, in ids."""
 
 LONGEST = 64
@@ -32,7 +32,7 @@ PORTION = 4096
 """Most ids that one update takes in. They take about 0.3 ms."""
 
 BYTES_PER_SLOT = 4
-MOST_BYTES_PER_ID = 8 * BYTES_PER_SLOT * len(SIZES)
+MOST_BYTES_PER_ID = 8 * BYTES_PER_SLOT * len(NGRAM_SIZES)
 """Bytes that the tables take for each id, at most, once there are some dozens."""
 
 BREAK = -1
@@ -43,7 +43,7 @@ _FEWEST = 256  # slots of a table
 _FEW = 64  # ids that are taken in one by one: numpy takes as long for so many
 _FACTOR = 0x9E3779B97F4A7C15
 _MODULUS = 2**64
-_LARGEST = max(SIZES)
+_LARGEST = max(NGRAM_SIZES)
 _POWERS = [pow(_FACTOR, exponent, _MODULUS) for exponent in range(_LARGEST + 1)]
 
 
@@ -88,7 +88,7 @@ class SuffixIndex:
         """Return the most bytes that the tables for so many ids take; 0 for none."""
         if not count:
             return 0
-        return BYTES_PER_SLOT * len(SIZES) * _slots_for(count)
+        return BYTES_PER_SLOT * len(NGRAM_SIZES) * _slots_for(count)
 
     def _resize(self) -> None:
         """Make tables for all ids, and begin anew."""
@@ -99,7 +99,7 @@ class SuffixIndex:
         # The old tables go first, so that there are never two of a size.
         self._tables.clear()
         self._cells.clear()
-        for _ in SIZES:
+        for _ in NGRAM_SIZES:
             table = np.zeros(slots, np.int32)
             self._tables.append(table)
             self._cells.append(table.data)
@@ -131,7 +131,7 @@ class SuffixIndex:
         ids = self._ids
         for place in range(self._end, end):
             new = ids[place]
-            for number, size in enumerate(SIZES):
+            for number, size in enumerate(NGRAM_SIZES):
                 before = self._hashes[number]
                 self._cells[number][before >> self._shift] = place
                 if place >= size:
@@ -168,7 +168,7 @@ class SuffixIndex:
         for distance in range(1, _LARGEST + 1):
             first = _LARGEST - distance
             total += ids[first : first + count] * np.uint64(_POWERS[distance])
-            if distance in SIZES:
+            if distance in NGRAM_SIZES:
                 yield total
 
     def _hashes_at_end(self) -> list[int]:
@@ -182,11 +182,11 @@ class SuffixIndex:
         if not self._cells:
             return None
         hashes = _hashes_of(tail)
-        for number in reversed(range(len(SIZES))):
+        for number in reversed(range(len(NGRAM_SIZES))):
             place = self._cells[number][hashes[number] >> self._shift]
             if place:
                 length = self._agreement(place, tail)
-                if length >= SIZES[number]:
+                if length >= NGRAM_SIZES[number]:
                     return Match(place, length)
         return None
 
@@ -214,6 +214,6 @@ def _hashes_of(tail: Sequence[int]) -> list[int]:
     for distance in range(1, _LARGEST + 1):
         if distance <= most:
             total += tail[-distance] * _POWERS[distance]
-        if distance in SIZES:
+        if distance in NGRAM_SIZES:
             hashes.append(total % _MODULUS)
     return hashes
