@@ -85,6 +85,7 @@ drafter --keys /nowhere | specmesh keys new --keys /nowhere
 drafter --keys /nowhere --insecure-no-auth | leave one out
 drafter --engine llama --model '' | --model
 verifier --socket '' | --socket
+verifier --suffix-cache 987654321 | 987654321 MiB | MiB of memory that are free here
 drafter --config brackets.toml | brackets.toml
 verifier --engine llama --model fifo.gguf | fifo.gguf
 verifier --engine llama --model cut.gguf | cut.gguf | incomplete

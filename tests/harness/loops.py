@@ -148,12 +148,18 @@ class Bench:
         engine=None,
         max_queue=256,
         drain=10.0,
+        suffix_cache=0,
         **limits,
     ):
         engine = engine or Flaky()
         router = self._bound()
         settings = VerifierSettings(
-            model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue, drain=drain
+            model=MODEL,
+            socket=Path(),
+            bind=self.address,
+            max_queue=max_queue,
+            drain=drain,
+            suffix_cache=suffix_cache,
         )
         loop = VerifierLoop("v", router, engine, StepCosts(), settings, **limits)
         return self._run(loop, lambda: router.close(linger=100))
@@ -184,9 +190,9 @@ class Bench:
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
         return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
 
-    def pair(self, engine=None):
+    def pair(self, engine=None, **limits):
         """A verifier and a drafter that know each other."""
-        verifier = self.verifier(engine)
+        verifier = self.verifier(engine, **limits)
         drafter = self.drafter()
         attach(verifier, drafter)
         return verifier, drafter
@@ -236,9 +242,9 @@ class Running:
     _thread: threading.Thread
     _close: Callable[[], None]
 
-    def ask(self, what, tenant=()):
+    def ask(self, what, tenant=(), account=None):
         client = Hearing()
-        self._loop.mailbox.put(api.Submit([(what, client)], tenant))
+        self._loop.mailbox.put(api.Submit([(what, client)], tenant, account))
         return client
 
     def cancel(self, client):

@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 class FakeDaemon:
     """A backend that answers every request with the same events.
 
-    orders: as they came; of a `Submit`, its requests one by one.
+    orders: as they came; of a `Submit`, its requests one by one. accounts: of each `Submit`.
     """
 
     role = "verifier"
@@ -47,6 +47,7 @@ class FakeDaemon:
         self.events = events
         self.reason = reason
         self.orders = []
+        self.accounts = []
         self.kept = KeptResponses()
         self.cancelled = asyncio.Event()
         self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
@@ -73,6 +74,7 @@ class FakeDaemon:
     def submit(self, order):
         match order:
             case r.Submit(texts):
+                self.accounts.append(order.account)
                 for request, client in texts:
                     self.ask(Asked(request, client))
             case r.Cancel():

@@ -1,6 +1,7 @@
 """The API's sockets: their users, replacement, refusals; TCP addresses and keys."""
 
 import asyncio
+import os
 import socket
 import stat
 import threading
@@ -18,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
 from specmesh.api import app, connection
+from specmesh.api.app import create_app
 from specmesh.api.backend import PauseClient, Submit
 from specmesh.api.connection import ApiConnection
 from specmesh.api.guard import guarded
@@ -619,3 +621,46 @@ def test_pages_of_elsewhere_may_not(page, port):
     answer = asked(port, "POST", host="localhost", origin=page)
     assert answer.status == (401 if port.keys else 403)
     assert "access-control-allow-origin" not in answer.headers
+
+
+# --- whose a request is
+
+
+def account_at(port, **headers):
+    """Return the account that the daemon is told of a request at a port."""
+    daemon = FakeDaemon(*EVENTS)
+    raw = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+    for name, value in headers.items():
+        raw.append((name.replace("_", "-").encode(), value.encode()))
+    app = guarded(create_app(daemon, daemon.kept), port)
+    body = [b'{"prompt": "x", "max_tokens": 3}']
+    asyncio.run(call(daemon, "POST", "/v1/completions", body, app=app, headers=raw))
+    [account] = daemon.accounts
+    return account
+
+
+def test_a_key_is_an_account():
+    one = account_at(KEYED, authorization="Bearer sk-one")
+    assert one == account_at(KEYED, x_api_key="sk-one")
+    assert one != account_at(KEYED, authorization="Bearer sk-two")
+    assert one[0] == "key"
+
+
+def test_the_account_of_a_key_is_not_that_of_its_line():
+    """If the file changes, another key in its line has nothing of it."""
+    alone = replace(KEYED, keys=("sk-two",))
+    two = account_at(KEYED, authorization="Bearer sk-two")
+    assert account_at(alone, authorization="Bearer sk-two") == two
+    assert b"sk-two" not in two[1]
+
+
+def test_a_port_without_keys_has_no_accounts():
+    assert account_at(OPEN) is None
+    assert account_at(OPEN, authorization="Bearer sk-one") is None
+
+
+def test_the_user_at_the_socket_is_an_account(tmp_path):
+    daemon = FakeDaemon(*EVENTS)
+    with serving_api(tmp_path / "s", daemon):
+        answer_to(tmp_path / "s", asking({"prompt": "x"}))
+    assert daemon.accounts == [("user", os.getuid())]
