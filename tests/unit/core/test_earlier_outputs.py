@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_slots import KVSlots
+from specmesh.core.requests import Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.earlier_outputs import LEAST_IDS, EarlierOutputs
+from specmesh.core.verifier.target import Target
 
 ROOM = 2**17
 ALICE = ("key", b"alice")
@@ -105,3 +113,97 @@ def test_report():
     cache.add(BOB, output(2, 60))
     report = cache.report()
     assert (report.max_bytes, report.outputs, report.tokens) == (ROOM, 2, 110)
+
+
+# --- sessions of accounts
+
+TEXT = output(1)
+NAME = "cmpl-" + 32 * "a"
+
+
+class Sessions:
+    """A verifier's core that keeps earlier outputs, of which ALICE has one."""
+
+    def __init__(self):
+        self.cache = EarlierOutputs(ROOM)
+        self.cache.add(ALICE, TEXT)
+        target = Target(
+            limits=TargetLimits(512, 50_000, frozenset({0})),
+            costs=StepCosts(),
+            slots=KVSlots(4, "whole", 0),
+            n_batch=64,
+            max_sessions=4,
+            earlier=self.cache,
+        )
+        self.core = VerifierCore(target)
+        self.clients = 0
+
+    def open(self, account, *, cache_prompt=True):
+        """Open a session whose text has begun as ALICE's output did."""
+        params = SessionParams(SamplingParams(), 100, cache_prompt=cache_prompt)
+        ids = tuple(TEXT[:40])
+        self._ask(Request(None, ids[:20], params, id=NAME), account, ids=ids, n_prompt=20)
+        return self
+
+    def take_over(self, account):
+        """Ask for the session by its name."""
+        params = SessionParams(SamplingParams(), 100)
+        request = Request(None, None, params, id=NAME, named_only=True)
+        self._ask(request, account, ids=(), n_prompt=0)
+        return self
+
+    def _ask(self, request, account, **ids):
+        self.clients += 1
+        opening = vev.Opening(client=self.clients, request=request, account=account, **ids)
+        self.core.handle(opening, 0.0)
+
+    def drafts(self):
+        """Return the drafts of its next step."""
+        [session] = self.core.sessions()
+        return session.verify(0.0).drafts
+
+    def end(self):
+        """Let the client leave; return the number of outputs that are kept then."""
+        self.core.handle(vev.ClientLeft(self.clients), 0.0)
+        assert not self.core.sessions()
+        return self.cache.report().outputs
+
+
+def test_a_session_is_drafted_from_its_accounts_outputs():
+    assert Sessions().open(ALICE).drafts()[:5] == tuple(TEXT[40:45])
+
+
+@pytest.mark.parametrize("account", [BOB, None])
+def test_a_session_of_others_is_not(account):
+    assert Sessions().open(account).drafts() == ()
+
+
+@pytest.mark.parametrize(("account", "kept"), [(ALICE, 2), (BOB, 2), (None, 1)])
+def test_the_text_of_an_accounts_session_is_kept(account, kept):
+    assert Sessions().open(account).end() == kept
+
+
+def test_a_session_that_wants_no_cache_has_no_drafts_of_it():
+    assert Sessions().open(ALICE, cache_prompt=False).drafts() == ()
+
+
+def test_a_session_that_wants_no_cache_leaves_nothing():
+    assert Sessions().open(ALICE, cache_prompt=False).end() == 1
+
+
+def test_an_account_that_comes_back_has_its_drafts():
+    assert Sessions().open(ALICE).take_over(ALICE).drafts()
+
+
+@pytest.mark.parametrize("account", [BOB, None])
+def test_whoever_takes_a_session_over_has_no_drafts_of_its_account(account):
+    assert Sessions().open(ALICE).take_over(account).drafts() == ()
+
+
+@pytest.mark.parametrize(("first", "second"), [(ALICE, BOB), (BOB, ALICE), (None, BOB)])
+def test_a_text_of_two_accounts_is_kept_for_neither(first, second):
+    assert Sessions().open(first).take_over(second).end() == 1
+
+
+def test_a_text_that_has_changed_hands_stays_nobodys():
+    assert Sessions().open(ALICE).take_over(BOB).take_over(ALICE).drafts() == ()
