@@ -26,6 +26,7 @@ from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.predicted_text import PredictedText
+from specmesh.core.verifier.earlier_outputs import EarlierOutputs
 from specmesh.core.verifier.remote_drafter import RemoteDrafter
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.target import Target
@@ -35,6 +36,8 @@ BOS = -1  # of a draft model, in its memory here
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
 N_SEQ = 64  # most sessions
+OUTPUTS = 2**20  # bytes of earlier outputs
+ACCOUNT = ("key", b"")  # of all requests, so that each is drafted from those before it
 PREFILL_ROWS = 8  # of a prompt, in a step in which others verify
 
 # --- effects, and what the engines are to do
@@ -88,6 +91,7 @@ class Verifier:
             n_batch=n_batch,
             max_sessions=N_SEQ,
             prefill_rows=PREFILL_ROWS,
+            earlier=EarlierOutputs(OUTPUTS),
         )
         self._core = VerifierCore(target, first=first)
         self._lifecycle = self._core._lifecycle
@@ -111,6 +115,7 @@ class Verifier:
             ids=ids,
             n_prompt=len(prompt),
             predicted=PredictedText(predicted),
+            account=ACCOUNT,
         )
         self._core.handle(opening, now)
         newest = self._core.sessions()[-1]

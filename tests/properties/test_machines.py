@@ -114,6 +114,25 @@ def test_a_right_prediction_saves_steps(restarts):
     assert served.accepted > 0.6 * len(served.shown)
 
 
+@part(4)
+@given(worlds, session_params, st.lists(drafters, max_size=2), st.integers(1, 40))
+def test_output_that_repeats_is_the_targets_own(world, params, attached, period):
+    """The prompt has a period, and each text comes three times, drafted from those before it."""
+    prompt = (PROMPT * 40)[:period] * 3
+    for _ in range(3):
+        world.open(params, attached, prompt[: world.n_ctx - 2])
+        world.run()
+    check(world)
+
+
+def test_output_is_drafted_from_earlier_ones():
+    world = endless()
+    for _ in range(2):
+        served = world.open(params_of(120), [])
+        world.run()
+    assert served.accepted > 60
+
+
 @part(10)
 @given(worlds, session_params, drafters, drafters, swaps)
 def test_output_with_two_drafters_is_the_targets_own(world, params, first, second, swaps):
