@@ -19,6 +19,7 @@ from specmesh.core.verifier.sources.suffix import LEAST_ACCEPTANCE, SuffixSource
 
 LIMITS = TargetLimits(512, 100, frozenset({0}))
 PARAMS = SessionParams(SamplingParams(), 9)
+REPEATED = (5, 6, 7) * 9
 OTHER = tuple(range(50, 90))  # nothing of it occurs twice
 
 
@@ -33,10 +34,8 @@ def proposed(ids, limit=8, before=()):
 
 def round_of(*by_source):
     """Return a round in which drafts of these sources were tested."""
-    return Round(
-        session=1, base=0, ids=(1,), accepted=0, text=Tokens((1,), 0), drafts=(), tested=0,
-        by_source=by_source, generated=1, over=False, first=False, at=0.0, sessions=1,
-    )  # fmt: skip
+    fields = (1, 0, (1,), 0, Tokens((1,), 0), (), 0, by_source, 1, False, False, 0.0, 1)
+    return Round._make(fields)
 
 
 def taught(source, drafted, accepted):
@@ -46,7 +45,8 @@ def taught(source, drafted, accepted):
 
 
 def test_what_followed_before():
-    assert proposed((1, 2, 3, 4, 5, 6, 7, 8, 9, *OTHER, 1, 2, 3), 5) == [4, 5, 6, 7, 8]
+    ids = (*range(1, 10), *OTHER, 1, 2, 3)
+    assert proposed(ids, 5) == [4, 5, 6, 7, 8]
 
 
 def test_the_longer_match_counts():
@@ -56,7 +56,8 @@ def test_the_longer_match_counts():
 
 
 def test_of_equal_matches_the_newest_counts():
-    assert proposed((9, 1, 2, 3, 70, *OTHER, 8, 1, 2, 3, 80, 7, 1, 2, 3), 1) == [80]
+    ids = (9, 1, 2, 3, 70, *OTHER, 8, 1, 2, 3, 80, 7, 1, 2, 3)
+    assert proposed(ids, 1) == [80]
 
 
 def test_a_text_with_a_period_goes_on_in_it():
@@ -74,7 +75,7 @@ def test_a_period_that_others_have_begun():
 
 @pytest.mark.parametrize("limit", [-1, 0, 1, 3])
 def test_no_more_than_the_limit(limit):
-    assert len(proposed((5, 6, 7) * 9, limit)) == max(limit, 0)
+    assert len(proposed(REPEATED, limit)) == max(limit, 0)
 
 
 @pytest.mark.parametrize("ids", [(), (1,), (1, 2, 3), OTHER])
@@ -92,13 +93,14 @@ def test_nothing_where_nothing_repeats(ids):
     ],
 )
 def test_sessions_that_want_drafts_have_it(params, has):
-    made = session_of((1, 2), params, LIMITS, attached=False)
-    assert any(source.name == "suffix" for source in made.sources) == has
+    made = session_of(REPEATED, params, LIMITS, attached=False)
+    made.prefilled(len(REPEATED) - 1)
+    assert bool(made.verify(0.0).drafts) == has
 
 
 def test_a_step_has_its_drafts():
-    made = session_of((5, 6, 7) * 4, replace(PARAMS, draft_n=4), LIMITS, attached=False)
-    made.prefilled(11)
+    made = session_of(REPEATED, replace(PARAMS, draft_n=4), LIMITS, attached=False)
+    made.prefilled(len(REPEATED) - 1)
     verify = made.verify(0.0)
     assert verify.drafts == (5, 6, 7, 5)
     assert [segment.source for segment in verify.sources] == ["suffix"]
@@ -118,7 +120,7 @@ def test_a_source_that_is_not_asked_does_nothing():
 
 
 def test_longer_matches_are_accepted_more_often():
-    source = source_of((1, 2, 3, 4, 5, 6, 7, 8, 9, *OTHER, 1, 2, 3))
+    source = source_of((*range(1, 10), *OTHER, 1, 2, 3))
     source.propose((), 4, 0.0)
     [short] = source.acceptance(1)
     source = source_of((*OTHER, 1, *OTHER))
@@ -128,7 +130,7 @@ def test_longer_matches_are_accepted_more_often():
 
 
 def test_further_drafts_are_accepted_less_often():
-    source = source_of((5, 6, 7) * 9)
+    source = source_of(REPEATED)
     source.propose((), 8, 0.0)
     probable = list(source.acceptance(8))
     assert probable == sorted(probable, reverse=True)
@@ -136,7 +138,7 @@ def test_further_drafts_are_accepted_less_often():
 
 
 def test_it_learns():
-    source = source_of((5, 6, 7) * 9)
+    source = source_of(REPEATED)
     drafts = source.propose((), 8, 0.0)
     before = source.acceptance(1)[0]
     for _ in range(20):
@@ -145,14 +147,14 @@ def test_it_learns():
 
 
 def test_nothing_is_proposed_that_is_hardly_ever_accepted():
-    source = source_of((5, 6, 7) * 9)
+    source = source_of(REPEATED)
     while drafts := source.propose((), 8, 0.0):
         assert source.acceptance(len(drafts))[-1] >= LEAST_ACCEPTANCE
         taught(source, len(drafts), 0)
 
 
 def test_drafts_that_were_not_tested_teach_nothing():
-    source = source_of((5, 6, 7) * 9)
+    source = source_of(REPEATED)
     source.propose((), 8, 0.0)
     before = source.acceptance(8)
     source.committed(round_of(SourceDrafts("suffix", 8, 0, 0)))
@@ -201,16 +203,19 @@ def with_earlier(ids, *outputs):
 
 
 def test_an_earlier_output_goes_on():
-    assert with_earlier((9, 1, 2, 3), OTHER, (8, 1, 2, 3, 4, 5)) == [4, 5]
+    found = with_earlier((9, 1, 2, 3), OTHER, (8, 1, 2, 3, 4, 5))
+    assert found == [4, 5]
 
 
 def test_the_text_itself_is_nearer():
     """Of two matches of one length its own counts."""
-    assert with_earlier((1, 2, 3, 7, *OTHER, 1, 2, 3), (1, 2, 3, 8))[0] == 7
+    found = with_earlier((1, 2, 3, 7, *OTHER, 1, 2, 3), (1, 2, 3, 8))
+    assert found[0] == 7
 
 
 def test_a_longer_match_of_an_earlier_output_counts():
-    assert with_earlier((1, 2, 3, 7, 9, 1, 2, 3), (6, 9, 1, 2, 3, 8)) == [8]
+    found = with_earlier((1, 2, 3, 7, 9, 1, 2, 3), (6, 9, 1, 2, 3, 8))
+    assert found == [8]
 
 
 def test_an_output_does_not_go_on_in_the_next_one():

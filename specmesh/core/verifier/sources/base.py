@@ -16,8 +16,8 @@ from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts
-from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.earlier_outputs import AccountOutputs
+from specmesh.core.verifier.predicted_text import PredictedText
 
 
 class DraftSource(Protocol):
