@@ -310,6 +310,7 @@ class TargetLimits:
     max_drafts: most drafts of a step.
     pieces: the bytes of each id.
     width: rows of every step, if constant.
+    drafts_repeats: texts are drafted from what they repeat.
     """
 
     n_ctx: int = field(kw_only=False)
@@ -318,6 +319,7 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()
     width: int | None = None
+    drafts_repeats: bool = True
 
 
 _UNMASKED = (Strategy.PROBABILISTIC, Strategy.THRESHOLD)

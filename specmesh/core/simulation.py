@@ -151,8 +151,15 @@ class Simulation:
         if policy is not None:
             # An oracle's policy knows the costs of so many drafts. A step must not have more.
             most_drafts = len(policy(texts.prompt).inputs.steps) - 1
+        limits = TargetLimits(
+            ENDLESS,
+            VOCABULARY,
+            frozenset(),
+            max_drafts=most_drafts,
+            drafts_repeats=False,  # its texts do nothing but repeat themselves
+        )
         target = Target(
-            limits=TargetLimits(ENDLESS, VOCABULARY, frozenset(), max_drafts=most_drafts),
+            limits=limits,
             costs=deepcopy(site.known or site.costs),
             slots=KVSlots(users, "whole", 0),
             n_batch=SIMULATED_ROWS,

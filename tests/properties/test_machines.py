@@ -170,7 +170,7 @@ ANSWERS_SEEN = {"waits", "syncs", "Draft of a drafter", "Nack of a drafter", "ve
 def troubled():
     """Worlds with every fault, in each of which a drafter dies and a hostile one is replaced."""
     found = []
-    for seed in range(3):
+    for seed in range(5):
         world = endless(seed=seed, faults=Faults(0.1, 0.1, 0.2, 0.1), round_trip=0.02)
         dying = Drafter(life=1.5)
         hostile = Drafter(hostile=True, life=1.0)

@@ -45,7 +45,7 @@ def grammar(exhausted):
 def core_of_two():
     """A core for two sessions."""
     target = Target(
-        limits=TargetLimits(64, 8, frozenset({7}), max_drafts=4),
+        limits=TargetLimits(64, 8, frozenset({7}), max_drafts=4, drafts_repeats=False),
         costs=StepCosts(),
         slots=KVSlots(2, "cut", 64),
         n_batch=8,

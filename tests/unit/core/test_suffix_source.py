@@ -98,6 +98,14 @@ def test_sessions_that_want_drafts_have_it(params, has):
     assert bool(made.verify(0.0).drafts) == has
 
 
+def test_a_target_may_draft_no_repeats():
+    """As the simulated ones, whose texts do nothing but repeat themselves."""
+    limits = replace(LIMITS, drafts_repeats=False)
+    made = session_of(REPEATED, PARAMS, limits, attached=False)
+    made.prefilled(len(REPEATED) - 1)
+    assert made.verify(0.0).drafts == ()
+
+
 def test_a_step_has_its_drafts():
     made = session_of(REPEATED, replace(PARAMS, draft_n=4), LIMITS, attached=False)
     made.prefilled(len(REPEATED) - 1)

@@ -43,7 +43,7 @@ def rows_of(step):
 def target_with(table=None, slots=None):
     """A target whose steps cost so many seconds, by rows."""
     return Target(
-        limits=TargetLimits(9000, 8, frozenset({7}), max_drafts=4),
+        limits=TargetLimits(9000, 8, frozenset({7}), max_drafts=4, drafts_repeats=False),
         costs=measured(table or {}),
         slots=slots or KVSlots(MOST_SESSIONS, "cut", 64),
         n_batch=64,

@@ -39,8 +39,8 @@ class SuffixSource:
 
     @classmethod
     def of(cls, context: SourceContext) -> "SuffixSource | None":
-        """Return the source of a session; None if the client wants no drafts."""
-        if context.params.allowed_draft_n == 0:
+        """Return the source of a session; None if it is to have no drafts of this kind."""
+        if context.params.allowed_draft_n == 0 or not context.limits.drafts_repeats:
             return None
         return cls(context.prefix, context.earlier)
 
