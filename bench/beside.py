@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
@@ -41,17 +41,19 @@ Json = dict[str, Any]
 Figures = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
     """How a server is asked.
 
     wish: returns a request's body, for ids and a number of tokens. ids: returns those of an event.
+    counts: returns the drafts tested and accepted, from the last event.
     """
 
     name: str
     path: str
     wish: Callable[[list[int], int], Json]
     ids: Callable[[Json], list[int]]
+    counts: Callable[[Json], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,22 @@ def their_ids(event: Json) -> list[int]:
     return ids
 
 
-OURS = Dialect("ours", "/v1/completions", our_wish, our_ids)
-THEIRS = Dialect("theirs", "/completion", their_wish, their_ids)
+def our_counts(event: Json) -> tuple[int, int]:
+    """Return the drafts of an answer of ours."""
+    report = event.get("specmesh", {}).get("report", {})
+    return report.get("drafted", 0), report.get("accepted", 0)
+
+
+def their_counts(event: Json) -> tuple[int, int]:
+    """Return the drafts of an answer of llama-server."""
+    timings = event.get("timings", {})
+    return timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+
+
+OURS = Dialect(name="ours", path="/v1/completions", wish=our_wish, ids=our_ids, counts=our_counts)
+THEIRS = Dialect(
+    name="theirs", path="/completion", wish=their_wish, ids=their_ids, counts=their_counts
+)
 
 # --- processes
 
@@ -175,8 +191,10 @@ class Setting:
 
 
 @contextmanager
-def ours(setting: Setting, folder: Path) -> Iterator[tuple[Server, Figures]]:
-    """Run a verifier."""
+def ours(
+    setting: Setting, folder: Path, options: Sequence[str] = ()
+) -> Iterator[tuple[Server, Figures]]:
+    """Run a verifier, with more options."""
     port = free_port()
     words = command(
         "verifier",
@@ -186,16 +204,19 @@ def ours(setting: Setting, folder: Path) -> Iterator[tuple[Server, Figures]]:
         max_sessions=setting.slots,
         http=f"127.0.0.1:{port}",
         bind=f"tcp://127.0.0.1:{free_port()}",
-        socket=folder / "v.sock",
+        socket=folder / f"{port}.sock",
         log_level="warning",
     )
-    with started([*words, "--insecure-no-auth"], port, folder / "ours.log") as (pid, figures):
+    words += ["--insecure-no-auth", *options]
+    with started(words, port, folder / "ours.log") as (pid, figures):
         yield Server(OURS, pid, port), figures
 
 
 @contextmanager
-def theirs(program: Path, setting: Setting, folder: Path) -> Iterator[tuple[Server, Figures]]:
-    """Run a llama-server."""
+def theirs(
+    program: Path, setting: Setting, folder: Path, more: Sequence[str] = ()
+) -> Iterator[tuple[Server, Figures]]:
+    """Run a llama-server, with more options."""
     port = free_port()
     options: dict[str, object] = {
         "model": setting.model,
@@ -210,6 +231,7 @@ def theirs(program: Path, setting: Setting, folder: Path) -> Iterator[tuple[Serv
     words = [str(program), "--kv-unified"]
     for name, value in options.items():
         words += [f"--{name}", str(value)]
+    words += more
     with started(words, port, folder / "theirs.log") as (pid, figures):
         yield Server(THEIRS, pid, port), figures
 
@@ -217,20 +239,24 @@ def theirs(program: Path, setting: Setting, folder: Path) -> Iterator[tuple[Serv
 # --- requests
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a client saw: seconds to the first token, then until the last, and the ids."""
+    """What a client saw: seconds to the first token, then for each other one, and the ids."""
 
     first_s: float
     rest_s: float
     cpu_s: float
     ids: list[int]
+    drafted: int
+    accepted: int
 
 
-def ask(server: Server, ids: list[int], tokens: int) -> Answer:
-    """Generate so many tokens after a prompt of ids."""
-    body = json.dumps(server.dialect.wish(ids, tokens))
+def ask(server: Server, ids: list[int], tokens: int, fields: Json | None = None) -> Answer:
+    """Generate so many tokens after a prompt of ids. fields: more of the request's body."""
+    wish = server.dialect.wish(ids, tokens) | (fields or {})
+    body = json.dumps(wish)
     found: list[int] = []
+    drafts = (0, 0)
     at_first = 0
     cpu = cpu_seconds(server.pid)
     first = last = began = time.perf_counter()
@@ -242,7 +268,9 @@ def ask(server: Server, ids: list[int], tokens: int) -> Answer:
         for line in response:
             if not line.startswith(b"data: {"):
                 continue
-            fresh = server.dialect.ids(json.loads(line[6:]))
+            event = json.loads(line[6:])
+            drafts = max(drafts, server.dialect.counts(event))
+            fresh = server.dialect.ids(event)
             if not fresh:
                 continue
             last = time.perf_counter()
@@ -252,7 +280,15 @@ def ask(server: Server, ids: list[int], tokens: int) -> Answer:
             found += fresh
     spent = cpu_seconds(server.pid) - cpu
     rest = (last - first) / max(len(found) - at_first, 1)
-    return Answer(first - began, rest, spent, found)
+    drafted, accepted = drafts
+    return Answer(
+        first_s=first - began,
+        rest_s=rest,
+        cpu_s=spent,
+        ids=found,
+        drafted=drafted,
+        accepted=accepted,
+    )
 
 
 def figures_of(server: Server, ids: list[int], more: list[int], tokens: int) -> Figures:

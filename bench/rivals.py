@@ -1,0 +1,248 @@
+"""Contenders that draft at the target: ours by their sources, llama-server's by their types.
+
+For bench/edits.py, bench/agent_loop.py and bench/prose.py. All are asked by the same client, with
+the same ids, one after the other in an order that rotates; texts are greedy. `ratio` is the median
+over texts of a contender's tokens per second over those of `none`, on the same text, measured by
+the clock from the first token on. `cpu` is the same of the processor time of the server, which a
+busy machine changes less; the prompt is read before, and is no part of either.
+"""
+
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from beside import Answer, Json, Server, Setting, ask, ours, theirs
+from command_line import Options
+from live import command, free_port, is_drafted, running, until
+
+from specmesh.bench.texts import ratio
+from specmesh.client import Client
+
+NONE = "none"
+PLAIN = "llama-server"
+MAP_SIZES = "--spec-{0}-size-n 6 --spec-{0}-size-m 24"
+TYPES: dict[str, str] = {
+    "ngram-simple": "--spec-type ngram-simple",
+    "ngram-simple 6/24": "--spec-type ngram-simple " + MAP_SIZES.format("ngram-simple"),
+    "ngram-map-k": "--spec-type ngram-map-k",
+    "ngram-map-k 6/24": "--spec-type ngram-map-k " + MAP_SIZES.format("ngram-map-k"),
+    "ngram-map-k4v": "--spec-type ngram-map-k4v",
+    "ngram-map-k4v 6/24": "--spec-type ngram-map-k4v " + MAP_SIZES.format("ngram-map-k4v"),
+    "ngram-mod": "--spec-type ngram-mod",
+    "ngram-mod 16/16": (
+        "--spec-type ngram-mod --spec-ngram-mod-n-match 16"
+        " --spec-ngram-mod-n-min 4 --spec-ngram-mod-n-max 16"
+    ),
+    "ngram-mod 8/24": (
+        "--spec-type ngram-mod --spec-ngram-mod-n-match 8"
+        " --spec-ngram-mod-n-min 4 --spec-ngram-mod-n-max 24"
+    ),
+    "ngram-cache": "--spec-type ngram-cache",
+}
+"""Options of llama-server, by the name of the contender; its defaults, and shorter n-grams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt, the tokens of its answer, and the prediction if its client has one."""
+
+    ids: list[int]
+    tokens: int
+    prediction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server, and how it is asked.
+
+    fields: of its requests. predicts: True if they have the text's prediction.
+    """
+
+    server: Server
+    fields: Json
+    predicts: bool = False
+
+    def answer(self, text: Text) -> Answer:
+        """Return the answer to a text whose prompt has been read already."""
+        fields = dict(self.fields)
+        if self.predicts:
+            fields["prediction"] = {"type": "content", "content": text.prediction}
+        ask(self.server, text.ids, 1, fields | {"draft_n": 0})
+        return ask(self.server, text.ids, text.tokens, fields)
+
+
+Contenders = dict[str, Contender]
+Turns = dict[str, list[Answer]]
+
+
+def verifiers(options: Options) -> None:
+    """Add the options that all these programs have."""
+    options.add_argument("--llama-server", type=Path, help="the program to compare with")
+    options.add_argument(
+        "--verifier",
+        action="append",
+        default=[],
+        metavar="NAME=OPTIONS",
+        help='one more verifier with such options, as "mtp=--mtp auto"',
+    )
+    options.add_argument("--types", default=",".join(TYPES), help="of llama-server")
+    options.switch("--no-ours", "llama-server only")
+    options.option("--threads", 1)
+    options.option("--ctx", 4096)
+    options.option("--repeats", 1, "of all texts, each with servers started anew")
+    options.switch("--json")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The setting of all servers, and a folder for their sockets and logs."""
+
+    setting: Setting
+    folder: Path
+
+
+@contextmanager
+def our_ways(place: Place, sets: Sequence[str], *, predicts: bool = False) -> Iterator[Contenders]:
+    """Run a verifier with no options, and one with each of the sets.
+
+    The first is asked without drafts, with those of its own text and, if the texts have some, with
+    their predictions; the others with all.
+    """
+    found: Contenders = {}
+    with ExitStack() as stack:
+        server, _ = stack.enter_context(ours(place.setting, place.folder))
+        found[NONE] = Contender(server, {"draft_n": 0})
+        found["suffix"] = Contender(server, {"draft_n": "auto"})
+        if predicts:
+            found["prediction"] = Contender(server, {"draft_n": "auto"}, predicts=True)
+        for each in sets:
+            name, _, words = each.partition("=")
+            more = shlex.split(words)
+            server, _ = stack.enter_context(ours(place.setting, place.folder, more))
+            found[name] = Contender(server, {"draft_n": "auto"}, predicts=predicts)
+        yield found
+
+
+@contextmanager
+def with_drafter(place: Place, model: str) -> Iterator[Contenders]:
+    """Run a verifier to which a drafter daemon of one thread is attached."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    drafter = command(
+        "drafter",
+        connect=address,
+        model=model,
+        engine="llama",
+        threads=1,
+        ctx=place.setting.ctx,
+        socket=place.folder / "drafter.sock",
+        log_level="warning",
+    )
+    with (
+        ours(place.setting, place.folder, ["--bind", address]) as (server, _),
+        running(drafter, log=place.folder / "drafter.log"),
+    ):
+        client = Client(f"http://127.0.0.1:{server.port}")
+        until(lambda: is_drafted(client))
+        yield {"drafter": Contender(server, {"draft_n": "auto"})}
+
+
+@contextmanager
+def their_ways(place: Place, program: Path | None, types: dict[str, str]) -> Iterator[Contenders]:
+    """Run a llama-server that does not draft, and one of each type. No program: none."""
+    found: Contenders = {}
+    with ExitStack() as stack:
+        if program is not None:
+            for name, words in {PLAIN: "", **types}.items():
+                more = shlex.split(words)
+                server, _ = stack.enter_context(theirs(program, place.setting, place.folder, more))
+                found[name] = Contender(server, {})
+        yield found
+
+
+def chosen(names: str, types: dict[str, str]) -> dict[str, str]:
+    """Return the types of a list of names. Raise SystemExit for a name that is none."""
+    found: dict[str, str] = {}
+    for name in filter(None, names.split(",")):
+        if name not in types:
+            raise SystemExit(f"--types: {name} is none of {', '.join(types)}")
+        found[name] = types[name]
+    return found
+
+
+def take_turns(
+    contenders: Contenders, texts: Sequence[Text], note: Callable[[str, Answer], None]
+) -> Turns:
+    """Have every contender answer every text, in an order that rotates. note: told of each."""
+    names = list(contenders)
+    turns: Turns = defaultdict(list)
+    for number, text in enumerate(texts):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            found = contenders[name].answer(text)
+            turns[name].append(found)
+            note(name, found)
+    return turns
+
+
+def noted(name: str, answer: Answer) -> None:
+    """Print an answer's speed to stderr, as it comes."""
+    drafts = f"{answer.accepted}/{answer.drafted} drafts"
+    speed = f"{1 / answer.rest_s:7.2f} tokens/s, {answer.cpu_s:7.2f} s of processor time"
+    print(f"{name:20} {speed}, {drafts}", file=sys.stderr, flush=True)
+
+
+def warm_up(contenders: Contenders) -> None:
+    """Have every contender answer a short text of ids that no text has."""
+    ids = list(range(1000, 1064))
+    for contender in contenders.values():
+        ask(contender.server, ids, 16, contender.fields)
+
+
+def rows(turns: Turns) -> list[Json]:
+    """Return a row for each contender, beside `none` or what comes first."""
+    first = NONE if NONE in turns else next(iter(turns))
+    base = turns[first]
+    found: list[Json] = []
+    for name, answers in turns.items():
+        rates: list[float] = []
+        cpu: list[float] = []
+        same = 0
+        for one, other in zip(answers, base, strict=True):
+            rates.append(other.rest_s / one.rest_s)
+            cpu.append(other.cpu_s / one.cpu_s)
+            same += int(one.ids == other.ids)
+        drafted = sum(answer.drafted for answer in answers)
+        accepted = sum(answer.accepted for answer in answers)
+        tokens = sum(len(answer.ids) for answer in answers)
+        row: Json = {
+            "contender": name,
+            "tok/s": round(median(1 / answer.rest_s for answer in answers), 2),
+            "ratio": round(median(rates), 3),
+            "least": round(min(rates), 2),
+            "most": round(max(rates), 2),
+            "cpu": round(median(cpu), 3),
+            "acceptance": ratio(accepted, drafted, 3),
+            "drafts/token": ratio(drafted, tokens, 2),
+            "same text": f"{same}/{len(answers)}",
+        }
+        found.append(row)
+    return found
+
+
+def show(title: str, found: list[Json]) -> None:
+    """Print a table of rows."""
+    print(f"\n{title}; load {os.getloadavg()[0]:.1f}")
+    names, *columns = found[0]
+    print(f"{names:20} " + " ".join(f"{column:>12}" for column in columns))
+    for row in found:
+        cells: list[str] = []
+        for column in columns:
+            value = "-" if row[column] is None else row[column]
+            cells.append(f"{value:>12}")
+        print(f"{row[names]:20} " + " ".join(cells), flush=True)
