@@ -25,8 +25,8 @@ from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
-from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.earlier_outputs import EarlierOutputs
+from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.remote_drafter import RemoteDrafter
 from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.target import Target
