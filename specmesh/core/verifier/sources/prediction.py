@@ -9,8 +9,8 @@ model renames `add` to `plus` (letters stand for ids):
 1. `d e f` agrees. Then `a` is proposed, and the target chooses `p`: the text is lost.
 2. After each step the place is looked for anew, by the last ids of the text. `p l u s` is nowhere.
    After `(` it is found again: just ahead, behind `a d d (`.
-3. Four ids later the place counts as certain, and so it is known that `a d d` became `p l u s`. From
-   now on the prediction is read with `p l u s` in the place of `a d d`.
+3. Four ids later the place counts as certain, and so it is known that `a d d` became `p l u s`.
+   From now on the prediction is read with `p l u s` in the place of `a d d`.
 
 A prediction that has agreed for 30 ids goes on to agree, one that was just found may not. So its
 acceptance is measured by the ids in a row that agreed before a draft.
