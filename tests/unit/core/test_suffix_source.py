@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from harness.sessions import session as session_of
 
-from specmesh.core.draft_length.match_acceptance import LENGTHS, MatchAcceptance
-from specmesh.core.prefix import Prefix
+from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Tokens
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.sampler import SamplingParams
@@ -191,9 +191,66 @@ def test_an_accepted_draft_makes_the_match_of_the_next_one_longer():
 def test_a_session_begins_with_the_rates_of_its_account():
     account = MatchAcceptance()
     for _ in range(100):
-        MatchAcceptance(account).record(LENGTHS[0], 1, 0)
-    assert MatchAcceptance(account).chain(LENGTHS[0], 1)[0] < 0.1
-    assert MatchAcceptance().chain(LENGTHS[0], 1)[0] > 0.5
+        MatchAcceptance(account).record(3, 1, 0)
+    assert MatchAcceptance(account).chain(3, 1)[0] < 0.1
+    assert MatchAcceptance().chain(3, 1)[0] > 0.5
+
+
+# --- after a wrong draft
+
+
+def after_a_wrong_draft(*generated):
+    """Return a text and its source, whose drafts were 4 5 6 7 8 9, after these ids instead."""
+    prefix = Prefix((*range(1, 10), *OTHER, 1, 2, 3))
+    source = SuffixSource(prefix, None)
+    drafts = source.propose((), 6, 0.0)
+    accepted = common_length(drafts, generated)
+    prefix.extend(generated)
+    taught(source, len(drafts), accepted)
+    return prefix, source
+
+
+@pytest.mark.parametrize(
+    ("generated", "drafts"),
+    [((99,), [5, 6, 7]), ((4, 99), [6, 7, 8]), ((4, 5, 6, 7, 99), [9, *OTHER[:2]])],
+)
+def test_after_a_wrong_draft_those_behind_it_come(generated, drafts):
+    """The text may differ in one id, as in a name."""
+    _, source = after_a_wrong_draft(*generated)
+    assert list(source.propose((), 3, 0.0)) == drafts
+
+
+def test_they_come_once():
+    prefix, source = after_a_wrong_draft(4, 99)
+    prefix.extend((98,))
+    source.committed(round_of())
+    assert source.propose((), 3, 0.0) == ()
+
+
+def test_they_come_no_more_if_the_first_is_wrong_too():
+    prefix, source = after_a_wrong_draft(4, 99)
+    taught(source, len(source.propose((), 3, 0.0)), 0)
+    prefix.extend((98,))
+    assert source.propose((), 3, 0.0) == ()
+
+
+def test_they_do_not_come_behind_the_drafts_of_others():
+    _, source = after_a_wrong_draft(4, 99)
+    assert source.propose((6,), 3, 0.0) == ()
+
+
+def test_a_match_comes_before_them():
+    _, source = after_a_wrong_draft(4, *OTHER[:3])
+    assert list(source.propose((), 2, 0.0)) == list(OTHER[3:5])
+
+
+def test_how_often_they_are_accepted_is_learned():
+    _, source = after_a_wrong_draft(4, 99)
+    source.propose((), 3, 0.0)
+    before = source.acceptance(1)[0]
+    for _ in range(20):
+        source._acceptance.record(0, 1, 0)
+    assert source.acceptance(1)[0] < before / 2
 
 
 # --- earlier outputs

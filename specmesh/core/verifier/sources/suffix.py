@@ -2,6 +2,9 @@
 
 Edits, agents and code repeat themselves. Of two places, one in the text and one in earlier outputs
 of the same account, the one with the longer match counts.
+
+A repeated text often differs in a single id, as in a name. So after a wrong draft, where nothing
+matches the end of the text, the next ids are those behind the wrong one: a match of length 0.
 """
 
 from array import array
@@ -16,6 +19,9 @@ from specmesh.core.verifier.sources.suffix_index import LONGEST, SuffixIndex
 
 LEAST_ACCEPTANCE = 0.1
 """Least probability that a draft and all before it are accepted. No machine gains by others."""
+
+MORE = 8
+"""Ids that are kept behind the drafts of a step, in case one of these is wrong."""
 
 
 class SuffixSource:
@@ -36,6 +42,8 @@ class SuffixSource:
         # Accounts do not share what they learn: it would show in each other's drafts.
         self._acceptance = MatchAcceptance(None if earlier is None else earlier.acceptance)
         self._length = 0  # of the match behind which the newest drafts stand
+        self._newest: Sequence[int] = ()  # these drafts, and more that follow them
+        self._behind: Sequence[int] = ()  # what follows a wrong draft of the newest round
 
     @classmethod
     def of(cls, context: SourceContext) -> "SuffixSource | None":
@@ -48,6 +56,8 @@ class SuffixSource:
         """Go on with the text alone: another client has it now."""
         self._earlier = None
         self._acceptance = MatchAcceptance()
+        self._newest = ()
+        self._behind = ()
 
     def due(self, limit: int, now: float) -> None:
         """Return None: its drafts are always in hand."""
@@ -66,19 +76,18 @@ class SuffixSource:
         tail = ids[-LONGEST:]
         tail.extend(proposed)
         self._length = 0
-        drafts: Sequence[int] = ()
+        drafts = () if proposed else self._behind
         match = self._index.find(tail)
         if match is not None:
             self._length = match.length
-            drafts = _repeated(ids, match.place, proposed, limit)
+            drafts = _repeated(ids, match.place, proposed, limit + MORE)
         if self._earlier is not None:
             earlier = self._earlier.find(tail, longer_than=self._length)
             if earlier is not None:
                 self._length = earlier.length
-                drafts = self._earlier.after(earlier, limit)
-        if not drafts:
-            return ()
-        probable = self._acceptance.chain(self._length, len(drafts))
+                drafts = self._earlier.after(earlier, limit + MORE)
+        self._newest = drafts
+        probable = self._acceptance.chain(self._length, min(len(drafts), limit))
         return drafts[: _count_above(probable, LEAST_ACCEPTANCE)]
 
     def acceptance(self, drafts: int) -> Sequence[float]:
@@ -87,9 +96,14 @@ class SuffixSource:
 
     def committed(self, done: Round) -> None:
         """Learn from a round in which its drafts were tested."""
+        self._behind = ()
         for drafts in done.by_source:
             if drafts.source == self.name and drafts.tested:
                 self._acceptance.record(self._length, drafts.tested, drafts.accepted)
+                agreed = self._length + drafts.accepted
+                # One wrong draft after the other shows that the text has left the place.
+                if agreed and drafts.accepted < drafts.tested:
+                    self._behind = self._newest[drafts.accepted + 1 :]
 
 
 def _repeated(ids: "array[int]", place: int, proposed: Sequence[int], limit: int) -> Sequence[int]:
