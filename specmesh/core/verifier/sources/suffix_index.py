@@ -99,8 +99,8 @@ class SuffixIndex:
         # The old tables go first, so that there are never two of a size.
         self._tables.clear()
         self._cells.clear()
-        for _ in NGRAM_SIZES:
-            table = np.zeros(slots, np.int32)
+        # One piece of memory for all: numpy has large ones in huge pages, which are made sooner.
+        for table in np.zeros((len(NGRAM_SIZES), slots), np.int32):
             self._tables.append(table)
             self._cells.append(table.data)
         self._begin = max(count, 1)
