@@ -24,8 +24,15 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loading import Loading
 from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
-from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
-from specmesh.engines.load import check_there, import_engine, load_drafter, load_verifier
+from specmesh.engines.base import DraftEngine, EngineInfo, Progress
+from specmesh.engines.load import (
+    LoadedTarget,
+    check_there,
+    draft_settings,
+    import_engine,
+    load_drafter,
+    load_target,
+)
 from specmesh.errors import ConfigError, NotThereYet
 from specmesh.free_memory import MIB, free_bytes
 from specmesh.llama_options import LlamaOptions
@@ -45,7 +52,8 @@ log = structlog.get_logger("specmesh")
 
 HASHED_BLOCKS = 64  # of each file of a model: 18 ms if they are cached, else 250 ms
 BLOCK = 2**16  # bytes
-En = TypeVar("En", VerifyEngine, DraftEngine)
+
+En = TypeVar("En", LoadedTarget, DraftEngine)
 T = TypeVar("T")
 
 
@@ -55,7 +63,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
     The caller holds the `instance_lock` of its socket.
     """
     with DaemonProcess(settings.drain, waits=settings.wait) as process:
-        serving = Serving[VerifyEngine](process, "verifier", settings)
+        serving = Serving[LoadedTarget](process, "verifier", settings)
         keys = serving.keys()
         check_suffix_cache(settings.suffix_cache)
         serving.open_port()
@@ -63,7 +71,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
         process.ends.callback(socket.close, linger=100)
         if guard is not None:
             process.ends.callback(guard.stop)
-        loading = serving.load(load_verifier)
+        loading = serving.load(partial(_loaded_target, draft=serving.draft_model()))
 
         from specmesh.core.draft_length.step_costs import StepCosts
         from specmesh.daemons.verifier.daemon import VerifierLoop
@@ -71,7 +79,7 @@ def serve_verifier(settings: VerifierSettings) -> None:
 
         serving.answer()
         hashed = model_hash(loading.model)
-        engine = process.wait(loading.loaded)
+        engine, drafter = process.wait(loading.loaded)
         loop = VerifierLoop(
             name=process.name,
             socket=socket,
@@ -82,8 +90,15 @@ def serve_verifier(settings: VerifierSettings) -> None:
             thread=loading.thread,
             model_hash=hashed,
             calibration=calibration_of(engine),
+            drafter=drafter,
         )
         serving.run(loop, engine.info, encrypted=keys is not None, bind=settings.bind)
+
+
+def _loaded_target(
+    model: ModelSettings, progress: Progress, *, draft: ModelSettings | None
+) -> LoadedTarget:
+    return load_target(model, draft, progress)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
@@ -209,12 +224,21 @@ class Serving(Generic[En]):
         numbers = self._process.patience.result_of(named, f"--http: looking up {port.host}")
         return listen(numbers[0], port.port, "--http")
 
+    def draft_model(self) -> ModelSettings | None:
+        """Return the settings of the draft model beside a target, once its file is there."""
+        settings = self._settings
+        assert isinstance(settings, VerifierSettings), "only a target has one"
+        draft = draft_settings(settings.model, settings.draft_model)
+        return None if draft is None else self._there(draft)
+
+    def _there(self, wanted: ModelSettings) -> ModelSettings:
+        """Return the settings of a model with the path of its file, once all of it is there."""
+        looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
+        return self._once_there(partial(check_there, wanted), looking)
+
     def load(self, load: Callable[[ModelSettings, Progress], En]) -> LoadingEngine[En]:
         """Begin to load an engine, once all that it needs is there."""
-        wanted = self._settings.model
-        check = partial(check_there, wanted)
-        looking = f"looking for {wanted.model or wanted.engine} and all that it needs"
-        model = self._once_there(check, looking)
+        model = self._there(self._settings.model)
         import_engine(model)
         thread = ModelThread()
 

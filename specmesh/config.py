@@ -260,9 +260,11 @@ class VerifierSettings(DaemonSettings):
     grace: seconds that a session is kept after its drafter went away.
     max_queue: most requests that wait for a session.
     suffix_cache: MiB of memory for earlier outputs of API keys and local users; 0 keeps none.
+    draft_model: a GGUF file that drafts in this process; None for none.
     """
 
     bind: str
+    draft_model: str | None = None
     grace: float = 30.0
     max_queue: int = 256
     suffix_cache: int = 0

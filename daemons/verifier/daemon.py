@@ -26,7 +26,9 @@ from specmesh.api.backend import (
 )
 from specmesh.api.fair_workers import FairWorker
 from specmesh.config import VerifierSettings
+from specmesh.core.draft_length.local_estimates import LocalEstimates
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_pool import KVPool
 from specmesh.core.kv_slots import KVSlots
@@ -42,6 +44,7 @@ from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.clients import Clients, ClientsEffect, Encode
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.earlier_outputs import EarlierOutputs
+from specmesh.core.verifier.local_drafting import LocalDrafting, LocalLimits
 from specmesh.core.verifier.peer_limits import PeerAccounts
 from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
@@ -51,9 +54,10 @@ from specmesh.daemons.runtime.facts import facts, note, thread_share
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop
 from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import LocalDrafter, VerifyEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.steps import limits_of, run_step
+from specmesh.engines.load import LoadedTarget
+from specmesh.engines.steps import limits_of, run_either
 from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
 from specmesh.free_memory import MIB
 from specmesh.security.curve import ZapGuard
@@ -94,6 +98,7 @@ class VerifierLoop(DaemonLoop[Order]):
         link: Callable[[float], Link] = Link,
         closing: float = CLOSING,
         calibration: Calibration | None = None,
+        drafter: LocalDrafter | None = None,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         fast = FAST_ON_CPU if engine.info.threads else FAST
@@ -101,6 +106,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self.stats = VerifierStats(time.monotonic())
         self._router = Router(socket, guard, accounts)
         self._engine = engine
+        self._drafter = drafter
         self._model_hash = model_hash
         self._report = vev.CoreReport()
         self._closing = closing
@@ -118,9 +124,15 @@ class VerifierLoop(DaemonLoop[Order]):
         if settings.suffix_cache:
             earlier = EarlierOutputs(settings.suffix_cache * MIB)
         core = core_of(
-            engine, limits, costs, settings.grace, calibration=calibration, earlier=earlier
+            engine,
+            limits,
+            costs,
+            settings.grace,
+            calibration=calibration,
+            earlier=earlier,
+            drafter=drafter,
         )
-        run = partial(run_step, engine)
+        run = partial(run_either, engine, drafter)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         cores = thread_share(engine, drafter=False, explicit=settings.model.threads is not None)
@@ -166,7 +178,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _close(self) -> bool:
         self._policies.shutdown(wait=False, cancel_futures=True)
         encoded = self._prompts.close(self._closing)
-        free = self._engine.close if encoded else lambda: None
+        free = LoadedTarget(self._engine, self._drafter).close if encoded else lambda: None
         return self._core.close(self._closing, free) and encoded
 
     def _put(self, event: vev.Happened) -> None:
@@ -257,6 +269,7 @@ class VerifierLoop(DaemonLoop[Order]):
         model = info.named() | {
             "reproducible": info.capabilities.width is not None,
             "model_hash": self._model_hash or None,
+            "draft_model": self._drafter.engine.info.model if self._drafter else None,
         }
         encrypted = self._router.encrypted
         return self.stats.snapshot(
@@ -373,8 +386,9 @@ def core_of(
     *,
     calibration: Calibration | None = None,
     earlier: EarlierOutputs | None = None,
+    drafter: LocalDrafter | None = None,
 ) -> VerifierCore:
-    """Return the core of a verifier with this engine."""
+    """Return the core of a verifier with this engine; drafter: in the same process."""
     info = engine.info
     capabilities = info.capabilities
     pool = None
@@ -395,6 +409,7 @@ def core_of(
     )
     # Numbers of sessions differ from those before a restart.
     first = time.monotonic_ns() & 0xFFFFFF
+    speculations = Speculations()
     target = Target(
         limits=limits,
         costs=costs,
@@ -404,8 +419,31 @@ def core_of(
         guests=info.guests,
         earlier=earlier,
         calibration=calibration,
+        speculations=speculations,
+        local=None if drafter is None else local_drafting(drafter, costs, speculations),
     )
     return VerifierCore(target, first=first, grace=grace)
+
+
+def local_drafting(
+    drafter: LocalDrafter, costs: StepCosts, speculations: Speculations
+) -> LocalDrafting:
+    """Return the drafting of a drafter in this process.
+
+    costs: of the target's steps. speculations: of its sessions.
+    """
+    info = drafter.engine.info
+    capabilities = info.capabilities
+    limits = LocalLimits(
+        n_ctx=info.n_ctx,
+        n_batch=info.n_batch,
+        batches=capabilities.batches,
+        follows=capabilities.follows,
+        bos=0 if info.bos is None else 1,
+        endless=capabilities.endless,
+    )
+    estimates = LocalEstimates(drafter.source, batches=capabilities.batches)
+    return LocalDrafting(limits, estimates, costs, speculations)
 
 
 def _log_ignored(tool: str, ignored: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.cpu_threads import ThreadShare
-from specmesh.core.events import Rows, Step
+from specmesh.core.events import DraftedRows, DraftStep, Rows, Step
 from specmesh.core.fields import Json
 from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.liveness import Departure, Link
@@ -46,7 +46,7 @@ from specmesh.wire.codec import decode_body
 log = structlog.get_logger("specmesh.verifier")
 
 Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
-CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
+CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step | DraftStep, Sequence[Rows] | DraftedRows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

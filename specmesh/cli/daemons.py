@@ -66,6 +66,7 @@ class DaemonOptions(TypedDict):
     kv_cache: NotRequired[str]
     window: NotRequired[str]
     swa_full: NotRequired[str]
+    draft_model: NotRequired[str | None]
 
 
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).")
@@ -182,6 +183,14 @@ _insecure_rpc_option = flag(
     click.Path(),
     "FILE",
     "Target model: a GGUF file, a name in `models list`, or `bundled`.",
+    completion=local_models,
+)
+@option(
+    "--draft-model",
+    click.Path(),
+    "FILE",
+    "Draft model beside the target, in this process: a GGUF file, a name in `models list`, or "
+    "`bundled`.",
     completion=local_models,
 )
 @option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
@@ -310,6 +319,7 @@ def _run(role: str, values: DaemonOptions) -> None:
         given: Json = {
             **values,
             "model": model,
+            "draft_model": _draft_model_of(values, wait=wait),
             "insecure": values["insecure_no_auth"],
             "socket": path,
             "port": port,
@@ -335,6 +345,14 @@ def _model_of(role: str, values: DaemonOptions, *, wait: bool) -> str | None:
     if model == "bundled" and role == "verifier":
         return paths.bundled("target.gguf")
     if wait:
+        return model
+    return located(model, values["engine"])
+
+
+def _draft_model_of(values: DaemonOptions, *, wait: bool) -> str | None:
+    """Return the path of the draft model beside a target, None for none."""
+    model = values.get("draft_model")
+    if model is None or wait:
         return model
     return located(model, values["engine"])
 

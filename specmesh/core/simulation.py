@@ -246,6 +246,7 @@ class Simulation:
                 self._wake = step.until
                 self._at(step.until, self._woken)
             return
+        assert isinstance(step, ev.Step), "nothing drafts in the verifier's process"
         self._stepping = True
         self._wake = None
         context_length = sum(span.position for span in step.spans)

@@ -6,7 +6,7 @@ from one thread.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,8 @@ class Capabilities:
     checkpoints: states that may be saved by `KVSave`, of all sequences together.
     windows: sizes of the model's sliding windows. If they have fewer cells than the rest, the
         caller makes room for each step by `KVNarrow`.
+    follows: a drafter that reads the rows of each step of its target right after that step. It
+        needs the target's hidden states, which the next step overwrites.
     """
 
     trimming: Trimming = "removal"
@@ -88,6 +90,7 @@ class Capabilities:
     endless: bool = False
     checkpoints: int = 0
     windows: WindowSizes = NO_WINDOWS
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +246,21 @@ class DraftEngine(Engine, Protocol):
         - After an error a `KVCut` returns the number of ids that each sequence holds.
         """
         ...
+
+
+class LocalDrafter(NamedTuple):
+    """A drafter in the process of its target, which has as many sequences.
+
+    speaking: the same in the target's vocabulary.
+    """
+
+    engine: DraftEngine
+    speaking: DraftEngine
+
+    @property
+    def source(self) -> str:
+        """Return the name of the source of its drafts."""
+        return "mtp" if self.engine.info.capabilities.follows else "local"
 
 
 class Sequences:

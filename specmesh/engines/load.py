@@ -6,13 +6,17 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from specmesh import paths
 from specmesh.config import ModelSettings
-from specmesh.core.drafter.window import SPARES, slack
-from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
+from specmesh.core.drafter.window import SPARES, WINDOW_IDS, slack
+from specmesh.core.vocabulary.match import compare
+from specmesh.engines.base import DraftEngine, LocalDrafter, Progress, VerifyEngine
+from specmesh.engines.remapped import RemappedDrafter
+from specmesh.errors import ConfigError
 from specmesh.models.files import located
 
 log = structlog.get_logger("specmesh")
@@ -80,6 +84,73 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
             from specmesh.engines.sim import SimSettings, SimVerifier
 
             return SimVerifier(SimSettings.parse(settings.model or ""), guests=GUESTS)
+
+
+class LoadedTarget(NamedTuple):
+    """A target, and the drafter in its process if there is one."""
+
+    engine: VerifyEngine
+    drafter: LocalDrafter | None
+
+    def close(self) -> None:
+        """Free both."""
+        if self.drafter is not None:
+            self.drafter.engine.close()
+        self.engine.close()
+
+
+def load_target(
+    settings: ModelSettings, draft: ModelSettings | None, progress: Progress
+) -> LoadedTarget:
+    """Load a target, and before it the draft model beside it. Raises ConfigError.
+
+    The draft model is small: if it is of no use that is known at once. And the target's cache is
+    fitted into the memory that is left.
+    """
+    if draft is None:
+        return LoadedTarget(load_verifier(settings, progress), None)
+    beside = load_drafter(draft, lambda _: None)
+    try:
+        engine = load_verifier(settings, progress)
+        return LoadedTarget(engine, _in_ids_of(engine, beside))
+    except BaseException:  # its memory would stay taken, whatever interrupted this
+        beside.close()
+        raise
+
+
+def _in_ids_of(engine: VerifyEngine, drafter: DraftEngine) -> LocalDrafter:
+    """Return a drafter for a target. Raises ConfigError if too few of their ids correspond."""
+    own = drafter.vocabulary
+    if own is None:
+        return LocalDrafter(drafter, drafter)
+    target = engine.tokenizer.vocabulary
+    found = compare(own, target)
+    log.info(f"vocabulary_{found.verdict}", model=drafter.info.model, meaning=found.meaning)
+    if found.remap is None:
+        reason = f"--draft-model {drafter.info.model} does not fit {engine.info.model}"
+        raise ConfigError(f"{reason}: {found.meaning}", "choose one of the same family")
+    if found.remap.identity:
+        return LocalDrafter(drafter, drafter)
+    return LocalDrafter(drafter, RemappedDrafter(drafter, found.remap, target))
+
+
+def draft_settings(settings: ModelSettings, draft_model: str | None) -> ModelSettings | None:
+    """Return the settings of the draft model beside a target; None for no such model.
+
+    It has a sequence for each of the target's, and the threads and GPUs of the target.
+    """
+    if draft_model is None:
+        return None
+    return ModelSettings(
+        engine=settings.engine,
+        model=draft_model,
+        ctx=WINDOW_IDS + slack(WINDOW_IDS),
+        window=0,
+        max_sessions=settings.max_sessions + GUESTS,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        stretch=settings.stretch,
+    )
 
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:

@@ -10,7 +10,7 @@ from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Step
 from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier.calibration import Calibration
-from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
+from specmesh.engines.base import Ask, DraftEngine, LocalDrafter, VerifyEngine
 from specmesh.errors import NoRoom
 
 
@@ -112,6 +112,19 @@ def run_draft_step(
                 following.append(Ask(ask.seq, (draft,), ask.sampler, ask.shift))
         asks = following
     return DraftedRows(held, list(tokens.values()))
+
+
+def run_either(
+    engine: VerifyEngine, drafter: LocalDrafter | None, step: Step | DraftStep
+) -> Sequence[Rows] | DraftedRows:
+    """Carry out a step of a target, or of the drafter in its process. Raises as these do."""
+    if isinstance(step, DraftStep):
+        assert drafter is not None, "only a drafter has such steps"
+        return run_draft_step(drafter.engine, {step.upstream: drafter.speaking}, step)
+    if drafter is not None and step.threads is not None:
+        # Both have the same number, so that both are computed by the same threads of OpenMP.
+        drafter.engine.use_threads(step.threads)
+    return run_step(engine, step)
 
 
 def _append_bos(engine: DraftEngine, seq: int) -> None:

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.events import Step
+from specmesh.core.events import DraftStep, Wait
 from specmesh.core.kv_pool import KVPool
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
@@ -13,7 +14,8 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
-from specmesh.engines.steps import limits_of, run_step
+from specmesh.daemons.verifier.daemon import local_drafting
+from specmesh.engines.steps import limits_of, run_either
 from specmesh.errors import NoRoom, SpecmeshError
 
 OFTEN = 8000  # steps after which all sessions would have ended, if none was held up
@@ -24,12 +26,18 @@ class Crowd:
     """A core with its engine, and clients that come, go and pause.
 
     seen: counts of what happened.
+    draft_n: of its requests, at random.
+    row_s: seconds of a step for each row beyond the first.
     """
 
-    def __init__(self, engine, rng, cells, host_ids):
+    draft_n = (None,)
+    row_s = 0.0
+
+    def __init__(self, engine, rng, cells, host_ids, drafter=None):
         """Begin without clients.
 
         cells, host_ids: that the core shares out, and that it has on the host.
+        drafter: a LocalDrafter beside the engine.
         """
         info = engine.info
         capabilities = info.capabilities
@@ -40,20 +48,26 @@ class Crowd:
             offloads=capabilities.offloads,
             guests=info.guests,
             n_ctx=info.n_ctx,
-            pool=KVPool(cells, host_ids),
+            pool=KVPool(cells, host_ids) if cells else None,
             checkpoints=capabilities.checkpoints,
             windows=capabilities.windows,
         )
+        costs = StepCosts()
+        speculations = Speculations()
         target = Target(
             limits=limits_of(engine),
-            costs=StepCosts(),
+            costs=costs,
             slots=slots,
             n_batch=info.n_batch,
             max_sessions=info.max_sessions,
             guests=info.guests,
             prefill_rows=8,
+            speculations=speculations,
+            local=None if drafter is None else local_drafting(drafter, costs, speculations),
         )
+        self.drafter = drafter
         self.core = VerifierCore(target)
+        self.local = target.local
         self.engine = engine
         self.rng = rng
         self.now = 0.0
@@ -64,11 +78,11 @@ class Crowd:
         self.paused = set()
         self.seen = Counter()
 
-    def ask(self, prompt, most):
+    def ask(self, prompt, most, draft_n=None):
         client = len(self.asked) + 1
         self.asked[client] = (prompt, most)
         self.shown[client] = ()
-        params = SessionParams(SamplingParams(), most)
+        params = SessionParams(SamplingParams(), most, draft_n=draft_n)
         request = Request(None, prompt, params)
         opening = vev.Opening(client=client, request=request, ids=prompt, n_prompt=len(prompt))
         self.tell(opening)
@@ -77,7 +91,7 @@ class Crowd:
         rng = self.rng
         prompt = SYSTEM[: rng.choice((0, 20, 30))]
         prompt += tuple(rng.choices(range(32, 36), k=rng.randint(1, 50)))
-        self.ask(prompt, rng.choice((1, 4, 20, 60)))
+        self.ask(prompt, rng.choice((1, 4, 20, 60)), rng.choice(self.draft_n))
 
     def pause_at_random(self):
         client = self.rng.choice([*self.asked])
@@ -100,6 +114,10 @@ class Crowd:
                     self.seen["began"] += 1
                 case vev.ToClient(client, Round() as done):
                     self.shown[client] += done.text.ids
+                    for drafts in done.by_source:
+                        if self.local is not None and drafts.source == self.local.name:
+                            self.seen["drafted"] += drafts.tested
+                            self.seen["accepted"] += drafts.accepted
                 case vev.ToClient(client, vev.SessionEnded() as end):
                     self.ends.setdefault(client, end.reason.name.lower())
                 case vev.RequestRefused(client, error):
@@ -112,16 +130,20 @@ class Crowd:
         self.now += 0.01
         self.take(self.core.handle(vev.Signal.TIME_UP, self.now))
         step = self.core.next_step(self.now)
-        if not isinstance(step, Step):
+        if isinstance(step, Wait):
             return False
+        self.seen[type(step).__name__] += 1
+        seconds = 1e-3 if isinstance(step, DraftStep) else 5e-3 + self.row_s * (step.rows - 1)
+        started = self.now
+        self.now += seconds
         try:
-            result = run_step(self.engine, step)
+            result = run_either(self.engine, self.drafter, step)
         except NoRoom as error:
             self.seen["full"] += error.full
             result = error
         except SpecmeshError as error:
             result = error
-        self.take(self.core.finish(step, result, self.now, self.now))
+        self.take(self.core.finish(step, result, started, self.now))
         return True
 
     def finish(self):

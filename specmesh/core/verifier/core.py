@@ -71,24 +71,31 @@ class VerifierCore:
         """
         if isinstance(event, vev.FromDrafter):
             self._take(event, now)
-        elif self._steps.batch is not None:
+        elif self._steps.running:
             self._late.append(event)
         else:
             self._change(event, now)
-        if self._steps.batch is None:
+        if not self._steps.running:
             self._lifecycle.advance(now)
         return self._take_effects() if self._outbox else []
 
-    def next_step(self, now: float) -> ev.Step | ev.Wait:
-        """Return the step that begins now, or until when there is none: for ever, infinity."""
+    def next_step(self, now: float) -> ev.Step | ev.DraftStep | ev.Wait:
+        """Return the step that begins now, or until when there is none: for ever, infinity.
+
+        A DraftStep is of the drafter in this process.
+        """
         return self._steps.next_step(now)
 
     def finish(
-        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+        self,
+        step: ev.Step | ev.DraftStep,
+        result: Sequence[ev.Rows] | ev.DraftedRows | SpecmeshError,
+        started: float,
+        ended: float,
     ) -> list[vev.Effect]:
         """Take the result of a step: for each span its rows of logits, or None without any.
 
-        An error ends the sessions of the step.
+        An error ends the sessions of the step. That of a DraftStep ends their drafts only.
         """
         self._steps.finish(step, result, started, ended)
         late = self._late

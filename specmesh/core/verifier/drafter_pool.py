@@ -213,6 +213,8 @@ class DrafterPool:
             drafter for drafter in self._drafters.values() if identity in (None, drafter.id)
         ]
         # The widest reason comes first: those after it cannot be mended before it is.
+        if not possible and session.local is not None:
+            return None if session.local.drafting else NoDrafts.GATE
         if not possible:
             return NoDrafts.NONE_ATTACHED
         drafting = [drafter for drafter in possible if not drafter.muted]

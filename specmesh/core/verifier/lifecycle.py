@@ -145,6 +145,7 @@ class SessionLifecycle:
             cached=params.cache_prompt,
             claims=None if guest else self.cells.claims(),
         )
+        local = self._target.local
         session = VerifierSession(
             id=next(self._numbers),
             ids=ids,
@@ -158,6 +159,7 @@ class SessionLifecycle:
             slot=slot,
             predicted=opening.predicted,
             earlier=self._earlier_of(opening),
+            local=None if local is None else local.estimates,
         )
         context = SessionContext(
             session=session,

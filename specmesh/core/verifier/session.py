@@ -29,6 +29,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.bids import DraftBid
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
+from specmesh.core.draft_length.local_estimates import LocalEstimates
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_contents import NO_CONTENTS, KVContents
@@ -60,6 +61,7 @@ from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.prompt_progress import PromptProgress
 from specmesh.core.verifier.source_choice import SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
+from specmesh.core.verifier.sources.local import LocalSource
 from specmesh.core.verifier.sources.session_sources import sources_of
 from specmesh.core.verifier.sources.suffix import SuffixSource
 from specmesh.core.verifier.truth_sender import TruthSender
@@ -121,6 +123,7 @@ class VerifierSession:
     followed: a client at the drafter reads along, so every round is sent at once.
     logprobs, token_sources, progress: None unless the client wants them.
     annotated: it wants one of the first two.
+    local: its source of drafts made in this process; None without such a drafter.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class VerifierSession:
         slot: KVSlot | None = None,
         predicted: PredictedText | None = None,
         earlier: AccountOutputs | None = None,
+        local: LocalEstimates | None = None,
     ) -> None:
         """Begin with `ids`: the prompt's first `n_prompt` (None: all), then a resumed text.
 
@@ -147,6 +151,7 @@ class VerifierSession:
             sequence 0.
         predicted: the client's prediction of the text.
         earlier: outputs of its account, for drafts.
+        local: what was measured of a drafter in this process; None without one.
         """
         if n_prompt is None:
             n_prompt = len(ids)
@@ -202,10 +207,12 @@ class VerifierSession:
             counts=self.counts,
             predicted=predicted,
             earlier=earlier,
+            local=local,
         )
         self._sources = sources_of(source_context)
         self.choice = SourceChoice(self._sources, self.draft_length)
         self.remote = self.choice.remote
+        self.local = next((each for each in self._sources if isinstance(each, LocalSource)), None)
         self._begin()
 
     def _recorder(self) -> LogprobRecorder | None:
@@ -390,14 +397,14 @@ class VerifierSession:
         ids = self.prefix.ids
         if self.choice.idle:
             return ev.Verify(len(ids) - 1, ids[-1], ())
-        chain = self.choice.next_chain(self._max_drafts(), now)
+        chain = self.choice.next_chain(self.max_drafts(), now)
         if isinstance(chain, ev.Wait):
             return chain
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
     def verify(self, now: float) -> ev.Verify:
         """Return a step that begins at once, with the drafts in hand."""
-        chain = self.choice.chain_in_hand(self._max_drafts(), now)
+        chain = self.choice.chain_in_hand(self.max_drafts(), now)
         ids = self.prefix.ids
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
@@ -451,7 +458,7 @@ class VerifierSession:
             self.times.decoding = now
         return self.draft_length.begin(now)
 
-    def _max_drafts(self) -> int:
+    def max_drafts(self) -> int:
         """Return the most drafts of a step, of all sources: one row is the target's own."""
         room = self.end - len(self.prefix.ids) - 1
         return max(min(self._most_drafts, room), 0)

@@ -72,7 +72,7 @@ class SourceChoice:
             until = self.remote.due(limit, now)
         if self._only_remote:
             return self._chain(None, limit, now) if until is None else ev.Wait(until)
-        exact = self._exact_drafts(limit, now)
+        exact = self.exact_drafts(limit, now)
         leader = self._leader(exact, limit, now)
         if leader is None and until is not None and not exact:
             return ev.Wait(until)
@@ -83,7 +83,7 @@ class SourceChoice:
         self.remote.take_all()
         if self._only_remote:
             return self._chain(None, limit, now)
-        return self._chain(self._leader(self._exact_drafts(limit, now), limit, now), limit, now)
+        return self._chain(self._leader(self.exact_drafts(limit, now), limit, now), limit, now)
 
     def acceptance(self, parts: Sequence[SourceDrafts]) -> list[float]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
@@ -117,9 +117,21 @@ class SourceChoice:
             self._led_rounds = 0
         self._draft_length.relieve(relieved=self._led_rounds >= LEADING_ROUNDS)
 
+    def has_others(self, source: DraftSource, now: float) -> bool:
+        """Return True if a source that guesses has drafts in hand, other than this one."""
+        if self.remote.tokens:
+            return True
+        for other in self._in_hand:
+            if other is source or self._draft_length.withholds(other.name):
+                continue
+            if other.propose((), 1, now):
+                return True
+        return False
+
     # --- which source leads
 
-    def _exact_drafts(self, limit: int, now: float) -> list[int]:
+    def exact_drafts(self, limit: int, now: float) -> list[int]:
+        """Return the drafts that are accepted for certain."""
         drafts: list[int] = []
         for source in self._exact:
             drafts += source.propose(drafts, limit - len(drafts), now)

@@ -68,16 +68,28 @@ class TargetSteps:
         self.batch: Batch | None = None
         self._calibration = target.calibration
         self._costs = target.costs  # which learn from a calibrating step that runs
+        self._local = target.local
+        self._drafting = False  # a step of the drafter in this process runs
+
+    @property
+    def running(self) -> bool:
+        """Return True while a step runs, of the target or of the drafter in this process."""
+        return self.batch is not None or self._drafting
 
     # --- a step begins
 
-    def next_step(self, now: float) -> ev.Step | ev.Wait:
+    def next_step(self, now: float) -> ev.Step | ev.DraftStep | ev.Wait:
         """Return the step that begins now, or until when there is none."""
-        if self.batch is not None:
+        if self.running:
             raise LocalProtocolError("a step begins while another runs")
         sessions = self._lifecycle.ready()
         if not sessions:
             self._meter.idle()
+        if self._local is not None:
+            drafting = self._local.next_step(sessions, now)
+            if drafting is not None:
+                self._drafting = True
+                return drafting
         batch = self._scheduler.next_batch(sessions, now)
         if self._target.slots.pool is not None:
             while isinstance(batch, Batch) and not self._has_cells(batch):
@@ -109,7 +121,8 @@ class TargetSteps:
                 end = part.position + len(part.ids)
                 spans.append(ev.Span(seq, end, (part.last,), logits=True))
         threads, costs = self.threads.next(self._lifecycle.running)
-        self._meter.begun(costs, waited=waited > 0)
+        drafted = self._local is not None and self._local.begun()
+        self._meter.begun(costs, waited=waited > 0 or drafted)
         orders = slots.orders(batch.rows) if slots.has_orders else ()
         return ev.Step(orders, tuple(spans), threads)
 
@@ -151,9 +164,33 @@ class TargetSteps:
     # --- a step ends
 
     def finish(
-        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+        self,
+        step: ev.Step | ev.DraftStep,
+        result: Sequence[ev.Rows] | ev.DraftedRows | SpecmeshError,
+        started: float,
+        ended: float,
     ) -> None:
         """Take the result of the step that runs, or why it failed."""
+        if isinstance(step, ev.DraftStep):
+            assert isinstance(result, ev.DraftedRows | SpecmeshError), "it drafts"
+            self._finish_drafting(step, result, ended - started)
+        else:
+            assert not isinstance(result, ev.DraftedRows), "the target drafts nothing"
+            self._finish_step(step, result, started, ended)
+
+    def _finish_drafting(
+        self, step: ev.DraftStep, result: ev.DraftedRows | SpecmeshError, seconds: float
+    ) -> None:
+        """Take the drafts of a step of the drafter in this process."""
+        if self._local is None or not self._drafting:
+            raise LocalProtocolError("a step ends that has not begun")
+        self._drafting = False
+        self._outbox += self._local.finish(step, result, self._lifecycle.running, seconds)
+
+    def _finish_step(
+        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+    ) -> None:
+        """Take the result of a step of the target."""
         batch = self.batch
         if batch is None:
             raise LocalProtocolError("a step ends that has not begun")
@@ -249,6 +286,8 @@ class TargetSteps:
         )
         if contexts:
             self._compare_in_hand(batch, contexts, ran)
+        if self._local is not None:
+            self._local.stepped(batch.parts, contexts, self._meter.spent if batch.pure else None)
         drafters = self._lifecycle.drafters
         n_drafters = drafters.count
         if contexts and n_drafters:
@@ -358,8 +397,13 @@ class TargetSteps:
                 if adapts and not drafts.exact and drafts.source != REMOTE:
                     drafted.add(drafts.source)
         drafted.update(speculations.shut(sessions))
+        if self._local is not None and self._local.drafted:
+            drafted.add(self._local.name)  # also if a grammar has forbidden all of them
         if not drafted or spent is None or not batch.pure:
             return
+        if self._local is not None:
+            # A text that is read pays later, for many steps. It is bounded by itself.
+            spent = max(spent - self._local.read_s, 0.0)
         costs = self._target.costs
         undrafted = costs.undrafted.seconds(sessions, batch.context) + costs.pause
         for name in drafted:

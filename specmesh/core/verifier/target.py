@@ -8,6 +8,7 @@ from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.earlier_outputs import EarlierOutputs
+from specmesh.core.verifier.local_drafting import LocalDrafting
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 
 
@@ -22,6 +23,7 @@ class Target:
     speculations: by source and number of sessions.
     earlier: outputs of accounts, for drafts of their later texts; None keeps none.
     calibration: steps that measure it while it has nothing else to do; None for none.
+    local: drafts in this process, between its steps; None for none.
     """
 
     limits: TargetLimits
@@ -34,3 +36,4 @@ class Target:
     speculations: Speculations = field(default_factory=Speculations)
     earlier: EarlierOutputs | None = None
     calibration: Calibration | None = None
+    local: LocalDrafting | None = None

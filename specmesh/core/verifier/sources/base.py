@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.local_estimates import LocalEstimates
 from specmesh.core.prefix import Prefix
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.constraint import Constraint
@@ -56,6 +57,7 @@ class SourceContext(NamedTuple):
 
     predicted: the client's prediction of the text.
     earlier: outputs of the session's account; None without an account, or if none are kept.
+    local: what was measured of a drafter in this process; None without one.
     """
 
     session: int
@@ -67,3 +69,4 @@ class SourceContext(NamedTuple):
     counts: RoundCounts
     predicted: PredictedText | None = None
     earlier: AccountOutputs | None = None
+    local: LocalEstimates | None = None

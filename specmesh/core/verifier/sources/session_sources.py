@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from specmesh.core.verifier.sources.base import DraftSource, SourceContext
 from specmesh.core.verifier.sources.grammar import GrammarSource
+from specmesh.core.verifier.sources.local import LocalSource
 from specmesh.core.verifier.sources.prediction import PredictionSource
 from specmesh.core.verifier.sources.remote import RemoteSource
 from specmesh.core.verifier.sources.suffix import SuffixSource
@@ -13,6 +14,7 @@ SESSION_SOURCES: list[Callable[[SourceContext], DraftSource | None]] = [
     PredictionSource.of,
     RemoteSource,
     SuffixSource.of,
+    LocalSource.of,
 ]
 """Each makes the source of a session, or None if the session has no use for it. A later source
 continues the chain of an earlier one.

@@ -1,0 +1,498 @@
+"""Drafts in the verifier's process, between two steps of the target: `LocalDrafting`.
+
+The drafter is a draft model beside the target ("local") or the target's own head ("mtp"). It has
+the target's sequence numbers: what it holds in sequence 3 belongs to the session that has sequence
+3 of the target.
+
+One turn, with the text a b c d and 2 drafts wanted:
+
+1. The target's step is over. `next_step` returns a DraftStep: the sequence holds a b, so the row
+   appends c d, and drafts e f behind them.
+2. `finish` takes e f to the session's source (`sources/local.py`), whose chain the target's next
+   step verifies. The sequence holds a b c d e: the last draft is not appended.
+3. The target chooses e x. The next row finds that the sequence agrees with a b c d e, cuts what
+   does not, and appends x.
+
+Nothing is to be undone anywhere: each row compares the ids that the sequence holds with the text
+as it is by then. So a session that is set back, a prefix that is reused, and a new session on old
+ids need no rule of their own.
+
+A text may be longer than the drafter's context, or be long when it is first drafted for. Then a
+window of it is read (see `core/drafter/window.py`).
+
+A drafter that `follows` needs the target's hidden states, which last until the target's next step.
+So the rows of each step are read right after it. Where some are missing the sequence begins anew.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.local_estimates import PROBE_DRAFTS, LocalEstimates
+from specmesh.core.draft_length.speculation import Speculations
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.prefix import common_length
+from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
+from specmesh.core.verifier.accept import uses_proposals
+from specmesh.core.verifier.scheduler import Part
+from specmesh.core.verifier.session import SessionState, VerifierSession
+from specmesh.core.verifier.session_context import SessionContext
+from specmesh.errors import SpecmeshError
+
+PROBE_SHARE = 0.01  # of the seconds without drafts, for drafts that show whether they pay again
+PROBE_IDS = 256  # most ids that are read for such drafts
+USUAL_IDS = 2  # ids that a row appends where the step before had drafts: the last one and a bonus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLimits:
+    """What the drafter can do.
+
+    n_ctx: ids that a sequence holds. n_batch: most ids of a step.
+    batches: a step may have rows of several sequences.
+    follows: it reads the rows of each step of the target right after it.
+    bos: cells of the BOS that a window begins with: 0 or 1.
+    endless: a sequence holds any number of ids.
+    """
+
+    n_ctx: int
+    n_batch: int
+    batches: bool = False
+    follows: bool = False
+    bos: int = 0
+    endless: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldText:
+    """The ids that a sequence of the drafter holds.
+
+    session: whose text they were last compared with.
+    start: position in the text of the first of them. bos: cells of the BOS before it.
+    ids: in order. agreed: how many of them are committed ids of that session for certain.
+    cells: that the engine holds, perhaps more than these.
+    """
+
+    session: int = -1
+    start: int = 0
+    bos: int = 0
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    agreed: int = 0
+    cells: int = 0
+
+    @property
+    def end(self) -> int:
+        """Return the position in the text behind the last id."""
+        return self.start + len(self.ids)
+
+    @property
+    def length(self) -> int:
+        """Return the cells of these ids."""
+        return self.bos + len(self.ids) if self.ids else 0
+
+    def keep(self, count: int) -> None:
+        """Keep the first `count` ids."""
+        del self.ids[count:]
+        self.agreed = min(self.agreed, count)
+
+    def begin(self, start: int, bos: int) -> None:
+        """Hold no ids, and begin at a position of the text."""
+        self.keep(0)
+        self.start = start
+        self.bos = bos
+
+
+class LocalDrafting:
+    """Decides which sessions are drafted for, with how many drafts, between the target's steps.
+
+    - All sessions that step next are drafted for at once, if the drafter can do so.
+    - The number of drafts is the one with the most tokens per second, by measured acceptance, by
+      measured seconds of drafts and of the target's steps.
+    - A gate for each number of sessions compares steps with drafts and steps without.
+    - A session for which another source has drafts in hand gets none here.
+
+    name: of the source. estimates: what was measured.
+    drafted: drafts that may pay were made before the target's step that runs, or ran last.
+    read_s: seconds in which long texts were read before it.
+    """
+
+    def __init__(
+        self,
+        limits: LocalLimits,
+        estimates: LocalEstimates,
+        costs: StepCosts,
+        speculations: Speculations,
+    ) -> None:
+        """Begin with empty sequences.
+
+        costs: of the target's steps. speculations: by source and number of sessions.
+        """
+        self.name = estimates.name
+        self.estimates = estimates
+        self.drafted = False
+        self.read_s = 0.0
+        self._limits = limits
+        self._costs = costs
+        self._speculations = speculations
+        self._held: dict[int, HeldText] = {}
+        self._failed: set[int] = set()  # sessions that get no more drafts
+        self._planned = False  # it is decided what is drafted before the target's next step
+        self._wanted: dict[int, int] = {}  # by session, drafts that are still to be made
+        self._decoded: dict[int, tuple[int, int]] = {}  # by session, rows of the target's last step
+        self._probe_s = 0.0  # seconds that a probe may take
+        self._probes = 0
+        self._ran = False  # the drafter had a step before the target's
+
+    # --- before a step of the target
+
+    def next_step(self, sessions: Mapping[int, SessionContext], now: float) -> ev.DraftStep | None:
+        """Return the step to run before the target's next one; None if there is none.
+
+        sessions: that may have steps.
+        """
+        if not self._planned:
+            self._planned = True
+            self._wanted = self._plan(sessions, now)
+        if not self._wanted:
+            return None
+        rows: list[ev.DraftRow] = []
+        room = self._limits.n_batch
+        for number in list(self._wanted):
+            if number not in sessions:
+                del self._wanted[number]
+                continue
+            row = self._row(sessions[number].session, self._wanted[number], room)
+            if row is None:
+                if room == self._limits.n_batch:
+                    del self._wanted[number]  # it needs nothing
+                continue
+            del self._wanted[number]
+            rows.append(row)
+            room -= len(row.ids) + row.bos
+            if not self._limits.batches or room <= 0:
+                break
+        if not rows:
+            return None
+        return ev.DraftStep(upstream=0, cuts=self._cuts(rows), rows=tuple(rows))
+
+    def _plan(self, sessions: Mapping[int, SessionContext], now: float) -> dict[int, int]:
+        """Return by session the drafts to make; 0 for a text that is only read."""
+        stepping: list[VerifierSession] = []
+        for context in sessions.values():
+            session = context.session
+            if session.state is SessionState.GENERATING and session.finished is None:
+                stepping.append(session)
+        wanted: dict[int, int] = {}
+        gate = self._speculations.of(self.name, max(len(stepping), 1)).gate
+        adapting: list[VerifierSession] = []
+        for session in stepping:
+            fixed = session.params.allowed_draft_n
+            if session.id in self._failed or not self._may_draft(session, now):
+                continue
+            if fixed is not None:
+                wanted[session.id] = fixed
+            elif gate.open:
+                adapting.append(session)
+        if adapting:
+            wanted |= self._adapted(adapting, stepping)
+        for session in stepping:
+            source = session.local
+            if source is not None:
+                source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
+        if self._limits.follows and gate.open:
+            for number in self._decoded:
+                if number in sessions and number not in self._failed:
+                    wanted.setdefault(number, 0)
+        return wanted
+
+    def _may_draft(self, session: VerifierSession, now: float) -> bool:
+        """Return True if a session takes drafts, and no other source has some in hand."""
+        source = session.local
+        if source is None or not session.may_draft:
+            return False
+        return not session.choice.has_others(source, now)
+
+    def _adapted(
+        self, adapting: Sequence[VerifierSession], stepping: Sequence[VerifierSession]
+    ) -> dict[int, int]:
+        """Return by session the drafts that pay, or those of a probe."""
+        sessions = len(stepping)
+        context_length = sum(len(session.prefix) for session in stepping)
+        most = max(session.max_drafts() for session in adapting)
+        pause = self._costs.pause
+        others = sessions - len(adapting)
+
+        def seconds(rows: int) -> float:
+            known = self._costs.seconds(rows + others, context_length)
+            return known + pause if known else 0.0
+
+        chances: list[Sequence[float]] = []
+        for session in adapting:
+            assert session.local is not None, "only such sessions may draft"
+            session.local.probing = False
+            chances.append(session.local.acceptance(most))
+        drafts = PROBE_DRAFTS
+        if self.estimates.costs.seconds(sessions, 1) and seconds(sessions):
+            drafts = self.estimates.best_drafts(chances, most, seconds)
+        if drafts:
+            return {session.id: drafts for session in adapting}
+        return self._probed(adapting[self._probes % len(adapting)])
+
+    def _probed(self, session: VerifierSession) -> dict[int, int]:
+        """Return a session's drafts for a probe, if the time without drafts allows one.
+
+        They are made, but not verified: that costs least, and shows whether to draft again.
+        """
+        costs = self.estimates.costs
+        missing = min(len(session.prefix) - self._held_of(session).end, PROBE_IDS)
+        cost = costs.seconds(1, PROBE_DRAFTS) + max(missing, 0) * costs.id_seconds
+        if self._probe_s < cost:
+            return {}
+        self._probe_s = 0.0
+        self._probes += 1
+        assert session.local is not None, "only such sessions may draft"
+        session.local.probing = True
+        return {session.id: PROBE_DRAFTS}
+
+    # --- rows
+
+    def _row(self, session: VerifierSession, wanted: int, room: int) -> ev.DraftRow | None:
+        """Return a session's row of at most `room` ids; None if it needs none, or has no room."""
+        source = session.local
+        assert source is not None, "only sessions with this source are drafted for"
+        held = self._held_of(session)
+        end = len(session.prefix.ids) + len(source.tokens)
+        drafts = min(wanted, session.max_drafts()) - len(source.tokens)
+        if self._limits.follows:
+            end = self._place_following(session, held)
+        elif drafts > 0:
+            self._place(held, end, drafts, probing=source.probing)
+        else:
+            return None
+        bos = 0 if held.ids else held.bos
+        # The last id is always appended, since its logits show the next one.
+        held.keep(min(len(held.ids), end - 1 - held.start))
+        begin = held.end
+        ids = self._text(session, begin, end)
+        portion = ids[: self._limits.n_batch - bos]
+        if not portion or len(portion) + bos > room:
+            return None
+        if not self._limits.endless:
+            # The last draft is not appended.
+            drafts = min(drafts, self._limits.n_ctx - held.bos - (end - held.start) + 1)
+        generates = session.state is SessionState.GENERATING
+        sampler = None
+        if len(portion) == len(ids) and drafts > 0 and generates:
+            sampler = self._sampler_of(session)
+        return ev.DraftRow(
+            key=ev.SessionKey(0, session.id),
+            seq=session.slot.seq,
+            position=held.length,
+            text_position=begin,
+            ids=tuple(portion),
+            sampler=sampler,
+            draft_n=drafts if sampler is not None else 1,
+            bos=bos,
+        )
+
+    def _text(self, session: VerifierSession, begin: int, end: int) -> list[int]:
+        """Return the ids of a session's text and chain between two positions."""
+        ids = session.prefix[begin:end]
+        if session.local is not None and end > len(session.prefix.ids):
+            length = len(session.prefix.ids)
+            ids += session.local.tokens[max(begin - length, 0) : end - length]
+        return ids
+
+    def _held_of(self, session: VerifierSession) -> HeldText:
+        """Return the ids that a session's sequence holds of its text and its chain."""
+        seq = session.slot.seq
+        held = self._held.get(seq)
+        if held is None:
+            held = self._held[seq] = HeldText()
+        if held.session != session.id:
+            held.session = session.id
+            held.agreed = 0
+        begin = held.agreed
+        place = held.start + begin
+        text = session.prefix[place : held.end]
+        if session.local is not None and not self._limits.follows:
+            text += session.local.tokens
+        agreed = begin + common_length(held.ids[begin:], text)
+        held.keep(agreed)
+        held.agreed = max(min(agreed, len(session.prefix) - held.start), 0)
+        if not agreed:
+            held.begin(0, 0)
+        return held
+
+    def _place(self, held: HeldText, end: int, drafts: int, *, probing: bool) -> None:
+        """Have a sequence begin where a text of `end` ids can be read, with drafts behind it.
+
+        probing: in few ids.
+        """
+        limits = self._limits
+        if probing and end - held.end > PROBE_IDS:
+            held.begin(end - min(PROBE_IDS, limits.n_ctx // 2), limits.bos)
+        if limits.endless:
+            return
+        if held.bos + end - held.start + drafts <= limits.n_ctx:
+            return
+        # Half a window back: the other half is for the text that follows.
+        held.begin(max(end - limits.n_ctx // 2, 0), limits.bos)
+
+    def _place_following(self, session: VerifierSession, held: HeldText) -> int:
+        """Have a sequence go on with the rows of the target's last step; return their end.
+
+        The row of an id shows the next one, so it is read together with that.
+        """
+        begin, end = self._decoded.pop(session.id, (0, 0))
+        if held.ids and held.start <= begin + 1 <= held.end:
+            held.keep(begin + 1 - held.start)
+        else:
+            held.begin(begin + 1, 0)
+        return min(end + 1, len(session.prefix.ids))
+
+    def _sampler_of(self, session: VerifierSession) -> Sampler:
+        """Return the sampler of a session's drafts.
+
+        It is the session's own: drafts have the same noise. The likeliest id is proposed where the
+        target weighs drafts by their distribution.
+        """
+        if uses_proposals(session.params.sampling):
+            return _LIKELIEST
+        sampler = session.sampler
+        if not sampler.looks_back:
+            return sampler
+        assert session.local is not None, "only such sessions have rows"
+        return _FollowingSampler(sampler, [*session.prefix.ids, *session.local.tokens])
+
+    def _cuts(self, rows: Sequence[ev.DraftRow]) -> tuple[KVCut, ...]:
+        """Return the cuts of the sequences that hold more than their rows begin with."""
+        cuts: list[KVCut] = []
+        for row in rows:
+            if self._held[row.seq].cells > row.position:
+                cuts.append(KVCut(row.seq, row.position))
+        return tuple(cuts)
+
+    # --- after a step of the drafter
+
+    def finish(
+        self,
+        step: ev.DraftStep,
+        result: ev.DraftedRows | SpecmeshError,
+        sessions: Mapping[int, SessionContext],
+        seconds: float,
+    ) -> list[ev.Noted]:
+        """Take the drafts of a step, or the error that it failed with."""
+        if isinstance(result, SpecmeshError):
+            return self._fail(step, result)
+        self._ran = True
+        for row, tokens in zip(step.rows, result.tokens, strict=True):
+            held = self._held[row.seq]
+            kept = result.held.get(row.seq, row.position)
+            if kept < row.position:  # it could not go back so far
+                held.cells = kept
+                held.keep(max(kept - held.bos, 0))
+                continue
+            ids = [*row.ids, *tokens]
+            if row.sampler is not None and len(tokens) == row.draft_n:
+                ids.pop()  # the last draft is not appended
+            held.bos = held.bos if row.position else row.bos
+            held.ids.extend(ids)
+            held.cells = held.length
+            context = sessions.get(row.key.number)
+            if self._limits.follows:
+                held.keep(len(held.ids) - len(ids) + len(row.ids))
+            if context is not None and context.session.local is not None and tokens:
+                source = context.session.local
+                adapts = context.session.params.allowed_draft_n is None
+                self.drafted = self.drafted or (adapts and not source.probing)
+                source.take(row.text_position + len(row.ids), tokens)
+        self._learn(step, seconds)
+        return []
+
+    def _learn(self, step: ev.DraftStep, seconds: float) -> None:
+        """Learn the seconds of drafts, or of the ids that were read."""
+        costs = self.estimates.costs
+        ids = 0
+        drafts = 0
+        drafting = 0
+        for row in step.rows:
+            ids += len(row.ids)
+            if row.sampler is not None:
+                drafting += 1
+                drafts = max(drafts, row.draft_n)
+        read = ids - USUAL_IDS * drafting
+        if drafting and read <= USUAL_IDS * drafting:
+            costs.record(drafting, drafts, seconds)
+            return
+        read_s = max(seconds - costs.seconds(drafting, drafts), 0.0)
+        if self._limits.follows:
+            return
+        self.read_s += read_s
+        costs.record_reading(read, read_s)
+
+    def _fail(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.Noted]:
+        """Draft no more for the sessions of a step that failed, and keep nothing of it."""
+        noted: list[ev.Noted] = []
+        for row in step.rows:
+            held = self._held[row.seq]
+            # Perhaps its cuts were not carried out: whatever it holds, it is emptied.
+            held.begin(0, 0)
+            held.cells = max(held.cells, 1)
+            number = row.key.number
+            self._failed.add(number)
+            fields: dict[str, object] = {"session": number, "error": str(error)}
+            noted.append(ev.Noted("drafting_failed", fields, "error"))
+        return noted
+
+    # --- a step of the target
+
+    def begun(self) -> bool:
+        """Note that the target's step begins; return True if there were drafts before it."""
+        self._planned = False
+        self._decoded = {}
+        return self._ran
+
+    def stepped(
+        self,
+        parts: Sequence[tuple[int, Part]],
+        contexts: Mapping[int, SessionContext],
+        spent: float | None,
+    ) -> None:
+        """Note that a step of the target is over.
+
+        parts: of the step. contexts: its sessions.
+        spent: seconds from the end of the step before; None if it was no step like others.
+        """
+        for number, part in parts:
+            rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+            self._decoded[number] = (part.position, part.position + rows)
+        self._failed.intersection_update(contexts)
+        if spent is not None and not self.drafted:
+            self._probe_s += PROBE_SHARE * spent
+        self.drafted = False
+        self.read_s = 0.0
+        self._ran = False
+
+
+_LIKELIEST = Sampler(SamplingParams())
+
+
+class _FollowingSampler(Sampler):
+    """A sampler that looks back at the drafts that it has chosen itself, one after the other."""
+
+    __slots__ = ("_ids", "_plain")
+
+    def __init__(self, plain: Sampler, ids: Sequence[int]) -> None:
+        super().__init__(plain.params)
+        self._plain = plain
+        self._ids = list(ids)
+        self.argmax = False
+
+    def choose(self, logits: Logits, position: int) -> int:
+        """Choose as the target will if all drafts before are accepted."""
+        token = self._plain.after(self._ids).choose(logits, position)
+        self._ids.append(token)
+        return token

@@ -1,0 +1,224 @@
+"""Sessions with a draft model in the verifier's process: each text is that of the target alone.
+
+The draft model is right wherever it has read the text as it is. So a draft that is rejected shows
+that its sequence held something else.
+"""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+from harness.crowd import Crowd
+
+from specmesh.core.kv_orders import KVCut
+from specmesh.core.prefix import Prefix
+from specmesh.engines.base import Capabilities, LocalDrafter
+from specmesh.engines.sim import _NEXT, _PRINTABLE, SimDrafter, SimSettings, SimVerifier, _hash
+from specmesh.errors import EngineError
+
+N_CTX = 128
+SESSIONS = 4
+
+
+class DraftModel(SimDrafter):
+    """A draft model.
+
+    forgets: it cannot be cut to where it was, and is empty then.
+    fails: the probability that a step fails.
+    """
+
+    def __init__(self, rng, *, forgets=0.0, fails=0.0, **settings):
+        super().__init__(SimSettings(max_sessions=SESSIONS, **settings))
+        self._rng = rng
+        self._forgets = forgets
+        self._fails = fails
+        self.read = 0
+
+    def carry_out(self, order):
+        if isinstance(order, KVCut) and self._rng.random() < self._forgets:
+            return super().carry_out(KVCut(order.seq, 0))
+        return super().carry_out(order)
+
+    def predict(self, asks):
+        if self._rng.random() < self._fails:
+            raise EngineError("the draft model is out of order")
+        self.read += sum(len(ask.ids) for ask in asks)
+        return super().predict(asks)
+
+
+class Target(SimVerifier):
+    """A target that keeps the places of its last step's rows, by sequence.
+
+    steps: how many there were.
+    """
+
+    def __init__(self, **settings):
+        super().__init__(SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=SESSIONS, **settings))
+        self.rows = {}
+        self.steps = 0
+
+    def decode(self, spans):
+        logits = super().decode(spans)
+        self.rows = {}
+        self.steps += 1
+        for span in spans:
+            self.rows.setdefault(span.seq, []).extend(range(span.position, span.end))
+        return logits
+
+
+class Head(DraftModel):
+    """A target's own head: the row of an id shows the next one, with that id.
+
+    Its hidden states are those of the target's last step, and its own for drafts.
+    """
+
+    def __init__(self, rng, target, **settings):
+        super().__init__(rng, n_ctx=N_CTX, n_batch=32, **settings)
+        self.info = replace(self.info, capabilities=Capabilities(batches=True, follows=True))
+        self._target = target
+        self._drafts = {}
+
+    def carry_out(self, order):
+        assert isinstance(order, KVCut)
+        return super().carry_out(order)
+
+    def predict(self, asks):
+        return [self._predicted(ask) for ask in asks]
+
+    def _predicted(self, ask):
+        begin = self.sequences.held(ask.seq) + ask.shift
+        end = begin + len(ask.ids)
+        text = self._target.prefixes[ask.seq]
+        rows = self._target.rows.get(ask.seq, [])
+        own, place = self._drafts.pop(ask.seq, ((), None))
+        if place == (self._target.steps, begin):  # it goes on after a draft of its own
+            drafts = (*own, *ask.ids)
+        else:
+            assert {*range(begin - 1, end - 1)} <= {*rows}, "the target has no such rows any more"
+            assert list(ask.ids[:-1]) == text[begin : end - 1]
+            drafts = ask.ids[-1:]
+        self.sequences.lengths[ask.seq] += len(ask.ids)
+        if ask.sampler is None:
+            return None
+        after = Prefix(text[: end - len(drafts)])
+        after.extend(drafts)
+        self._drafts[ask.seq] = (drafts, (self._target.steps, end))
+        return _PRINTABLE[_hash(_NEXT, after.crc) % len(_PRINTABLE)]
+
+
+@lru_cache(4096)
+def alone(prompt, most):
+    """Return the text of a session that has the target to itself."""
+    engine = SimVerifier(SimSettings(n_ctx=N_CTX))
+    for token in prompt:
+        following = engine.append(0, token)
+    shown = []
+    while len(shown) < min(most, N_CTX - len(prompt)):
+        shown.append(following)
+        following = engine.append(0, following)
+    return tuple(shown)
+
+
+def crowded(draft_n=(None, 0, 1, 4, 9), cells=0, reach=0, row_s=0.0, **model):
+    """Have crowds come to targets with such a draft model; return the counts of what happened."""
+    seen = Counter()
+    for seed in range(8):
+        rng = random.Random(seed)
+        target = SimVerifier(
+            SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=SESSIONS, cells=cells, reach=reach)
+        )
+        drafter = DraftModel(
+            rng, **{"n_ctx": N_CTX, "n_batch": 32, "alpha": 1.0, "reach": reach, **model}
+        )
+        crowd = Crowd(target, rng, cells, 0, LocalDrafter(drafter, drafter))
+        crowd.draft_n = draft_n
+        crowd.row_s = row_s
+        crowd.crowd()
+        if not reach:
+            crowd.check(alone)
+        seen += crowd.seen
+        seen["read"] += drafter.read
+    return seen
+
+
+def test_each_draft_follows_the_text_as_it_is():
+    seen = crowded()
+    assert seen["drafted"] > 1000
+    assert seen["accepted"] == seen["drafted"]
+
+
+def test_text_of_a_session_that_was_set_back():
+    seen = crowded(cells=N_CTX + 8)
+    assert seen["session_set_back"]
+    assert seen["accepted"] == seen["drafted"]
+
+
+def test_probes_after_a_while_without_drafts_follow_the_text_as_it_is():
+    """Where rows are dear drafts do not pay. Some are made to see whether they do, and compared."""
+    rng = random.Random(0)
+    target = Target()
+    drafter = DraftModel(rng, n_ctx=N_CTX, n_batch=32, alpha=1.0)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(drafter, drafter))
+    crowd.row_s = 0.1
+    for _ in range(8):
+        crowd.crowd()
+    assert crowd.seen["DraftStep"] > 20
+    assert crowd.seen["drafted"] < 100
+    assert crowd.local.estimates.acceptance.pooled() > 0.9
+
+
+def test_drafts_that_are_mostly_wrong():
+    seen = crowded(alpha=0.3)
+    assert 0 < seen["accepted"] < seen["drafted"]
+
+
+def test_model_that_forgets_reads_again():
+    seen = crowded(alpha=0.8, forgets=0.5)
+    assert seen["accepted"]
+
+
+def test_failed_step_ends_no_text():
+    assert crowded(fails=0.05)["drafting_failed"]
+
+
+@pytest.mark.parametrize("cells", [0, N_CTX + 8])
+def test_head_follows_each_step_of_the_target(cells):
+    seen = Counter()
+    for seed in range(8):
+        rng = random.Random(seed)
+        target = Target(cells=cells)
+        head = Head(rng, target)
+        crowd = Crowd(target, rng, cells, 0, LocalDrafter(head, head))
+        crowd.draft_n = (None, 0, 1, 4, 9)
+        crowd.crowd()
+        crowd.check(alone)
+        seen += crowd.seen
+    assert seen["drafted"] > 1000
+    assert seen["accepted"] == seen["drafted"]
+
+
+@pytest.mark.parametrize("n_batch", [1, 5])
+def test_long_prompt_is_read_in_portions(n_batch):
+    seen = crowded(n_batch=n_batch)
+    assert seen["accepted"] == seen["drafted"] > 0
+
+
+@pytest.mark.parametrize("n_ctx", [8, 24, 60])
+def test_text_longer_than_the_context_of_the_model_is_read_by_windows(n_ctx):
+    """Where a token depends on few ids before it, drafts after a window are right."""
+    seen = crowded(n_ctx=n_ctx, reach=3)
+    assert seen["drafted"] > 500
+    assert seen["accepted"] > 0.9 * seen["drafted"]
+
+
+def test_ids_are_read_once():
+    """A text in which all drafts are right is read as often as it has ids."""
+    rng = random.Random(0)
+    target = SimVerifier(SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=1))
+    drafter = DraftModel(rng, n_ctx=N_CTX, n_batch=32, alpha=1.0)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(drafter, drafter))
+    crowd.ask(tuple(range(40, 80)), 60, draft_n=4)
+    crowd.finish()
+    assert drafter.read <= 40 + 60
