@@ -65,7 +65,7 @@ class PredictedText:
         """
         places = self._indexed(text, near)
         found = self._best(text, near, places, INDEXED)
-        if found is None and least < INDEXED:
+        if found is None:
             ahead = range(near + 1, min(near + NEAR, len(self.ids)) + 1)
             found = self._best(text, near, ahead, least)
         return found

@@ -10,17 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.oracle import row
-from specmesh.core.rounds import SourceDrafts
+from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.speculation import Speculations
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Tokens
+from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.statistics.counters import RoundCounts, SessionTimes
 from specmesh.core.token_sources import PREDICTION
 from specmesh.core.verifier.predicted_text import LONGEST_MATCH, NEAR, PredictedText
+from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.prediction import (
     LONGEST_CHANGE,
     MOST_FOLLOWED,
     Alignment,
+    PredictionSource,
     StreakAcceptance,
 )
 from specmesh.wire import messages as m
@@ -60,6 +68,7 @@ def found(prediction, text, near):
         ("abcd1abcd2abcd3", "abcd", 6, ("2abcd3", 4)),
         ("abcd1abcd2abcd3", "abcd", 0, ("1abcd2abcd3", 4)),
         ("xabcd1 abcd2 abcd3", "xabcd", 13, ("1 abcd2 abcd3", 5)),
+        ("abcd1 abcd2 xabcd3", "xabcd", 4, ("3", 5)),
         ("abcd1....abcd2", "abcd", 6, ("2", 4)),
         ("abcd1.......................abcd2", "abcd", 5, ("1.......................abcd2", 4)),
     ],
@@ -70,6 +79,7 @@ def found(prediction, text, near):
         "the nearest ahead",
         "from the beginning",
         "more ids in a row are better than near ones",
+        "ahead, too",
         "ahead rather than behind",
         "behind rather than far ahead",
     ],
@@ -214,6 +224,19 @@ def test_many_ids_at_once_are_not_compared_one_by_one():
     )
 
 
+def test_nothing_is_learned_from_many_ids_at_once():
+    prediction = f"add(1) {'.' * MOST_FOLLOWED} add(2)"
+    text = f"plus(1) {'.' * MOST_FOLLOWED} "
+    assert expected_after(prediction, text, step=7) == "plus(2)"
+    assert expected_after(prediction, text, step=1000) == "add(2)"
+
+
+def test_nothing_is_learned_from_a_difference_just_before_a_replaced_name():
+    prediction = "a add(x); foo = add(1); bar = foo;"
+    text = "a plus(x); f = plus(1); bar = "
+    assert expected_after(prediction, text) == "foo;"
+
+
 def test_ids_in_a_row_are_counted_since_the_text_was_lost():
     alignment = aligned("one two three four", "one two z")
     assert alignment.agreed == 8
@@ -260,6 +283,11 @@ def test_a_resumed_text_that_is_not_found_is_lost():
 
 def test_a_prompt_may_end_with_the_first_half_of_the_prediction():
     assert begun("one two three four", "Go on: one two ") == "three four"
+
+
+def test_the_end_of_a_prompt_needs_some_ids_in_a_row():
+    """A few letters are in every text: nothing is learned from them."""
+    assert begun("one two three four", "Go on: two") == " three four"
 
 
 @pytest.mark.parametrize("before", ["", "Hi", "Go on:two", "one two three four. Go on: "])
@@ -312,6 +340,92 @@ def test_drafts_that_were_just_found_show_nothing_about_those_behind_many_ids():
     for _ in range(40):
         acceptance.record(0, 1, 0)
     assert acceptance.chain(64, 4) == before
+
+
+# --- the source
+
+
+def source_of(prediction, before="", came=""):
+    """Return the source of a session, and its prefix, after a text that came in one step."""
+    prefix = Prefix(ids(before))
+    speculations = Speculations()
+    context = SourceContext(
+        session=1,
+        prefix=prefix,
+        params=SessionParams(SamplingParams(), 100),
+        limits=LIMITS,
+        constraint=None,
+        draft_length=DraftLengthController(
+            fixed=None,
+            most=MOST,
+            costs=StepCosts(),
+            speculations=speculations,
+            times=SessionTimes(opened=0.0),
+        ),
+        counts=RoundCounts(prompt_tokens=len(before)),
+        predicted=PredictedText(ids(prediction)),
+    )
+    source = PredictionSource.of(context)
+    prefix.extend(ids(came))
+    return source, prefix
+
+
+def rejected(*parts):
+    """Return a round of these drafts."""
+    return Round(
+        session=1,
+        base=0,
+        ids=(),
+        accepted=0,
+        text=Tokens((), 0),
+        drafts=(),
+        tested=0,
+        by_source=parts,
+        generated=0,
+        over=False,
+        first=False,
+        at=0.0,
+        sessions=1,
+    )
+
+
+def test_an_empty_prediction_has_no_source():
+    source, _ = source_of("")
+    assert source is None
+
+
+def test_it_follows_the_text_when_drafts_are_wanted():
+    source, prefix = source_of("one two three", came="one ")
+    assert letters(source.propose((), 3, 0.0)) == "two"
+    prefix.extend(ids("two "))
+    assert letters(source.propose((), 99, 0.0)) == "three"
+
+
+def test_without_room_there_are_none():
+    source, _ = source_of("one two three")
+    assert source.propose((), 0, 0.0) == ()
+
+
+def test_acceptance_is_that_of_the_drafts_proposed_last():
+    source, _ = source_of("a" * 99, came="a" * 40)
+    source.propose((), 4, 0.0)
+    assert source.acceptance(4) == StreakAcceptance().chain(40, 4)
+
+
+def test_its_own_drafts_are_learned_by_the_ids_in_a_row_before_them():
+    source, _ = source_of("a" * 99, came="a" * 40)
+    source.propose((), 4, 0.0)
+    source.committed(rejected(SourceDrafts(PREDICTION, 4, tested=1)))
+    expected = StreakAcceptance()
+    expected.record(40, 1, 0)
+    assert source.acceptance(4) == expected.chain(40, 4)
+
+
+def test_drafts_of_others_show_nothing():
+    source, _ = source_of("a" * 99, came="a" * 40)
+    source.propose((), 4, 0.0)
+    source.committed(rejected(SourceDrafts("remote", 4, tested=1)))
+    assert source.acceptance(4) == StreakAcceptance().chain(40, 4)
 
 
 # --- a session

@@ -174,7 +174,7 @@ class Alignment:
     def _take(self, token: int) -> None:
         """Go on by an id of the text."""
         if self._differed_at is not None:
-            self._note_since(token)
+            self._since.append(token)
         if self._lost:
             return
         at = self._at
@@ -187,12 +187,6 @@ class Alignment:
             self.agreed += 1
         else:
             self._differ(token, ())
-
-    def _note_since(self, token: int) -> None:
-        """Note an id that came since the text differed; after too many nothing is learned."""
-        self._since.append(token)
-        if len(self._since) > MOST_FOLLOWED:
-            self._differed_at = None
 
     def _begin_change(self, at: int) -> None:
         """Begin the change of the ids at a place, if they were changed before."""
@@ -245,8 +239,6 @@ class Alignment:
             return
         self._differed_at = None
         agreed = min(self.agreed, self._at - differed_at, len(self._since))
-        if agreed < 0:
-            return  # it goes on before the difference
         old = tuple(self._ids[differed_at : self._at - agreed])
         new = tuple(self._since[: len(self._since) - agreed])
         if old and new:
