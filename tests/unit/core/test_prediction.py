@@ -227,7 +227,7 @@ def test_many_ids_at_once_are_not_compared_one_by_one():
     """So the text may go on for long before drafts are wanted again."""
     prediction = ids("".join(map(chr, range(200, 400))))
     alignment = Alignment(PredictedText(prediction))
-    alignment.follow(Unread(prediction[: MOST_FOLLOWED + 1]))
+    alignment.follow(Unread([1, *prediction[: MOST_FOLLOWED + 1]]))
     drafts, _ = alignment.after((), MOST)
     assert list(drafts) == prediction[MOST_FOLLOWED + 1 :][:MOST]
 
