@@ -42,7 +42,10 @@ from specmesh.core.verifier.session_context import SessionContext
 from specmesh.errors import SpecmeshError
 
 PROBE_SHARE = 0.01  # of the seconds without drafts, for drafts that show whether they pay again
-PROBE_IDS = 256  # most ids that are read for such drafts
+PROBE_IDS = 256  # most ids that are read for such drafts, and fewest for others
+READ_SHARE = 0.05  # of the expected seconds of a text, for reading the ids before it
+EXPECTED_IDS = 512  # most ids that a text is expected to get yet
+QUIET_TURNS = 8  # steps for which the decision stays that no drafts pay: it takes 50 us
 USUAL_IDS = 2  # ids that a row appends where the step before had drafts: the last one and a bonus
 
 
@@ -143,6 +146,7 @@ class LocalDrafting:
         self._decoded: dict[int, tuple[int, int]] = {}  # by session, rows of the target's last step
         self._probe_s = 0.0  # seconds that a probe may take
         self._probes = 0
+        self._quiet_turns = 0  # steps until it is seen again whether drafts pay
         self._ran = False  # the drafter had a step before the target's
 
     # --- before a step of the target
@@ -191,6 +195,9 @@ class LocalDrafting:
             fixed = session.params.allowed_draft_n
             if session.id in self._failed or not self._may_draft(session, now):
                 continue
+            begins = len(session.prefix.ids) == session.n_prompt + session.resumed
+            if begins and not self._limits.follows:
+                continue  # nor does it wait until its prompt is read
             if fixed is not None:
                 wanted[session.id] = fixed
             elif gate.open:
@@ -199,11 +206,15 @@ class LocalDrafting:
             wanted |= self._adapted(adapting, stepping)
         for session in stepping:
             source = session.local
+            if source is not None and session.id in wanted and not self._limits.follows:
+                source.begin(session.choice.exact_drafts(session.max_drafts(), now))
             if source is not None:
                 source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
-        if self._limits.follows and gate.open:
+        if self._limits.follows:
             for number in self._decoded:
-                if number in sessions and number not in self._failed:
+                if number not in sessions or number in self._failed:
+                    continue
+                if gate.open or sessions[number].session.params.allowed_draft_n:
                     wanted.setdefault(number, 0)
         return wanted
 
@@ -218,6 +229,9 @@ class LocalDrafting:
         self, adapting: Sequence[VerifierSession], stepping: Sequence[VerifierSession]
     ) -> dict[int, int]:
         """Return by session the drafts that pay, or those of a probe."""
+        self._quiet_turns -= 1
+        if self._quiet_turns > 0:
+            return {}
         sessions = len(stepping)
         context_length = sum(len(session.prefix) for session in stepping)
         most = max(session.max_drafts() for session in adapting)
@@ -234,10 +248,11 @@ class LocalDrafting:
             session.local.probing = False
             chances.append(session.local.acceptance(most))
         drafts = PROBE_DRAFTS
-        if self.estimates.costs.seconds(sessions, 1) and seconds(sessions):
+        if self.estimates.costs.seconds(sessions, 1) and seconds(len(adapting)):
             drafts = self.estimates.best_drafts(chances, most, seconds)
         if drafts:
             return {session.id: drafts for session in adapting}
+        self._quiet_turns = QUIET_TURNS
         return self._probed(adapting[self._probes % len(adapting)])
 
     def _probed(self, session: VerifierSession) -> dict[int, int]:
@@ -268,7 +283,7 @@ class LocalDrafting:
         if self._limits.follows:
             end = self._place_following(session, held)
         elif drafts > 0:
-            self._place(held, end, drafts, probing=source.probing)
+            self._place(session, held, end, drafts)
         else:
             return None
         bos = 0 if held.ids else held.bos
@@ -283,6 +298,8 @@ class LocalDrafting:
             # The last draft is not appended.
             drafts = min(drafts, self._limits.n_ctx - held.bos - (end - held.start) + 1)
         generates = session.state is SessionState.GENERATING
+        if self._limits.follows and len(session.prefix.ids) == session.n_prompt + session.resumed:
+            generates = False  # the first id comes without drafts, as soon as it can
         sampler = None
         if len(portion) == len(ids) and drafts > 0 and generates:
             sampler = self._sampler_of(session)
@@ -326,20 +343,31 @@ class LocalDrafting:
             held.begin(0, 0)
         return held
 
-    def _place(self, held: HeldText, end: int, drafts: int, *, probing: bool) -> None:
-        """Have a sequence begin where a text of `end` ids can be read, with drafts behind it.
-
-        probing: in few ids.
-        """
+    def _place(self, session: VerifierSession, held: HeldText, end: int, drafts: int) -> None:
+        """Have a sequence begin where a text of `end` ids can be read, with drafts behind it."""
         limits = self._limits
-        if probing and end - held.end > PROBE_IDS:
-            held.begin(end - min(PROBE_IDS, limits.n_ctx // 2), limits.bos)
+        most = self._most_read(session)
+        if end - held.end > most:
+            held.begin(end - most, limits.bos)
         if limits.endless:
             return
         if held.bos + end - held.start + drafts <= limits.n_ctx:
             return
         # Half a window back: the other half is for the text that follows.
         held.begin(max(end - limits.n_ctx // 2, 0), limits.bos)
+
+    def _most_read(self, session: VerifierSession) -> int:
+        """Return the most ids of a session's text that it pays to read before drafts."""
+        source = session.local
+        costs = self.estimates.costs
+        if session.params.allowed_draft_n is not None:
+            return len(session.prefix)
+        if source is None or source.probing or not costs.id_seconds:
+            return PROBE_IDS
+        length = len(session.prefix)
+        expected = min(session.end - length, EXPECTED_IDS)
+        seconds = READ_SHARE * expected * self._costs.seconds(1, length)
+        return max(int(seconds / costs.id_seconds), PROBE_IDS)
 
     def _place_following(self, session: VerifierSession, held: HeldText) -> int:
         """Have a sequence go on with the rows of the target's last step; return their end.

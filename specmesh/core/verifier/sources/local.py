@@ -65,6 +65,11 @@ class LocalSource:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
         return chances_of(self._acceptance, drafts)
 
+    def begin(self, exact: Sequence[int]) -> None:
+        """Let a chain without drafts go on from those that are accepted for certain."""
+        if not self.tokens:
+            self.tokens += exact
+
     def take(self, base: int, tokens: Sequence[int]) -> None:
         """Append drafts that follow the text and the chain up to the position `base`.
 
