@@ -4,11 +4,12 @@
                           [--verifier NAME=OPTIONS ...] [--types NAME,...] [--threads N]
                           [--repeats N] [--ctx N] [--no-ours] [--json]
 
-Ten files of bench/edits, of about 800 ids each, are in a prompt of about 1,000; the answer begins
-as the new file does, up to the line that defines the renamed function, and the model goes on for
---tokens. The prediction is the file as it was. `shared` is the part of the target's own greedy
-output whose ids are the prediction's, in order: it says how much of an answer can be drafted.
-Models of other texts need other prompts: with less than .8 shared the table proves little.
+Ten files of bench/edits: two versions of each, between which a function was renamed, are about
+1,000 ids of a prompt; it ends with the first lines of the third version, and the model goes on for
+--tokens. The prediction is version 2. `shared` is the part of the target's own greedy output whose
+ids are the prediction's, in order: it says how much of an answer can be drafted. The prompts are
+made for SmolLM2-135M, which copies well and often forgets to rename. With less than .8 shared a
+table proves little.
 
 - none, suffix, prediction: one verifier without drafters, asked with `draft_n` 0, without the
   prediction, and with it;
@@ -56,7 +57,7 @@ ENOUGH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A file before and after the renaming, and the prompt that has it written again."""
+    """A file before its last renaming, and the prompt that has it written again."""
 
     name: str
     before: str
@@ -70,21 +71,30 @@ def edits() -> list[Edit]:
     for each in table["edit"]:
         before = (FOLDER / each["file"]).read_text(encoding="utf-8")
         name = each["file"].removesuffix(".txt")
-        found.append(Edit(name, before, prompt_of(name, before, each["old"], each["new"])))
+        prompt = prompt_of(name, before, each["names"], each["lines"])
+        found.append(Edit(name, before, prompt))
     return found
 
 
-def prompt_of(name: str, before: str, old: str, new: str) -> str:
-    """Return the file, and its new form up to the first line with the new name."""
-    after = re.sub(rf"\b{old}\b", new, before)
-    change = f"{old} was renamed to {new}"
-    start: list[str] = []
-    for line, other in zip(before.splitlines(), after.splitlines(), strict=True):
-        start.append(f"{other}\n")
-        if line != other:
-            break
-    opened = "".join(start)
-    return f"{name}, before {change}\n\n{before}\n{name}, after {change}\n\n{opened}"
+def prompt_of(name: str, second: str, names: list[str], lines: int) -> str:
+    """Return versions 1 and 2 of a file, and the first lines of version 3.
+
+    names: those of the function in each version.
+    """
+    former, old, new = names
+    first = renamed(second, old, former)
+    third = renamed(second, old, new).splitlines(keepends=True)
+    versions = [
+        f"{name}, version 1\n\n{first}",
+        f"{name}, version 2: {former} is now {old}\n\n{second}",
+        f"{name}, version 3: {old} is now {new}\n\n" + "".join(third[:lines]),
+    ]
+    return "\n".join(versions)
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """Return a text with another name in place of a whole word."""
+    return re.sub(rf"\b{old}\b", new, text)
 
 
 def texts_of(model: str, found: list[Edit], tokens: int) -> tuple[list[Text], list[list[int]]]:
