@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fuzz.oracle import row
 from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.match_acceptance import MatchAcceptance
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
@@ -29,7 +30,6 @@ from specmesh.core.verifier.sources.prediction import (
     MOST_FOLLOWED,
     Alignment,
     PredictionSource,
-    StreakAcceptance,
 )
 from specmesh.wire import messages as m
 
@@ -312,44 +312,6 @@ def test_so_is_one_of_a_resumed_text():
     assert begun(RENAMED, f"Rename it.{TEXT[:18]}", resumed=True) == TEXT[18:]
 
 
-# --- its acceptance
-
-
-def test_drafts_behind_more_ids_in_a_row_are_more_probable():
-    acceptance = StreakAcceptance()
-    rates = [acceptance.chain(streak, 1)[0] for streak in (0, 1, 2, 3, 4, 8, 16, 32, 64)]
-    assert rates == sorted(rates)
-    assert len(set(rates)) == len(rates)
-
-
-@pytest.mark.parametrize("streak", [0, 3, 40])
-def test_probabilities_of_a_chain_fall(streak):
-    chain = StreakAcceptance().chain(streak, MOST)
-    assert len(chain) == MOST
-    assert chain == sorted(chain, reverse=True)
-    assert 0 < chain[-1] < chain[0] < 1
-
-
-@pytest.mark.parametrize("accepted", [0, 4])
-def test_it_is_learned_from_what_was_compared(accepted):
-    acceptance = StreakAcceptance()
-    before = acceptance.chain(64, 4)
-    for _ in range(40):
-        acceptance.record(64, 4 if accepted else 1, accepted)
-    learned = acceptance.chain(64, 4)
-    assert (learned[3] > before[3]) == bool(accepted)
-    assert (learned[0] > 0.95) == bool(accepted)
-    assert (learned[0] < 0.2) == (not accepted)
-
-
-def test_drafts_that_were_just_found_show_nothing_about_those_behind_many_ids():
-    acceptance = StreakAcceptance()
-    before = acceptance.chain(64, 4)
-    for _ in range(40):
-        acceptance.record(0, 1, 0)
-    assert acceptance.chain(64, 4) == before
-
-
 # --- the source
 
 
@@ -417,14 +379,14 @@ def test_without_room_there_are_none():
 def test_acceptance_is_that_of_the_drafts_proposed_last():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4, 0.0)
-    assert source.acceptance(4) == StreakAcceptance().chain(40, 4)
+    assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
 
 
 def test_its_own_drafts_are_learned_by_the_ids_in_a_row_before_them():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4, 0.0)
     source.committed(rejected(SourceDrafts(PREDICTION, 4, tested=1)))
-    expected = StreakAcceptance()
+    expected = MatchAcceptance()
     expected.record(40, 1, 0)
     assert source.acceptance(4) == expected.chain(40, 4)
 
@@ -433,7 +395,7 @@ def test_drafts_of_others_show_nothing():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4, 0.0)
     source.committed(rejected(SourceDrafts("remote", 4, tested=1)))
-    assert source.acceptance(4) == StreakAcceptance().chain(40, 4)
+    assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
 
 
 # --- a session

@@ -13,15 +13,15 @@ model renames `add` to `plus` (letters stand for ids):
    From now on the prediction is read with `p l u s` in the place of `a d d`.
 
 A prediction that has agreed for 30 ids goes on to agree, one that was just found may not. So its
-acceptance is measured by the ids in a row that agreed before a draft.
+acceptance is measured by the ids in a row that agreed before a draft, as that of repeated text is.
 """
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from specmesh.core.draft_length.match_acceptance import MatchAcceptance
 from specmesh.core.prefix import common_length
 from specmesh.core.rounds import Round
 from specmesh.core.token_sources import PREDICTION
@@ -44,16 +44,6 @@ LONGEST_CHANGE = 8
 READ_BACK = 64
 """Ids before the text that are compared: the prompt may have begun the answer, with a new name."""
 MOST_FOLLOWED = 64  # ids that are compared one by one; behind more the place is found anew
-
-_STREAKS = (1, 2, 3, 4, 8, 16, 32, 64)
-_PRIOR_RATES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985)
-"""Rate expected after fewer ids in a row than each of _STREAKS, and after more.
-
-The edits above have .66 .91 .97 .97 .97 .98 .99 .99 .998, predictions of another file .1 to .2: the
-first drafts show which it is.
-"""
-_PRIOR_DRAFTS = 6.0  # drafts that an expected rate counts for
-_KEEP = 0.5 ** (1 / 64)  # of what was measured, for each draft that comes after it
 
 
 class _Change(NamedTuple):
@@ -249,36 +239,6 @@ class Alignment:
             self._changes.pop(self._ids[differed_at], None)
 
 
-class StreakAcceptance:
-    """The probability of a draft by how many ids in a row agreed before it."""
-
-    def __init__(self) -> None:
-        self._tested = [_PRIOR_DRAFTS] * len(_PRIOR_RATES)
-        self._accepted = [_PRIOR_DRAFTS * rate for rate in _PRIOR_RATES]
-
-    def record(self, streak: int, tested: int, accepted: int) -> None:
-        """Count drafts that were compared, of which the first were accepted.
-
-        streak: ids in a row that agreed before the first.
-        """
-        for position in range(tested):
-            index = bisect_right(_STREAKS, streak + position)
-            self._tested[index] = self._tested[index] * _KEEP + 1
-            self._accepted[index] *= _KEEP
-            if position < accepted:
-                self._accepted[index] += 1
-
-    def chain(self, streak: int, drafts: int) -> list[float]:
-        """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-        probabilities: list[float] = []
-        all_accepted = 1.0
-        for position in range(drafts):
-            index = bisect_right(_STREAKS, streak + position)
-            all_accepted *= self._accepted[index] / self._tested[index]
-            probabilities.append(all_accepted)
-        return probabilities
-
-
 class PredictionSource:
     """Proposes what the client's prediction has after the text."""
 
@@ -290,8 +250,8 @@ class PredictionSource:
         self._read = len(context.prefix)  # ids that the alignment has taken in
         resumed = self._read > context.counts.prompt_tokens
         self._alignment = Alignment(predicted, context.prefix[-READ_BACK:], resumed=resumed)
-        self._acceptance = StreakAcceptance()
-        self._streak = 0  # ids in a row that agreed before the drafts proposed last
+        self._acceptance = MatchAcceptance()
+        self._agreed = 0  # ids in a row that agreed before the drafts proposed last
 
     @classmethod
     def of(cls, context: SourceContext) -> "PredictionSource | None":
@@ -316,15 +276,15 @@ class PredictionSource:
         if self._read < len(ids):
             self._alignment.follow(ids[self._read :])
             self._read = len(ids)
-        drafts, self._streak = self._alignment.after(proposed, limit)
+        drafts, self._agreed = self._alignment.after(proposed, limit)
         return drafts
 
     def acceptance(self, drafts: int) -> Sequence[float]:
         """Return the probabilities that its first 1, 2, ... drafts are all accepted."""
-        return self._acceptance.chain(self._streak, drafts)
+        return self._acceptance.chain(self._agreed, drafts)
 
     def committed(self, done: Round) -> None:
         """Learn from its own drafts; the text is followed when drafts are wanted next."""
         for drafts in done.by_source:
             if drafts.source == self.name:
-                self._acceptance.record(self._streak, drafts.tested, drafts.accepted)
+                self._acceptance.record(self._agreed, drafts.tested, drafts.accepted)
