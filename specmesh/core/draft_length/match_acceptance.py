@@ -14,8 +14,8 @@ from specmesh.core.draft_length import MAX_DRAFTS
 LENGTHS = (0, 1, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The least length of each class of matches. Shorter ones than 3 follow a wrong draft."""
 
-MATCH_PRIOR = (0.25, 0.8, 0.65, 0.70, 0.80, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
-"""Rate of each class, as measured over many texts by bench/suffix.py."""
+MATCH_PRIOR = (0.22, 0.7, 0.65, 0.7, 0.8, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
+"""Rate of each class, as bench/suffix.py measures it over edits, code, prose and an agent's turns."""
 
 MATCH_PRIOR_DRAFTS = 6.0  # drafts that the rates known before count for
 MEMORY = 64.0  # drafts of a class after which one counts half: texts change
