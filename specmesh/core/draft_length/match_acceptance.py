@@ -15,7 +15,7 @@ LENGTHS = (0, 1, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The least length of each class of matches. Shorter ones than 3 follow a wrong draft."""
 
 MATCH_PRIOR = (0.22, 0.7, 0.65, 0.7, 0.8, 0.87, 0.91, 0.93, 0.95, 0.96, 0.97, 0.99)
-"""Rate of each class, as bench/suffix.py measures it over edits, code, prose and an agent's turns."""
+"""Rate of each class, as bench/suffix.py measures it for edits, code, prose and agents' turns."""
 
 MATCH_PRIOR_DRAFTS = 6.0  # drafts that the rates known before count for
 MEMORY = 64.0  # drafts of a class after which one counts half: texts change
