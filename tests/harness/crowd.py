@@ -27,11 +27,14 @@ class Crowd:
 
     seen: counts of what happened.
     draft_n: of its requests, at random.
-    row_s: seconds of a step for each row beyond the first.
+    row_s: seconds of a step for each row beyond the first. draft_s: of each draft.
+    pause_s: between two steps.
     """
 
     draft_n = (None,)
     row_s = 0.0
+    draft_s = 5e-4
+    pause_s = 0.01
 
     def __init__(self, engine, rng, cells, host_ids, drafter=None):
         """Begin without clients.
@@ -52,7 +55,7 @@ class Crowd:
             checkpoints=capabilities.checkpoints,
             windows=capabilities.windows,
         )
-        costs = StepCosts()
+        costs = self.costs = StepCosts()
         speculations = Speculations()
         target = Target(
             limits=limits_of(engine),
@@ -125,17 +128,32 @@ class Crowd:
                 case vev.Noted(name):
                     self.seen[name] += 1
 
+    def step_seconds(self, rows):
+        return 5e-3 + self.row_s * (rows - 1)
+
+    def seconds(self, step):
+        """Return the seconds of a step; drafts of several texts are made together."""
+        if not isinstance(step, DraftStep):
+            return self.step_seconds(step.rows)
+        ids = sum(len(row.ids) for row in step.rows)
+        drafts = max(row.draft_n for row in step.rows)
+        return self.draft_s * drafts + ids * 1e-5
+
+    def calibrate(self):
+        """Have the core know the seconds of the target's steps."""
+        for rows in (1, 2, 4, 8, 9, 16, 17, 25):
+            self.costs.record(rows, self.step_seconds(rows))
+
     def turn(self):
         """Run the next step, if there is one."""
-        self.now += 0.01
+        self.now += self.pause_s
         self.take(self.core.handle(vev.Signal.TIME_UP, self.now))
         step = self.core.next_step(self.now)
         if isinstance(step, Wait):
             return False
         self.seen[type(step).__name__] += 1
-        seconds = 1e-3 if isinstance(step, DraftStep) else 5e-3 + self.row_s * (step.rows - 1)
         started = self.now
-        self.now += seconds
+        self.now += self.seconds(step)
         try:
             result = run_either(self.engine, self.drafter, step)
         except NoRoom as error:

@@ -222,3 +222,40 @@ def test_ids_are_read_once():
     crowd.ask(tuple(range(40, 80)), 60, draft_n=4)
     crowd.finish()
     assert drafter.read <= 40 + 60
+
+
+# --- the time
+
+
+def seconds_of(users, draft_n=None, drafts=True, **costs):
+    """Return the seconds in which so many users at once have their texts."""
+    rng = random.Random(0)
+    target = SimVerifier(SimSettings(max_sessions=SESSIONS))
+    model = DraftModel(rng, alpha=costs.pop("alpha"))
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(model, model) if drafts else None)
+    crowd.pause_s = 1e-4
+    for name, seconds in costs.items():
+        setattr(crowd, name, seconds)
+    crowd.calibrate()
+    for _ in range(12 // users):
+        for _ in range(users):
+            crowd.ask(tuple(rng.choices(range(32, 120), k=40)), 150, draft_n)
+        crowd.finish()
+    return crowd.now
+
+
+PAYS = {"row_s": 4e-4, "draft_s": 5e-4, "alpha": 0.8}
+DEAR_DRAFTS = {"row_s": 4e-4, "draft_s": 4e-3, "alpha": 0.6}
+DEAR_ROWS = {"row_s": 3e-3, "draft_s": 5e-4, "alpha": 0.6}
+WRONG = {"row_s": 1e-3, "draft_s": 1e-3, "alpha": 0.1}
+
+
+@pytest.mark.parametrize("users", [1, 4])
+@pytest.mark.parametrize("costs", [PAYS, DEAR_DRAFTS, DEAR_ROWS, WRONG])
+def test_never_slower_than_without(users, costs):
+    assert seconds_of(users, **costs) < seconds_of(users, drafts=False, **costs) / 0.98
+
+
+def test_about_as_fast_as_the_best_constant_number():
+    best = min(seconds_of(1, number, **PAYS) for number in range(1, 9))
+    assert seconds_of(1, **PAYS) < best / 0.95

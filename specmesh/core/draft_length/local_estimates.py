@@ -12,11 +12,14 @@ from operator import mul
 from statistics import median
 
 from specmesh.core.draft_length import MAX_SAMPLES
-from specmesh.core.draft_length.bids import LEAST_GAIN, SHORTEST
+from specmesh.core.draft_length.bids import SHORTEST
 from specmesh.core.draft_length.drafter_estimates import DRAFTER_MEMORY, RollingAcceptance
 
 PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be accepted
 LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
+WORTH = (
+    1.03  # times the rate without drafts that drafts must promise: texts are to be read for them
+)
 READ_WEIGHT = 1 / 8  # of the newest reading in the mean seconds of an id
 
 
@@ -92,7 +95,7 @@ class LocalEstimates:
         """
         sessions = len(chances)
         tokens = float(sessions)
-        best = LEAST_GAIN * tokens / max(step(sessions), SHORTEST)
+        best = WORTH * tokens / max(step(sessions), SHORTEST)
         taken = 0
         for drafts in range(1, most + 1):
             more = sum(chance[drafts - 1] for chance in chances)
