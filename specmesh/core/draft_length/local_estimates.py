@@ -17,9 +17,8 @@ from specmesh.core.draft_length.drafter_estimates import DRAFTER_MEMORY, Rolling
 
 PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be accepted
 LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
-WORTH = (
-    1.03  # times the rate without drafts that drafts must promise: texts are to be read for them
-)
+LEAST_PROMISE = 1.03
+"""Times the rate without drafts that they must promise: texts are to be read for them, too."""
 READ_WEIGHT = 1 / 8  # of the newest reading in the mean seconds of an id
 
 
@@ -95,7 +94,7 @@ class LocalEstimates:
         """
         sessions = len(chances)
         tokens = float(sessions)
-        best = WORTH * tokens / max(step(sessions), SHORTEST)
+        best = LEAST_PROMISE * tokens / max(step(sessions), SHORTEST)
         taken = 0
         for drafts in range(1, most + 1):
             more = sum(chance[drafts - 1] for chance in chances)
