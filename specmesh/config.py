@@ -151,6 +151,7 @@ class ModelSettings:
         depends on drafts.
     rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a target.
     insecure_rpc: these may be beyond this machine.
+    mtp: a target drafts by its own NextN layers, if it has some.
     stretch: the machine whose step times llama imitates.
     llama: options that only llama.cpp has.
     """
@@ -170,6 +171,7 @@ class ModelSettings:
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False
+    mtp: bool = False
     stretch: str | None = None
     llama: LlamaOptions = field(default_factory=LlamaOptions)
 

@@ -103,6 +103,28 @@ def make_gguf(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def make_nextn(tmp_path_factory):
+    """Writes a GGUF whose NextN layers draft.
+
+    make_nextn("bundled") writes the bundled target with one; make_nextn("name", arch=..., nextn=1)
+    a tiny model, options as tiny_gguf.TinyModel has. The same name gives the same file.
+    """
+    writer = import_module("harness.nextn")
+    tiny = import_module("harness.tiny_gguf")
+    folder = tmp_path_factory.mktemp("nextn")
+
+    def make(name, **options):
+        path = folder / f"{name}.gguf"
+        if path.is_file():
+            return path
+        if options:
+            return Path(writer.write_tiny(path, tiny.TinyModel(**options)))
+        return Path(writer.write(path))
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def make_adapter(tmp_path_factory):
     """Writes a LoRA adapter of a tiny GGUF.
 

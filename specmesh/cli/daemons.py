@@ -66,6 +66,7 @@ class DaemonOptions(TypedDict):
     kv_cache: NotRequired[str]
     window: NotRequired[str]
     swa_full: NotRequired[str]
+    mtp: NotRequired[str]
     draft_model: NotRequired[str | None]
 
 
@@ -192,6 +193,14 @@ _insecure_rpc_option = flag(
     "Draft model beside the target, in this process: a GGUF file, a name in `models list`, or "
     "`bundled`.",
     completion=local_models,
+)
+@option(
+    "--mtp",
+    click.Choice(["auto", "off"]),
+    None,
+    "Draft by the model's own multi-token prediction layers; auto: if its file has some, and "
+    "there is no --draft-model.",
+    "auto",
 )
 @option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
 @option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
@@ -326,6 +335,7 @@ def _run(role: str, values: DaemonOptions) -> None:
             "wait": wait,
             "window": window,
             "kv_cache": kv_cache,
+            "mtp": values.get("mtp", "off") == "auto",
             "swa_full": SWA_FULL[values.get("swa_full", "auto")],
             "llama": llama,
         }

@@ -105,10 +105,12 @@ def load_target(
     """Load a target, and before it the draft model beside it. Raises ConfigError.
 
     The draft model is small: if it is of no use that is known at once. And the target's cache is
-    fitted into the memory that is left.
+    fitted into the memory that is left. Without one the target's own head drafts, if it has one.
     """
     if draft is None:
-        return LoadedTarget(load_verifier(settings, progress), None)
+        engine = load_verifier(settings, progress)
+        return LoadedTarget(engine, _own_head(engine, settings))
+    settings = replace(settings, mtp=False)
     beside = load_drafter(draft, lambda _: None)
     try:
         engine = load_verifier(settings, progress)
@@ -116,6 +118,19 @@ def load_target(
     except BaseException:  # its memory would stay taken, whatever interrupted this
         beside.close()
         raise
+
+
+def _own_head(engine: VerifyEngine, settings: ModelSettings) -> LocalDrafter | None:
+    """Return a target's own head as its drafter; None if it has none."""
+    if settings.engine != "llama":
+        return None
+    from specmesh.engines.llama.engine import LlamaVerifier
+
+    assert isinstance(engine, LlamaVerifier), "llama.cpp's targets are of this class"
+    if engine.head is None:
+        return None
+    log.info("own_head", model=engine.info.model, layers=engine.head.layers)
+    return LocalDrafter(engine.head, engine.head)
 
 
 def _in_ids_of(engine: VerifyEngine, drafter: DraftEngine) -> LocalDrafter:

@@ -16,6 +16,12 @@ KERNEL = 4
 GROUPS = 2
 WINDOW = 32
 """Ids that a layer with a sliding window attends to."""
+SMALL = 0.02
+"""Share of the usual weights with which layers change their input, in a model that drafts.
+
+So the next id depends mostly on the last one, and is learnt from few texts.
+"""
+
 MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 
@@ -25,12 +31,14 @@ class TinyModel:
 
     arch: "llama"; or one with layers whose state cannot be cut: "mamba" has only those, "lfm2" and
     "qwen35" have attention in every second layer. "gemma3" has a sliding window in every first of
-    two layers. words: so many of the unused ids are tokens with
-    text. foreign: so many of those, the last ones, have other texts than usual. permute: seed of a
-    permutation of all ids, with their weights, for the same function of the text; 0: none. chat:
-    the chat template; empty: none. pre: how text is split before it is tokenized, by llama.cpp's
-    name. experts: so many share each layer's forward pass, two at a time; 0: there are none. head:
-    width of an attention head. rope: the kind of RoPE scaling, by a factor of 4; empty: none.
+    two layers. "mimo2", "step35" and "glm4moe" are plain transformers, the last one with experts.
+    nextn: layers that draft, after the others; of "qwen35" and those three. words: so many of
+    the unused ids are tokens with text. foreign: so many of those, the last ones, have other
+    texts than usual. permute: seed of a permutation of all ids, with their weights, for the
+    same function of the text; 0: none. chat: the chat template; empty: none. pre: how text is
+    split before it is tokenized, by llama.cpp's name. experts: so many share each layer's
+    forward pass, two at a time; 0: there are none. head: width of an attention head. rope: the
+    kind of RoPE scaling, by a factor of 4; empty: none.
     """
 
     seed: int = 0
@@ -47,6 +55,7 @@ class TinyModel:
     experts: int = 0
     head: int = HEAD
     rope: str = ""
+    nextn: int = 0
 
     def order(self) -> list[int]:
         """For each id the one it has without `permute`."""
@@ -57,12 +66,18 @@ class TinyModel:
         return ids
 
 
-def write(path: Path, model: TinyModel) -> Path:
+def write(
+    path: Path, model: TinyModel, fixed: dict[str, NDArray[np.float32]] | None = None
+) -> Path:
+    """Write a model; fixed: tensors by name whose values are not random."""
+    fixed = fixed or {}
     writer = gguf.GGUFWriter(path, model.arch)
     writer.add_file_type(0)
     writer.add_context_length(model.n_ctx)
     writer.add_embedding_length(model.width)
-    writer.add_block_count(model.layers)
+    writer.add_block_count(model.layers + model.nextn)
+    if model.nextn:
+        writer.add_nextn_predict_layers(model.nextn)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(model.n_vocab)
     _add_vocabulary(writer, model)
@@ -78,17 +93,26 @@ def write(path: Path, model: TinyModel) -> Path:
     norm = "token_embd_norm" if model.arch == "lfm2" else "output_norm"
     writer.add_tensor(f"{norm}.weight", np.ones(model.width, np.float32))
     writer.add_tensor("output.weight", weights(model.n_vocab, model.width)[order])
-    for layer in range(model.layers):
+    for layer in range(model.layers + model.nextn):
         if model.experts:
             for name, *shape in _experts(model):
-                writer.add_tensor(f"blk.{layer}.{name}", weights(*shape))
+                values = weights(*shape)
+                if model.nextn and name.startswith("ffn_down"):
+                    values *= np.float32(SMALL)
+                writer.add_tensor(f"blk.{layer}.{name}", values)
+        if model.arch == "glm4moe":
+            bias = np.zeros(model.experts, np.float32)
+            writer.add_tensor(f"blk.{layer}.exp_probs_b.bias", bias)
         for name, rows, columns in _tensors(model, layer):
             values = weights(rows, columns) if columns else np.ones(rows, np.float32)
-            writer.add_tensor(f"blk.{layer}.{name}", values)
+            if model.nextn and name.startswith(("attn_output", "ffn_down", "ssm_out")):
+                values *= np.float32(SMALL)
+            full = f"blk.{layer}.{name}"
+            writer.add_tensor(full, fixed.get(full, values))
         if model.arch == "mamba":
             decay = -np.ones((2 * model.width, STATE), np.float32)
             writer.add_tensor(f"blk.{layer}.ssm_a", decay)
-        elif model.arch == "qwen35" and layer % 2 == 0:
+        elif model.arch == "qwen35" and layer % 2 == 0 and layer < model.layers:
             writer.add_tensor(f"blk.{layer}.ssm_a", -np.ones(RANK, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -159,6 +183,16 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         _add_head(writer, model.head)
         writer.add_sliding_window(WINDOW)
         writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(model.layers)])
+    elif model.arch in ("mimo2", "step35"):
+        _add_head(writer, model.head)
+        blocks = range(model.layers + model.nextn)
+        writer.add_sliding_window(model.n_ctx)
+        writer.add_sliding_window_pattern([block >= model.layers for block in blocks])
+        writer.add_expert_feed_forward_length(inner)
+    elif model.arch == "glm4moe":
+        _add_head(writer, model.head)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_feed_forward_length(inner)
     elif model.arch == "qwen35":
         _add_head(writer, model.head)
         writer.add_rope_dimension_sections([2, 3, 3, 0])
@@ -200,13 +234,17 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
             ]
     if model.arch in ("gemma3", "qwen35"):
         mixed += [("attn_q_norm.weight", model.head, 0), ("attn_k_norm.weight", model.head, 0)]
-    after = "post_attention_norm" if model.arch == "qwen35" else "ffn_norm"
+    after = "ffn_norm"
+    if model.arch in ("qwen35", "glm4moe"):
+        after = "post_attention_norm"
     if model.arch == "gemma3":
         mixed += [("post_attention_norm.weight", width, 0), ("post_ffw_norm.weight", width, 0)]
     if model.arch == "qwen35":
         mixed[0] = ("attn_q.weight", 2 * width, width)  # a gate for each of its rows
-        if layer % 2 == 0:
+        if layer % 2 == 0 and layer < model.layers:
             mixed = _delta_net(width)
+    if model.arch == "mimo2":
+        mixed = [("attn_qkv.weight", 3 * width, width), mixed[-1]]
     forward = [
         ("ffn_gate.weight", inner, width),
         ("ffn_up.weight", inner, width),
@@ -214,6 +252,18 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
     ]
     if model.experts:
         forward = []
+    if model.arch == "glm4moe":
+        forward = [
+            ("ffn_gate_shexp.weight", inner, width),
+            ("ffn_up_shexp.weight", inner, width),
+            ("ffn_down_shexp.weight", width, inner),
+        ]
+    if layer >= model.layers:
+        forward += [
+            ("nextn.eh_proj.weight", width, 2 * width),
+            ("nextn.enorm.weight", width, 0),
+            ("nextn.hnorm.weight", width, 0),
+        ]
     return [("attn_norm.weight", width, 0), *mixed, (f"{after}.weight", width, 0), *forward]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specmesh.core.events import Span
 from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming, rows_of
+from specmesh.engines.llama.hidden import HiddenStates
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.params import set_context_options
@@ -38,6 +39,7 @@ class CacheSizes:
     native: rows that a recurrent model is to take back by states that llama.cpp keeps.
     helpers: sequences of the cache's own.
     swa_full: layers with a sliding window have a cell for each id.
+    head: the cache is that of the model's NextN layers.
     """
 
     n_ctx: int
@@ -53,6 +55,7 @@ class CacheSizes:
     helpers: int = 0
     swa_full: bool = True
     shared_cells: int | None = None
+    head: bool = False
 
     @property
     def cells(self) -> int:
@@ -89,6 +92,8 @@ class LlamaCache:
         lib = model.lib
         self.lib = lib
         self.cell_bytes = 0  # measured by `rollback.open_cache`
+        self.hidden: HiddenStates | None = None
+        """Hidden states of all rows, if the model's own head wants them."""
         self._state_flags = 0
         self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
         self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
@@ -104,7 +109,7 @@ class LlamaCache:
         self._rows = sizes.rows
         self._ubatch = int(lib.llama_n_ubatch(self._handle))
         self._width = sizes.width or 0
-        self._batch = _Batch(lib, sizes.rows)
+        self._batch = RowBatch(lib, sizes.rows)
         if self._memory is None:
             self.close()
             reason = f"{model.name} keeps no context"
@@ -163,12 +168,22 @@ class LlamaCache:
         """Call llama_decode for all spans; after an EngineError any number of rows are held."""
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans))
         if code == 0:
+            if self.hidden is not None:
+                self.hidden.take(spans)
             return
         rows = rows_of(spans)
         if code == _NO_SLOT:
             raise NoRoom(f"llama.cpp found no room in its cache for a step of {rows} rows")
         reason = f"code {code}: {quoted_errors()}"
         raise EngineError(f"llama.cpp failed in a step of {rows} rows ({reason})")
+
+    def show_hidden(self, model: LlamaModel) -> HiddenStates:
+        """Keep the hidden states of all rows from the next decode on."""
+        width = int(self.lib.llama_model_n_embd_out(model.handle))
+        self.hidden = HiddenStates(
+            self.lib, self._handle, width=width, rows=self._rows, on_gpu=self._on_gpu
+        )
+        return self.hidden
 
     def read(self, span: Span) -> None:
         """Decode a span without logits in parts. Raises EngineError."""
@@ -265,6 +280,8 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     set_context_options(params, model.options)
     params.kv_unified = sizes.width is None
     params.swa_full = sizes.swa_full
+    if sizes.head:
+        params.ctx_type = model.lib.LLAMA_CONTEXT_TYPE_MTP
     params.n_rs_seq = sizes.native
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)
@@ -279,13 +296,15 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     return handle
 
 
-class _Batch:
+class RowBatch:
     """A llama_batch of `capacity` rows, each in one sequence; refilled for every step.
 
     ctypes arrays take a few items in less time than numpy's.
     """
 
-    def __init__(self, lib: Any, capacity: int) -> None:
+    def __init__(self, lib: Any, capacity: int, width: int = 0) -> None:
+        """Reserve memory; width: of a hidden state of each row, 0 if rows have none."""
+        self.states = np.empty((capacity, width), np.float32)
         int32s: Any = ctypes.c_int32 * capacity
         self._ids = int32s()
         self._positions = int32s()
@@ -296,7 +315,10 @@ class _Batch:
         for row in range(capacity):
             seqs[row] = ctypes.cast(first + 4 * row, _INT32_POINTER)
         counts = int32s(*(1,) * capacity)
-        columns = (self._ids, None, self._positions, counts, seqs, self._wanted)
+        states = None
+        if width:
+            states = self.states.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        columns = (self._ids, states, self._positions, counts, seqs, self._wanted)
         self._batch = lib.llama_batch(0, *columns)
 
     def fill(self, spans: Sequence[Span]) -> Any:

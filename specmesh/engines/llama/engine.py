@@ -25,7 +25,8 @@ from specmesh.engines.chat_template import MAX_TEMPLATE, template_renderer
 from specmesh.engines.llama.cache import LlamaCache, SavedState
 from specmesh.engines.llama.fitting import fitting_cache, free_memory, host_ids
 from specmesh.engines.llama.kv_size import ContextSize, context_size
-from specmesh.engines.llama.model import LlamaModel
+from specmesh.engines.llama.model import LlamaModel, warn_of_nextn
+from specmesh.engines.llama.mtp import MtpDrafter
 from specmesh.engines.llama.plan import Plan, plan_of
 from specmesh.engines.llama.rollback import Restore, open_cache
 from specmesh.engines.llama.windows import WindowCache
@@ -64,8 +65,11 @@ class LlamaEngine:
         n_batch: int = N_BATCH,
         rollback: int = 0,
         guests: int = 0,
+        mtp: bool = False,
     ) -> None:
         """Load the model and reserve its cache. Raises ConfigError.
+
+        mtp: the model's own head too, if it has one.
 
         n_batch: most rows of one step, unless there are more sequences.
         rollback: most rows of a step that are taken back, one less than have logits; 0 for a
@@ -73,7 +77,7 @@ class LlamaEngine:
         guests: sequences for a target's short texts, if they take little memory; a drafter's spare
             ones, for windows, unless it reads texts without end.
         """
-        self._model = LlamaModel(settings, progress)
+        self._model = LlamaModel(settings, progress, mtp=mtp)
         try:
             self._loaded()
             plan = plan_of(
@@ -96,7 +100,7 @@ class LlamaEngine:
         model = self._model
         wish = plan.wish
         if plan.rollback:
-            memory = free_memory(model)
+            memory = _beside_head(free_memory(model), model)
             self._cache, size = fitting_cache(model, wish, memory, plan.cache_sizes)
         else:
             size = context_size(wish, 0, None)
@@ -113,6 +117,19 @@ class LlamaEngine:
         self._idle: dict[int, int] = {}
         self.vocabulary = model.vocabulary
         self.info = self._info(plan, size)
+        self.head = self._head(plan, size)
+
+    def _head(self, plan: Plan, size: ContextSize) -> MtpDrafter | None:
+        """Return the model's own head; None, and a warning, if llama.cpp cannot run it."""
+        model = self._model
+        if not model.nextn:
+            return None
+        sizes = plan.cache_sizes(size)
+        try:
+            return MtpDrafter(model, self._cache, sizes, model.nextn, self.info)
+        except ConfigError as error:
+            warn_of_nextn(error.what)
+            return None
 
     def _info(self, plan: Plan, size: ContextSize) -> EngineInfo:
         model = self._model
@@ -167,6 +184,8 @@ class LlamaEngine:
 
     def close(self) -> None:
         self._sequences = Sequences(0, 0, 0, 0)  # further calls name no sequence that exists
+        if self.head is not None:
+            self.head.close()
         self._cache.close()
         self._model.close()
 
@@ -230,6 +249,8 @@ class LlamaEngine:
             self._idle.pop(seq, None)
             kept = 0
         self._sequences.lengths[seq] = kept
+        if self._cache.hidden is not None:
+            self._cache.hidden.cut(seq, kept)
         return kept
 
     def _trim(self, seq: int, length: int) -> bool:
@@ -333,12 +354,20 @@ def _checkpoints_of(cache: LlamaCache, sequences: int) -> int:
     return min(room // max(cache.state_bytes, 1), MAX_CHECKPOINTS * sequences)
 
 
+def _beside_head(free: float | None, model: LlamaModel) -> float | None:
+    """Return the free memory without that of the cells of the model's own head."""
+    if free is None or not model.nextn:
+        return free
+    layers: int = model.lib.llama_model_n_layer(model.handle)
+    return free * layers / (layers + model.nextn)
+
+
 def _on_cpu(threads: int) -> str:
     return "CPU, 1 thread" if threads == 1 else f"CPU, {threads} threads"
 
 
 class LlamaVerifier(LlamaEngine):
-    """A GGUF target model, `VerifyEngine` by llama.cpp.
+    """A GGUF target model, `VerifyEngine` by llama.cpp; `head` drafts for it, if it has one.
 
     One step has up to n_batch rows. Of these, max_draft + 1 per sequence have logits, or as many
     as the engine's one width.
@@ -360,7 +389,14 @@ class LlamaVerifier(LlamaEngine):
         renderer.prepare()
         chosen = ChosenTemplate(renderer=renderer, source=source, tool_format=settings.tool_format)
         try:
-            super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft, guests=guests)
+            super().__init__(
+                settings,
+                progress,
+                n_batch=n_batch,
+                rollback=max_draft,
+                guests=guests,
+                mtp=settings.mtp,
+            )
         except BaseException:  # the process would stay, whatever interrupted this
             renderer.close()
             raise

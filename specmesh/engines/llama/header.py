@@ -9,6 +9,7 @@ from typing import Any
 
 from specmesh.engines.llama.library import ERRORS, ggml_function, quoted_errors
 from specmesh.errors import ConfigError
+from specmesh.models.files import parts
 
 Scalar = str | int | float | bool
 Shape = tuple[int, int, int, int]
@@ -99,6 +100,11 @@ def read_header(path: Path) -> Header:
         return Header(path, _values(handle), tensors, path.stat().st_size >= end)
     finally:
         _gguf("gguf_free", None, _POINTER)(handle)
+
+
+def read_headers(path: Path) -> list[Header]:
+    """Return the headers of a model's files, as `read_header`."""
+    return [read_header(part) for part in parts(path)]
 
 
 def _values(handle: int) -> dict[str, Value]:

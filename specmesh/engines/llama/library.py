@@ -111,6 +111,20 @@ def library() -> Any:
     return lib
 
 
+@functools.cache
+def extension() -> Any:
+    """Return the bindings of functions that are not in llama.h, such as those of NextN layers.
+
+    They may change with each release, but the release is pinned. Raises ConfigError for a library
+    without them.
+    """
+    library()
+    try:
+        return importlib.import_module("llama_cpp.llama_cpp_ext")
+    except (AttributeError, ImportError) as error:
+        raise ConfigError(f"this llama.cpp lacks functions for NextN layers: {error}") from error
+
+
 def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
     """Return a function of llama.cpp during which no other Python thread runs.
 

@@ -12,6 +12,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.llama.encoder import LlamaEncoder
+from specmesh.engines.llama.header import read_headers
 from specmesh.engines.llama.library import (
     CPU_ONLY,
     ERRORS,
@@ -21,6 +22,7 @@ from specmesh.engines.llama.library import (
     library,
     quoted_errors,
 )
+from specmesh.engines.llama.nextn import NextN, nextn_of
 from specmesh.engines.llama.params import (
     LOCK_REMEDY,
     ModelParams,
@@ -58,10 +60,16 @@ class LlamaModel:
     chunked: these windows begin at multiples of n_swa.
     gpus: the names of those that take layers.
     gpu_share: of its layers that GPUs have.
+    nextn: its NextN layers that are loaded; 0: none.
     """
 
-    def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
-        """Load the file. Raises ConfigError."""
+    def __init__(
+        self, settings: ModelSettings, progress: Progress | None = None, *, mtp: bool = False
+    ) -> None:
+        """Load the file. Raises ConfigError.
+
+        mtp: its NextN layers too, if it has some that can be used. A warning says why not.
+        """
         path = Path(settings.model or "")
         lib = library()
         check_files(path)
@@ -73,10 +81,11 @@ class LlamaModel:
         self.lib = lib
         self.name = path.stem
         self.options = settings.llama
-        self._params = model_params(lib, settings)
+        self.nextn = _usable_nextn(path) if mtp else 0
+        self._params = model_params(lib, settings, nextn=self.nextn > 0)
         if settings.llama.mlock:
             lockable_bytes()  # raises this process's limit
-        self.handle = _load(lib, path, self._params, progress)
+        self.handle = self._loaded(path, settings, progress)
         self._adapters = list[Any]()
         try:
             if settings.llama.mlock:
@@ -107,6 +116,21 @@ class LlamaModel:
         self.n_swa: int = lib.llama_model_n_swa(self.handle)
         self.chunked = metadata_text(lib, self.handle, "general.architecture") == "llama4"
         self.has_states = self.recurrent or bool(lib.llama_model_is_hybrid(self.handle))
+
+    def _loaded(self, path: Path, settings: ModelSettings, progress: Progress | None) -> Any:
+        """Return llama.cpp's model, without NextN layers if it does not load with them."""
+        try:
+            return _load(self.lib, path, self._params, progress)
+        except ConfigError as error:
+            without = _nextn(path).without
+            if not self.nextn and not without:
+                raise
+            self._params = model_params(self.lib, settings, values=without)
+            handle = _load(self.lib, path, self._params, progress)
+            if self.nextn:
+                warn_of_nextn(error.what)
+            self.nextn = 0
+            return handle
 
     @property
     def trained_ctx(self) -> int:
@@ -184,6 +208,32 @@ def metadata(path: Path) -> dict[str, str]:
             found[key] = buffer.value.decode("utf-8", "replace")
     lib.llama_model_free(handle)
     return found
+
+
+def _usable_nextn(path: Path) -> int:
+    """Return the number of NextN layers that a model can draft with; warn if it names others."""
+    nextn = _nextn(path)
+    if nextn.fault:
+        warn_of_nextn(nextn.fault)
+    return nextn.layers
+
+
+def _nextn(path: Path) -> NextN:
+    """Return the NextN layers of a model; none of a file that llama.cpp does not load anyway.
+
+    Raises ConfigError for a file with which llama.cpp would end the process.
+    """
+    try:
+        headers = read_headers(path)
+    except ConfigError:
+        return NextN()
+    return nextn_of(headers)
+
+
+def warn_of_nextn(fault: str) -> None:
+    """Warn that a model's own head does not draft."""
+    effect = "the model drafts nothing itself; --mtp off leaves this warning out"
+    log.warning("no_mtp", fault=fault, meaning=effect)
 
 
 def _note_no_gpu(settings: ModelSettings) -> None:

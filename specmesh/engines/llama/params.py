@@ -94,11 +94,29 @@ def used_devices(settings: ModelSettings) -> tuple[str, ...]:
     return found
 
 
-def model_params(lib: Any, settings: ModelSettings) -> ModelParams:
-    """Return the parameters of a model's load. Raises ConfigError for an unknown buffer."""
+def model_params(
+    lib: Any,
+    settings: ModelSettings,
+    *,
+    nextn: bool = False,
+    values: Sequence[tuple[str, int]] = (),
+) -> ModelParams:
+    """Return the parameters of a model's load. Raises ConfigError for an unknown buffer.
+
+    nextn: its NextN layers are loaded too. values: of its header, by key, instead of its own.
+    """
     options = settings.llama
     struct = lib.llama_model_default_params()
     params = ModelParams(struct)
+    struct.load_mtp = nextn
+    if values:
+        array = (lib.llama_model_kv_override * (len(values) + 1))()  # an empty key ends it
+        for row, (key, value) in zip(array, values, strict=False):
+            row.tag = lib.LLAMA_KV_OVERRIDE_TYPE_INT
+            row.key = key.encode()
+            row.value.val_i64 = value
+        params.kept.append(array)
+        struct.kv_overrides = array
     struct.n_gpu_layers = -1 if settings.gpu_layers is None else settings.gpu_layers
     struct.load_mode = _LOAD_MODES[options.no_mmap, options.mlock]
     if options.split_mode is not None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from specmesh.config import ModelSettings
 from specmesh.core.fields import Json, object_at, objects_at
 from specmesh.engines.llama.adapters import REMEDY, check_adapter
-from specmesh.engines.llama.header import Header, read_header
+from specmesh.engines.llama.header import Header, read_header, read_headers
 from specmesh.engines.llama.library import (
     ERRORS,
     add_known_servers,
@@ -145,7 +145,7 @@ def _check(settings: ModelSettings) -> None:
     options = settings.llama
     path = Path(settings.model or "")
     if options.lora:
-        headers = [read_header(part) for part in parts(path)]
+        headers = read_headers(path)
         for adapter in options.lora:
             check_adapter(_adapter_header(adapter.path), headers)
     _check_patterns(lib, settings)
