@@ -57,12 +57,13 @@ def test_text_is_that_without_the_head(trained, changes):
 
 def test_drafts_are_of_the_source_mtp(trained):
     report = complete(trained[0], body(CODE, N, draft_n=2)).result["report"]
-    assert set(report["by_source"]) == {"mtp"}
-    assert report["acceptance_rate"] > 0.4
+    counts = report["by_source"]["mtp"]
+    assert counts["accepted"] > 0.3 * counts["drafted"] > 0
 
 
 def test_a_head_that_is_off_drafts_nothing(trained):
-    assert complete(trained[1], body(CODE, N, draft_n=2)).result["report"]["drafted"] == 0
+    report = complete(trained[1], body(CODE, N, draft_n=2)).result["report"]
+    assert "mtp" not in report["by_source"]
 
 
 def test_a_text_that_continues_another_drafts_as_well(trained):
@@ -97,4 +98,4 @@ def test_a_draft_model_takes_the_heads_place(mesh, make_nextn):
     target = make_nextn("bundled")
     verifier = mesh.verifier(target, *SMALL, "--draft-model", "bundled", engine="llama")
     report = complete(verifier, body(CODE, N, draft_n=2)).result["report"]
-    assert set(report["by_source"]) == {"local"}
+    assert set(report["by_source"]) & {"local", "mtp"} == {"local"}
