@@ -5,7 +5,7 @@
 
 import itertools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
@@ -22,7 +22,7 @@ from specmesh.bench.texts import (
     totals,
 )
 from specmesh.client import Client, GeneratedText
-from specmesh.core.fields import Json, at, number_at, objects_at
+from specmesh.core.fields import Json, at, number_at, object_at, objects_at
 from specmesh.errors import ConfigError
 
 ALONE = "alone"
@@ -35,8 +35,8 @@ VARIANTS: dict[str, int | str] = {
 }
 """The draft_n of the requests, by name."""
 
-SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}
-"""The draft_n of a suite, by the source of drafts."""
+SOURCES: dict[str, int | str] = {ALONE: 0, "all sources": "auto"}
+"""The draft_n of a suite, by the sources of drafts."""
 
 MEDIAN = "tokens_per_second.median"  # in an outcome
 
@@ -86,9 +86,13 @@ def outcomes(runs: Runs) -> list[Json]:
     which has no drafts.
     """
     expected = runs[ALONE][0]
+    texts = itertools.chain.from_iterable(itertools.chain.from_iterable(runs.values()))
+    sources = _sources(texts)
     found = list[Json]()
     for name, iterations in runs.items():
-        found.append({"variant": name} | _outcome(iterations, expected))
+        outcome = {"variant": name} | _outcome(iterations, expected)
+        outcome["by_source"] = _by_source(iterations, sources)
+        found.append(outcome)
     plain = number_at(found[0], MEDIAN)
     for outcome in found:
         outcome["speedup"] = ratio(number_at(outcome, MEDIAN), plain, 4) or 0.0
@@ -114,6 +118,27 @@ def _outcome(iterations: list[list[GeneratedText]], expected: list[GeneratedText
             identical += 1
     outcome["identical"] = identical
     return outcome
+
+
+def _sources(texts: Iterable[GeneratedText]) -> list[str]:
+    """Return the names of the sources whose drafts were verified in any text."""
+    found = set[str]()
+    for text in texts:
+        found.update(object_at(text.report, "by_source"))
+    return sorted(found)
+
+
+def _by_source(iterations: list[list[GeneratedText]], sources: list[str]) -> Json:
+    """Return the drafts of each source that were verified, and the part that was accepted."""
+    found: Json = {}
+    for source in sources:
+        drafted = 0.0
+        accepted = 0.0
+        for text in itertools.chain.from_iterable(iterations):
+            drafted += number_at(text.report, f"by_source.{source}.drafted", 0)
+            accepted += number_at(text.report, f"by_source.{source}.accepted", 0)
+        found[source] = {"drafted": drafted, "acceptance_rate": ratio(accepted, drafted, 4)}
+    return found
 
 
 def _rate(texts: list[GeneratedText]) -> float:
@@ -204,7 +229,7 @@ def draw(found: list[Json], title: str, file: Path) -> None:
         speedups.append(drafted["speedup"])
     positions = list(range(len(found)))
     axes = figure.subplots()
-    bars = axes.bar(positions, speedups, label="drafter")
+    bars = axes.bar(positions, speedups, label="all sources")
     axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
     axes.set_xticks(positions, labels, rotation=20)

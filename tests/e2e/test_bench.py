@@ -49,6 +49,7 @@ def test_bench_run(drafted_for):
         assert variant["tokens_per_second"]["low"] > 0
     assert variants[0]["bytes_per_token"] == variants[0]["mean_draft_n"] == 0
     assert variants[2]["bytes_per_token"] > 8
+    assert variants[2]["by_source"]["remote"]["drafted"] == variants[2]["drafted"]
 
 
 def test_bench_suite(drafted_for):
@@ -56,7 +57,7 @@ def test_bench_suite(drafted_for):
     assert len(suite["categories"]) == 7 + 1
     sources = suite["categories"][-1]["sources"]
     found = {source["variant"]: source["identical"] for source in sources}
-    assert found == {"alone": 7, "drafter": 7}
+    assert found == {"alone": 7, "all sources": 7}
 
 
 def test_bench_steps(drafted_for, tmp_path):

@@ -57,6 +57,26 @@ def test_outcomes():
     assert expected_fixed.items() <= fixed.items()
 
 
+def test_outcomes_by_source():
+    """Each source that drafted for any variant has its drafts and its acceptance in all."""
+    drafted = text(160.0, 10, 40, 30)
+    drafted.report["by_source"] = {
+        "remote": {"drafted": 30, "accepted": 24},
+        "suffix": {"drafted": 10, "accepted": 6},
+    }
+    alone, adaptive = outcomes({ALONE: [[text(50.0)]], "adaptive": [[drafted]]})
+    assert (alone["by_source"], adaptive["by_source"]) == (
+        {
+            "remote": {"drafted": 0, "acceptance_rate": None},
+            "suffix": {"drafted": 0, "acceptance_rate": None},
+        },
+        {
+            "remote": {"drafted": 30, "acceptance_rate": 0.8},
+            "suffix": {"drafted": 10, "acceptance_rate": 0.6},
+        },
+    )
+
+
 def test_one_text_of_a_client():
     """The rate includes the first wait; latencies are between arrivals."""
     report = {"drafted": 0, "accepted": 0}
