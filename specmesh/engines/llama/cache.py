@@ -12,12 +12,16 @@ from specmesh.core.events import Span
 from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.engines.base import Trimming, rows_of
 from specmesh.engines.llama.hidden import HiddenStates
-from specmesh.engines.llama.library import keeping_gil, quoted_errors
+from specmesh.engines.llama.library import keeping_gil, quiet, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.params import set_context_options
+from specmesh.engines.llama.scratch import align
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, NoRoom
 
 _NO_SLOT = 1
+_SCRATCH_BYTES = (
+    16  # of a number of a row, in a step's scratch memory; feed-forward layers are wide
+)
 _INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
 
 SavedState = NDArray[np.uint8]
@@ -109,6 +113,7 @@ class LlamaCache:
         self._rows = sizes.rows
         self._ubatch = int(lib.llama_n_ubatch(self._handle))
         self._width = sizes.width or 0
+        self._n_embd = int(lib.llama_model_n_embd(model.handle))
         self._batch = RowBatch(lib, sizes.rows)
         if self._memory is None:
             self.close()
@@ -150,6 +155,26 @@ class LlamaCache:
         process.
         """
         self._seq_cp(self._memory, source, seq, 0, length)
+
+    def align_scratch(self) -> None:
+        """Have llama.cpp take the memory that a step of all rows computes in, at a good address.
+
+        It is taken when such a step begins, which is then aborted. No sequence holds anything.
+        """
+        lib = self.lib
+        abort = lib.ggml_abort_callback(lambda _: True)
+        none = lib.ggml_abort_callback()
+
+        def begin(rows: int) -> None:
+            batch = self._batch.fill([Span(0, 0, (0,) * rows, logits=False)])
+            lib.llama_set_abort_callback(self._handle, abort, None)
+            with quiet():
+                lib.llama_decode(self._handle, batch)
+            lib.llama_set_abort_callback(self._handle, none, None)
+
+        rows = min(self._rows, self._ubatch)
+        align(begin, rows, rows * self._n_embd * _SCRATCH_BYTES)
+        self.clear(0)
 
     def use_threads(self, threads: int) -> None:
         if self._handle is None:

@@ -51,6 +51,9 @@ _LOCKING = "failed to mlock"
 
 _LISTENERS: list[Callable[[str], object]] = []
 
+_QUIET: list[None] = []
+"""An item while llama.cpp's errors are expected."""
+
 _CALLBACKS: list[Any] = []
 """Functions whose addresses llama.cpp keeps until the process ends."""
 
@@ -63,7 +66,7 @@ def _log_line(level: int, text: bytes | None, _user: object) -> None:
         listener(line)
     if _LOCKING in line:
         NOT_LOCKED.append(line.splitlines()[0])
-    if level == _ERROR:
+    if level == _ERROR and not _QUIET:
         ERRORS.append(line)
         _log.error("llama_cpp", line=line)
     else:
@@ -78,6 +81,16 @@ def listening(take: Callable[[str], object]) -> Generator[None]:
         yield
     finally:
         _LISTENERS.remove(take)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Take llama.cpp's errors for mere news meanwhile: they are wanted."""
+    _QUIET.append(None)
+    try:
+        yield
+    finally:
+        _QUIET.pop()
 
 
 def quoted_errors() -> str:

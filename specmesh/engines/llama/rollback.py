@@ -348,6 +348,8 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     if sizes.width is not None or not model.has_states:
         cache = _attention(model, sizes)
         _warm_up(model, cache)
+        if not model.on_gpu:
+            cache.align_scratch()
         return cache
     sizes = replace(sizes, rows=sizes.rows + CARRY * sizes.sequences)
     if not drafter:
