@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Json, list_at, object_at, objects_at
 from specmesh.core.sampling.constraint import SIMPLER, Grammar, GrammarKind
+from specmesh.core.vocabulary.spelling import Spelling
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.sandbox import Child
 from specmesh.engines.schema_faults import LIMITS, describe
 from specmesh.errors import ChildFailed, ChildLate, RequestError
+from specmesh.free_memory import give_back_freed
 
 _SOURCE = "specmesh.engines.grammar_source"
 
@@ -48,7 +50,7 @@ Masks have the library's own limits.
 """
 
 
-TABLE_BYTES = 450  # of memory that an id takes, about: 22 MB of 49,000, 116 MB of 262,000
+TABLE_BYTES = 370  # of memory that an id takes, about: 18 MB of 49,000, 97 MB of 262,000
 TABLE_SHARE = 0.05  # of a model's size that all ids may take while the model loads
 
 
@@ -341,7 +343,7 @@ class _Matcher:
 class _Tokens:
     """A vocabulary for llguidance, with one id, `n_vocab`, for all end ids.
 
-    The pieces of end ids are empty.
+    End ids have no text there.
     """
 
     bos_token_id = None
@@ -349,33 +351,24 @@ class _Tokens:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.ends = vocabulary.end_ids
         self._end_ids = sorted(vocabulary.end_ids)
-        self.pieces = list(vocabulary.pieces)
+        self.pieces = vocabulary.pieces
+        self._spelling = Spelling(vocabulary.pieces, vocabulary.end_ids)
+        tokens = [*vocabulary.pieces, b""]
         for token in self._end_ids:
-            self.pieces[token] = b""
-        self._ids = dict[bytes, int]()
-        for token, piece in enumerate(self.pieces):
-            if piece:
-                self._ids.setdefault(piece, token)
-        self._longest = max(map(len, self._ids), default=0)
+            tokens[token] = b""
         # The library reads these fields, and calls __call__.
-        self.tokens = [*self.pieces, b""]
-        self.eos_token_id = len(self.pieces)
+        self.tokens: Sequence[bytes] = tokens
+        self.eos_token_id = len(vocabulary.pieces)
         self.special_token_ids = [self.eos_token_id]
-        self.library = LLTokenizer(TokenizerWrapper(self))
+        wrapper = TokenizerWrapper(self)
+        self.library = LLTokenizer(wrapper)
+        # It has read them, and keeps the wrapper.
+        self.tokens = ()
+        wrapper.tokens = ()
 
     def __call__(self, text: bytes) -> list[int]:
         """Spell a forced text by its longest tokens; of equal ones by that of the lowest id."""
-        ids = list[int]()
-        while text:
-            for size in range(min(self._longest, len(text)), 0, -1):
-                token = self._ids.get(text[:size])
-                if token is not None:
-                    break
-            else:
-                break
-            ids.append(token)
-            text = text[size:]
-        return ids
+        return self._spelling.spell(text)
 
     def mask(self, matcher: LLMatcher) -> NDArray[np.bool_]:
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -414,5 +407,6 @@ def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
         tokens = _built.get(vocabulary)
         if tokens is None:
             tokens = _Tokens(vocabulary)
+            give_back_freed()
             _built[vocabulary] = tokens
         return tokens

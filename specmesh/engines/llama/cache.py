@@ -162,7 +162,7 @@ class LlamaCache:
         It is taken when such a step begins, which is then aborted. No sequence holds anything.
         """
         lib = self.lib
-        abort = lib.ggml_abort_callback(lambda _: True)
+        abort = lib.ggml_abort_callback(_abort)
         none = lib.ggml_abort_callback()
 
         def begin(rows: int) -> None:
@@ -293,6 +293,11 @@ class LlamaCache:
         if not done or not self.remove(seq, length):
             reason = quoted_errors()
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({reason})")
+
+
+def _abort(_user: object) -> bool:
+    """Return True: a step that asks ends."""
+    return True
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:

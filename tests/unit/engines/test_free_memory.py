@@ -4,11 +4,12 @@ import ctypes
 import os
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 from harness.tables import cases
 
-from specmesh.free_memory import free_bytes
+from specmesh.free_memory import free_bytes, give_back_freed
 
 GIB = 2**30
 MEMINFO = "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   16777216 kB\n"
@@ -111,3 +112,25 @@ def test_macos(monkeypatch, code, expected):
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library)
     monkeypatch.setattr(os, "sysconf", lambda _: GIB)
     assert free_bytes() == (None if expected is None else expected * GIB)
+
+
+def resident():
+    """Return the bytes of this process that are in memory."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's alone")
+def test_what_was_freed_goes_back_to_the_system():
+    """Though what is still used lies behind it."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    pieces = [libc.malloc(ctypes.c_size_t(65_536)) for _ in range(1000)]
+    for piece in pieces:
+        ctypes.memset(piece, 1, 65_536)
+    for piece in pieces[:-1]:
+        libc.free(ctypes.c_void_p(piece))
+    before = resident()
+    give_back_freed()
+    assert before - resident() > 30_000_000
+    libc.free(ctypes.c_void_p(pieces[-1]))
