@@ -16,13 +16,14 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from live import daemons, llama_server
+from live import LOADING_S, command, daemons, free_port, llama_server, running, until
 
 from specmesh.client import Client
 from specmesh.errors import DaemonUnreachable
 
 CTX = 1024
 PORT = 7410
+BESIDE = "specmesh --draft-model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +105,24 @@ def specmesh(place: Place) -> Iterator[dict[str, Contender]]:
             return run
 
         yield {"specmesh alone": contender(0), "specmesh auto": contender("auto")}
+
+
+@contextmanager
+def specmesh_beside(place: Place) -> Iterator[dict[str, Contender]]:
+    """Run a verifier with the draft model beside its target, of one thread and on both cores."""
+    socket = place.folder / "beside.sock"
+    address = f"tcp://127.0.0.1:{free_port()}"
+    words = command("verifier", log_level="warning", bind=address, socket=socket)
+    words += f"--threads 1 --ctx {CTX} --max-sessions 2 --gpu-layers 0 --model".split()
+    words += [place.target, "--draft-model", place.drafter]
+    with running(words, set(place.cores)):
+        client = Client(socket)
+        until(lambda: client.health()["status"] == "ok", LOADING_S)
+
+        def run(prompt: list[int], tokens: int) -> Run:
+            return timed(_specmesh_events(client, prompt, tokens, "auto"), _specmesh_counts)
+
+        yield {BESIDE: run}
 
 
 def _specmesh_counts(rest: Rest) -> tuple[int, int]:

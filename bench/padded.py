@@ -11,6 +11,7 @@ text greedily (bench/contenders.py has the exact options):
 
 - specmesh alone and specmesh auto: one verifier of one thread on the first core, one drafter of
   one thread on the second, with `draft_n` 0 and "auto";
+- specmesh --draft-model: both models in one verifier of one thread;
 - llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the
   sweep: one thread for the target and one for the drafter, free to use both cores. It drafts and
   verifies in turn, never both at once.
@@ -31,7 +32,7 @@ from pathlib import Path
 from statistics import median
 
 from command_line import Options, numbers
-from contenders import Contender, Place, Run, llama_servers, specmesh
+from contenders import BESIDE, Contender, Place, Run, llama_servers, specmesh, specmesh_beside
 from foreign import Foreign
 from held_out import prompts
 from padded_model import TYPES, shape_for, write
@@ -106,11 +107,13 @@ def summary(runs: Runs) -> dict[str, object]:
         if name.startswith("llama-server n="):
             swept[name] = median_rate(found)
     ratios: dict[str, object] = {"auto / alone": ratio(runs, "specmesh auto", "specmesh alone")}
+    ratios["--draft-model / alone"] = ratio(runs, BESIDE, "specmesh alone")
     if "llama-server default" in runs:
         ratios["auto / llama-server default"] = ratio(runs, "specmesh auto", "llama-server default")
     if swept:
         best = max(swept, key=swept.__getitem__)
         ratios["auto / llama-server best"] = ratio(runs, "specmesh auto", best)
+        ratios["--draft-model / llama-server best"] = ratio(runs, BESIDE, best)
         ratios["best"] = best.removeprefix("llama-server ")
     return {"turns": len(alone), "rows": rows, "ratios": ratios}
 
@@ -149,6 +152,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         place = Place(run_folder, str(target), args.drafter, tuple(args.cores))
         contenders = dict(stack.enter_context(specmesh(place)))
+        contenders |= stack.enter_context(specmesh_beside(place))
         if args.llama_server:
             settings: list[int | str | None] = [None, "default", *args.sweep]
             contenders |= stack.enter_context(llama_servers(place, args.llama_server, settings))

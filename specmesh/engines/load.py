@@ -12,7 +12,7 @@ import structlog
 
 from specmesh import paths
 from specmesh.config import ModelSettings
-from specmesh.core.drafter.window import SPARES, WINDOW_IDS, slack
+from specmesh.core.drafter.window import SPARES, slack
 from specmesh.core.vocabulary.match import compare
 from specmesh.engines.base import DraftEngine, LocalDrafter, Progress, VerifyEngine
 from specmesh.engines.remapped import RemappedDrafter
@@ -159,7 +159,6 @@ def draft_settings(settings: ModelSettings, draft_model: str | None) -> ModelSet
     return ModelSettings(
         engine=settings.engine,
         model=draft_model,
-        ctx=WINDOW_IDS + slack(WINDOW_IDS),
         window=0,
         max_sessions=settings.max_sessions + GUESTS,
         threads=settings.threads,
