@@ -11,6 +11,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
+from specmesh.engines.llama import large_pages
 from specmesh.engines.llama.encoder import LlamaEncoder
 from specmesh.engines.llama.header import read_headers
 from specmesh.engines.llama.library import (
@@ -25,6 +26,7 @@ from specmesh.engines.llama.library import (
 from specmesh.engines.llama.nextn import NextN, nextn_of
 from specmesh.engines.llama.params import (
     LOCK_REMEDY,
+    READING,
     ModelParams,
     metadata_text,
     model_params,
@@ -254,7 +256,11 @@ def _note_no_gpu(settings: ModelSettings) -> None:
 def _load(lib: Any, path: Path, params: ModelParams, progress: Progress | None = None) -> Any:
     """Return llama.cpp's model. Raises ConfigError."""
 
+    is_mapped = params.struct.load_mode not in READING
+
     def report(share: float, _user: object) -> bool:
+        if share == 0 and not is_mapped:  # memory is reserved, and nothing is written there
+            large_pages.advise()
         if progress is not None:
             progress(share)
         return True  # go on

@@ -46,6 +46,8 @@ _LOAD_MODES = {  # by no_mmap and mlock
     (True, True): 2,
     (False, True): 3,
 }
+READING = (0, 2)
+"""Those with which weights are read into memory."""
 
 LOCK_REMEDY = (
     "raise the limit (`ulimit -l unlimited`; LimitMEMLOCK=infinity of a service), or leave it out"
