@@ -17,6 +17,7 @@ from specmesh.core.statistics.snapshot import (
     KVCacheSection,
     LoadingSnapshot,
     PrefixCacheSection,
+    SuffixCacheSection,
     WireSection,
 )
 from specmesh.core.verifier import events as vev
@@ -101,6 +102,7 @@ def verifier(sessions=1, drafters=1, ended=()):
         step_s=0.034,
         steps={0: {1: 0.034}},
         kv_cache=KV_CACHE,
+        suffix_cache=SuffixCacheSection(max_bytes=8192, bytes=4096, tokens=97, outputs=2),
     )
     parts = shared({"reproducible": False, "model_hash": None})
     return stats.snapshot(core=core, peers=peers, live=sessions, queued=3, **parts)
