@@ -308,6 +308,8 @@ class TargetLimits:
     n_vocab: ids of the vocabulary.
     end_ids: ids that end a text.
     max_drafts: most drafts of a step.
+    max_copied: the same, if it is more, of drafts that repeat known text while the session has the
+        step to itself.
     pieces: the bytes of each id.
     width: rows of every step, if constant.
     drafts_repeats: texts are drafted from what they repeat.
@@ -317,6 +319,7 @@ class TargetLimits:
     n_vocab: int = field(kw_only=False)
     end_ids: frozenset[int] = field(kw_only=False)
     max_drafts: int = MAX_DRAFTS
+    max_copied: int = 0
     pieces: Sequence[bytes] = ()
     width: int | None = None
     drafts_repeats: bool = True

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.draft_length import MAX_COPIED, MAX_DRAFTS
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Step
 from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVSave
@@ -20,11 +20,17 @@ def limits_of(engine: VerifyEngine) -> TargetLimits:
     width = info.capabilities.width
     vocabulary = engine.tokenizer.vocabulary
     drafts = MAX_DRAFTS if width is None else min(MAX_DRAFTS, width - 1)
+    copied = drafts
+    # Other memories take back rows of so many drafts only.
+    if width is None and info.capabilities.reuse == "copied":
+        outputs = info.n_outputs or info.n_batch
+        copied = max(min(MAX_COPIED, outputs - 1), drafts)
     return TargetLimits(
         n_ctx=info.n_ctx,
         n_vocab=len(vocabulary),
         end_ids=vocabulary.end_ids,
         max_drafts=drafts,
+        max_copied=copied,
         pieces=vocabulary.pieces,
         width=width,
     )

@@ -17,6 +17,7 @@ class TableSource:
 
     name = "table"
     exact = False
+    copies = False
 
     def __init__(self, prefix: Prefix, table: Table) -> None:
         self._prefix = prefix

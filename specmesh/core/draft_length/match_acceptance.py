@@ -9,7 +9,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.draft_length import MAX_COPIED
 
 LENGTHS = (0, 1, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The least length of each class of matches. Shorter ones than 3 follow a wrong draft."""
@@ -59,7 +59,7 @@ class MatchAcceptance:
         length: ids of the match before the first one.
         """
         rates: list[float] = []
-        for draft in range(min(drafts, MAX_DRAFTS)):
+        for draft in range(min(drafts, MAX_COPIED)):
             rates.append(self.rate(_class_of(length + draft)))
         return list(accumulate(rates, mul))
 

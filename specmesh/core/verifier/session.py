@@ -59,7 +59,7 @@ from specmesh.core.verifier.accept import (
 from specmesh.core.verifier.earlier_outputs import AccountOutputs
 from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.prompt_progress import PromptProgress
-from specmesh.core.verifier.source_choice import SourceChoice
+from specmesh.core.verifier.source_choice import Room, SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.local import LocalSource
 from specmesh.core.verifier.sources.session_sources import sources_of
@@ -390,21 +390,29 @@ class VerifierSession:
 
     # --- the next step
 
-    def plan(self, now: float) -> ev.Plan:
-        """Return its part of the next step; Wait if a draft is worth more than a step now."""
+    def plan(self, now: float, *, alone: bool = False) -> ev.Plan:
+        """Return its part of the next step; Wait if a draft is worth more than a step now.
+
+        alone: no other session may have rows in that step.
+        """
         if self.state is SessionState.PREFILLING:
             return self._missing()
         ids = self.prefix.ids
         if self.choice.idle:
             return ev.Verify(len(ids) - 1, ids[-1], ())
-        chain = self.choice.next_chain(self.max_drafts(), now)
+        room = self.max_drafts()
+        copied = room
+        if alone and self.params.allowed_draft_n is None:
+            copied = max(min(self._limits.max_copied, self.end - len(ids) - 1), room)
+        chain = self.choice.next_chain(Room(room, copied), now)
         if isinstance(chain, ev.Wait):
             return chain
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
     def verify(self, now: float) -> ev.Verify:
         """Return a step that begins at once, with the drafts in hand."""
-        chain = self.choice.chain_in_hand(self.max_drafts(), now)
+        room = self.max_drafts()
+        chain = self.choice.chain_in_hand(Room(room, room), now)
         ids = self.prefix.ids
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 

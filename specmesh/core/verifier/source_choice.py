@@ -33,6 +33,21 @@ class Chain(NamedTuple):
     parts: tuple[SourceDrafts, ...] = ()
 
 
+class Room(NamedTuple):
+    """Most drafts of a step.
+
+    copied: the same if they repeat known text; at least as many.
+    """
+
+    drafts: int
+    copied: int
+
+    def left(self, source: DraftSource, taken: int) -> int:
+        """Return how many drafts of a source fit behind those that are taken."""
+        most = self.copied if source.copies else self.drafts
+        return max(most - taken, 0)
+
+
 class _Leader(NamedTuple):
     """The source in hand that promises most, and its drafts after the exact ones."""
 
@@ -65,25 +80,26 @@ class SourceChoice:
         """Return True if no source can have drafts."""
         return self._only_remote and self.remote.idle
 
-    def next_chain(self, limit: int, now: float) -> Chain | ev.Wait:
-        """Return the drafts of the next step, at most `limit`, or until when to wait for them."""
+    def next_chain(self, room: Room, now: float) -> Chain | ev.Wait:
+        """Return the drafts of the next step, or until when to wait for them."""
         until: float | None = None
         if not self.remote.idle:
-            until = self.remote.due(limit, now)
+            until = self.remote.due(room.drafts, now)
         if self._only_remote:
-            return self._chain(None, limit, now) if until is None else ev.Wait(until)
-        exact = self.exact_drafts(limit, now)
-        leader = self._leader(exact, limit, now)
+            return self._chain(None, room, now) if until is None else ev.Wait(until)
+        exact = self.exact_drafts(room.drafts, now)
+        leader = self._leader(exact, room, now)
         if leader is None and until is not None and not exact:
             return ev.Wait(until)
-        return self._chain(leader, limit, now)
+        return self._chain(leader, room, now)
 
-    def chain_in_hand(self, limit: int, now: float) -> Chain:
+    def chain_in_hand(self, room: Room, now: float) -> Chain:
         """Return the drafts of a step that begins at once."""
         self.remote.take_all()
         if self._only_remote:
-            return self._chain(None, limit, now)
-        return self._chain(self._leader(self.exact_drafts(limit, now), limit, now), limit, now)
+            return self._chain(None, room, now)
+        leader = self._leader(self.exact_drafts(room.drafts, now), room, now)
+        return self._chain(leader, room, now)
 
     def acceptance(self, parts: Sequence[SourceDrafts]) -> list[float]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
@@ -137,14 +153,14 @@ class SourceChoice:
             drafts += source.propose(drafts, limit - len(drafts), now)
         return drafts
 
-    def _leader(self, exact: Sequence[int], limit: int, now: float) -> _Leader | None:
+    def _leader(self, exact: Sequence[int], room: Room, now: float) -> _Leader | None:
         """Return the source in hand that promises most; None if the drafter promises more."""
         leader: _Leader | None = None
         highest = 0.0
         for source in self._in_hand:
             if self._draft_length.withholds(source.name):
                 continue
-            drafts = source.propose(exact, limit - len(exact), now)
+            drafts = source.propose(exact, room.left(source, len(exact)), now)
             if not drafts:
                 continue
             chances = (1.0,) * len(exact) + tuple(source.acceptance(len(drafts)))
@@ -155,14 +171,17 @@ class SourceChoice:
         if leader is None:
             return None
         self._promised = highest
-        if self._draft_length.remote_promise(len(self.remote.tokens), limit) > highest:
+        if self._draft_length.remote_promise(len(self.remote.tokens), room.drafts) > highest:
             return None
         return leader
 
-    def _chain(self, leader: _Leader | None, limit: int, now: float) -> Chain:
+    def _chain(self, leader: _Leader | None, room: Room, now: float) -> Chain:
         """Return the chain in which `leader` comes first of all sources that guess."""
         drafts: list[int] = []
         parts: list[SourceDrafts] = []
+
+        def ask(source: DraftSource) -> None:
+            add(source, source.propose(drafts, room.left(source, len(drafts)), now))
 
         def add(source: DraftSource, more: Sequence[int]) -> None:
             if more:
@@ -171,17 +190,17 @@ class SourceChoice:
                 parts.append(part)
 
         for source in self._exact:
-            add(source, source.propose(drafts, limit - len(drafts), now))
+            ask(source)
         sure = len(drafts)
         if leader is not None:
             add(leader.source, leader.drafts)
-        add(self.remote, self.remote.propose(drafts, limit - len(drafts), now))
+        ask(self.remote)
         if leader is None:
             sure = len(drafts)  # the policy has chosen so many
         for source in self._in_hand:
             is_leader = leader is not None and source is leader.source
             if not is_leader and not self._draft_length.withholds(source.name):
-                add(source, source.propose(drafts, limit - len(drafts), now))
+                ask(source)
         if len(drafts) == sure:
             return Chain(tuple(drafts), tuple(parts))
         count, _ = self._draft_length.best_drafts(self.acceptance(parts), sure)

@@ -37,7 +37,7 @@ class Scripted:
         self.finished = finished
         self.session = self
 
-    def plan(self, now):
+    def plan(self, now, *, alone=False):
         return self.wants
 
     def verify(self, now):

@@ -14,13 +14,14 @@ from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
-from specmesh.core.verifier.source_choice import SourceChoice
+from specmesh.core.verifier.source_choice import Room, SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.remote import RemoteSource
 from specmesh.wire import messages as m
 
 TEXT = (3, 1, 4)
 MOST = 8
+MOST_COPIED = 12
 CHEAP = {1: 0.010, 9: 0.011}
 """Seconds of steps by rows: drafts cost next to nothing."""
 DEAR = {1: 0.010, 9: 0.090}
@@ -30,9 +31,10 @@ DEAR = {1: 0.010, 9: 0.090}
 class Guess:
     """A source that has a chain for this text, and an even acceptance."""
 
-    def __init__(self, name, chain, rate=0.9, *, exact=False):
+    def __init__(self, name, chain, rate=0.9, *, exact=False, copies=False):
         self.name = name
         self.exact = exact
+        self.copies = copies
         self.asked = 0
         self._chain = chain
         self._rate = rate
@@ -118,7 +120,7 @@ class World:
         self.choice.remote.take(frame, 0.0)
 
     def next(self):
-        return self.choice.next_chain(MOST, 0.0)
+        return self.choice.next_chain(Room(MOST, MOST_COPIED), 0.0)
 
 
 def names(chain):
@@ -166,6 +168,12 @@ def test_all_drafts_come_that_a_client_has_chosen():
     assert world.next().drafts == (5, 6, 7)
 
 
+@pytest.mark.parametrize(("copies", "drafts"), [(False, MOST), (True, MOST_COPIED)])
+def test_a_step_has_more_drafts_that_repeat_known_text(copies, drafts):
+    world = World(Guess("table", tuple(range(20)), 0.99, copies=copies))
+    assert len(world.next().drafts) == drafts
+
+
 def test_few_drafts_come_before_a_step_was_timed():
     world = World(Guess("table", tuple(range(MOST))), costs={})
     assert len(world.next().drafts) == 4
@@ -182,13 +190,13 @@ def test_a_good_chain_in_hand_does_not_wait_for_the_drafter():
 def test_drafts_of_the_drafter_lead_where_they_promise_more():
     world = World(Guess("table", (7, 8), 0.1), drafter=True)
     world.drafts(5, 6)
-    assert names(world.choice.chain_in_hand(MOST, 0.0)) == [("remote", 2)]
+    assert names(world.choice.chain_in_hand(Room(MOST, MOST), 0.0)) == [("remote", 2)]
 
 
 def test_the_drafter_continues_the_leader():
     world = World(Guess("table", (5, 6), 0.9), drafter=True)
     world.drafts(5, 6, 7)
-    assert names(world.choice.chain_in_hand(MOST, 0.0)) == [("table", 2), ("remote", 1)]
+    assert names(world.choice.chain_in_hand(Room(MOST, MOST), 0.0)) == [("table", 2), ("remote", 1)]
 
 
 def led(world, *rounds):

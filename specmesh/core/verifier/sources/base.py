@@ -30,6 +30,9 @@ class DraftSource(Protocol):
     exact: bool
     """Its drafts are accepted for certain. They are not counted as speculation."""
 
+    copies: bool
+    """Its drafts repeat known text, so that a step may have more of them."""
+
     def due(self, limit: int, now: float) -> float | None:
         """Return until when its next drafts are worth waiting for; None to step now.
 

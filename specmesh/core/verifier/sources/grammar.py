@@ -12,6 +12,7 @@ class GrammarSource:
 
     name = "grammar"
     exact = True
+    copies = False
 
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint

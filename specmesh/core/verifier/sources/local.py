@@ -23,6 +23,7 @@ class LocalSource:
     """
 
     exact = False
+    copies = False
 
     def __init__(self, context: SourceContext, local: LocalEstimates) -> None:
         """Begin without drafts; local: what was measured over all sessions."""

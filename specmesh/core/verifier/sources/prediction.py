@@ -244,6 +244,7 @@ class PredictionSource:
 
     name = PREDICTION
     exact = False
+    copies = True
 
     def __init__(self, context: SourceContext, predicted: PredictedText) -> None:
         self._prefix = context.prefix

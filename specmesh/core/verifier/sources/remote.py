@@ -43,6 +43,7 @@ class RemoteSource:
 
     name = REMOTE
     exact = False
+    copies = False
 
     def __init__(self, context: SourceContext) -> None:
         self.pruned = False

@@ -33,6 +33,7 @@ class SuffixSource:
 
     name = "suffix"
     exact = False
+    copies = True
 
     def __init__(self, prefix: Prefix, earlier: AccountOutputs | None) -> None:
         """Begin with a text. earlier: outputs of its account; None for the text alone."""
