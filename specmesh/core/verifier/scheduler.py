@@ -93,7 +93,7 @@ class Scheduler:
         """
         if len(sessions) == 1:
             [(key, context)] = sessions.items()
-            plan = context.session.plan(now, alone=True)
+            plan = context.session.plan(now, lone=True)
             if isinstance(plan, ev.Wait):
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:

@@ -390,10 +390,10 @@ class VerifierSession:
 
     # --- the next step
 
-    def plan(self, now: float, *, alone: bool = False) -> ev.Plan:
+    def plan(self, now: float, *, lone: bool = False) -> ev.Plan:
         """Return its part of the next step; Wait if a draft is worth more than a step now.
 
-        alone: no other session may have rows in that step.
+        lone: no other session may have rows in that step.
         """
         if self.state is SessionState.PREFILLING:
             return self._missing()
@@ -402,7 +402,7 @@ class VerifierSession:
             return ev.Verify(len(ids) - 1, ids[-1], ())
         room = self.max_drafts()
         copied = room
-        if alone and self.params.allowed_draft_n is None:
+        if lone and self.params.allowed_draft_n is None:
             copied = max(min(self._limits.max_copied, self.end - len(ids) - 1), room)
         chain = self.choice.next_chain(Room(room, copied), now)
         if isinstance(chain, ev.Wait):

@@ -37,7 +37,7 @@ class Scripted:
         self.finished = finished
         self.session = self
 
-    def plan(self, now, *, alone=False):
+    def plan(self, now, *, lone=False):
         return self.wants
 
     def verify(self, now):

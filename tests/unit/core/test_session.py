@@ -74,14 +74,14 @@ def test_drafts_that_may_be_wrong_end_no_wait_for_better_ones():
     assert isinstance(made.plan(0.0), ev.Wait)
 
 
-@pytest.mark.parametrize(("alone", "drafts"), [(False, 3), (True, 4)])
-def test_a_session_alone_in_a_step_repeats_more_of_its_text(alone, drafts):
+@pytest.mark.parametrize(("lone", "drafts"), [(False, 3), (True, 4)])
+def test_a_lone_session_repeats_more_of_its_text(lone, drafts):
     """Four drafts come before a step was timed."""
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), max_drafts=3, max_copied=6)
     prompt = PROMPT * 6
     made = session_of(prompt, PARAMS, limits)
     made.prefilled(len(prompt) - 1)
-    assert len(made.plan(0.0, alone=alone).drafts) == drafts
+    assert len(made.plan(0.0, lone=lone).drafts) == drafts
 
 
 # --- steps by state
