@@ -502,6 +502,12 @@ def writes(daemon: Daemon, prompt: str, max_tokens: int, **more: object) -> Stre
     return complete(daemon, body(prompt, max_tokens, **more)).checked()
 
 
+def by_drafters(report: Json) -> tuple[int, int]:
+    """Return the drafts of drafters in a report, and how many of them were accepted."""
+    counts = report["by_source"].get("remote", {"drafted": 0, "accepted": 0})
+    return counts["drafted"], counts["accepted"]
+
+
 def warm(verifier: Daemon) -> None:
     """Have a verifier make what it makes once, so that its memory grows by nothing else.
 

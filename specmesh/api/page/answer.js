@@ -163,10 +163,15 @@ function isAtEnd(list) {
 /** Keep the end of a list in sight where it was, also as the place for the list becomes smaller. */
 export function keepEnd(list) {
   let wasAtEnd = true;
+  let height = list.clientHeight;
   list.addEventListener("scroll", () => {
-    wasAtEnd = isAtEnd(list);
+    // The event of an earlier scroll may come when the place is smaller already: it shows nothing.
+    if (list.clientHeight === height) {
+      wasAtEnd = isAtEnd(list);
+    }
   });
   const observer = new ResizeObserver(() => {
+    height = list.clientHeight;
     if (wasAtEnd) {
       list.scrollTop = list.scrollHeight;
     }

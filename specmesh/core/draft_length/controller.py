@@ -127,8 +127,11 @@ class DraftLengthController:
     def relieve(self, *, relieved: bool) -> None:
         """Note whether another source does better: then the drafter is asked for nothing.
 
-        It goes on reading, so that it drafts at once when it is needed again.
+        It goes on reading, so that it drafts at once when it is needed again. A client's own number
+        is asked for all the same, and so is a drafter that nothing is known of.
         """
+        if self._fixed is not None or self.policy is None:
+            relieved = False
         if relieved != self.relieved:
             self.relieved = relieved
             self._ask()

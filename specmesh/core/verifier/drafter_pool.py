@@ -229,15 +229,17 @@ class DrafterPool:
     def verdict(self, context: SessionContext) -> NoDrafts | None:
         """Return why nothing was drafted for a session that has ended, or nothing more at its end.
 
-        None if drafts were verified to the end, or other sources had some and no drafter ever did.
+        None if drafts were verified to the end, or if other sources had some and no drafter came.
         """
         why = self.no_drafts(context)
         counts = context.session.counts
         if counts.drafted == 0:
             return why or context.session.was_not_drafted
-        if why in LASTING and counts.drafted_by_source.get(REMOTE):
-            return why
-        return None
+        if why not in LASTING:
+            return None
+        if why is NoDrafts.NONE_ATTACHED and not counts.drafted_by_source.get(REMOTE):
+            return None
+        return why
 
     def log_no_drafts(self, context: SessionContext, now: float) -> None:
         """Log the reason why nothing is drafted for a session, if it has changed.

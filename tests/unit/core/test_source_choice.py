@@ -226,6 +226,11 @@ def test_a_drafter_is_asked_for_nothing_while_another_source_does_better(rounds,
     assert (asked > 0) is asks
 
 
+def test_drafts_that_a_client_has_chosen_are_asked_for_all_the_same():
+    world = World(Guess("table", tuple(range(MOST)), 0.99), drafter=True, fixed=3)
+    assert led(world, LEADS, LEADS, LEADS) == 3
+
+
 def test_a_drafter_that_does_better_is_asked_on():
     world = World(Guess("table", (7,), 0.3), drafter=True, rates=0.95)
     assert led(world, ("table", 1), ("table", 1), ("table", 1)) > 0
