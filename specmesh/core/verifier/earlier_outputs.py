@@ -2,15 +2,14 @@
 
 An account is an API key, or a user of this machine. Its outputs draft for its own requests only,
 and so does what was learned of them: nothing that one account writes shows in how fast another one
-is answered. They are in memory only. All of them together take `room` bytes at most; the oldest
-leave.
+is answered. They are in memory only. All of them together take `room` bytes at most. The account
+that takes most of it loses its oldest ones, so none loses its share to others.
 """
 
 import sys
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from specmesh.core.draft_length.match_acceptance import MatchAcceptance
 from specmesh.core.requests import Account
@@ -27,26 +26,16 @@ LEAST_IDS = 16
 """Shorter outputs are not kept: they are answered before a draft could help."""
 
 
-class _Output(NamedTuple):
-    """An output of an account.
-
-    number: in order of arrival, of all accounts. size: its ids, and one for the break.
-    """
-
-    number: int
-    size: int
-
-
 class AccountOutputs:
     """The earlier outputs of one account.
 
     acceptance: of its drafts, over all its sessions.
-    outputs: those that are kept, the oldest first.
+    outputs: the lengths of those that are kept, with a break each; the oldest first.
     """
 
     def __init__(self) -> None:
         self.acceptance = MatchAcceptance()
-        self.outputs = deque[_Output]()
+        self.outputs = deque[int]()
         self._ids = array("i")
         self._index = SuffixIndex(self._ids)
 
@@ -80,21 +69,24 @@ class AccountOutputs:
             return found[: found.index(BREAK)]
         return found
 
-    def add(self, number: int, ids: "array[int]") -> None:
+    def add(self, ids: "array[int]") -> None:
         """Keep an output."""
         self._ids.extend(ids)
         self._ids.append(BREAK)
-        self.outputs.append(_Output(number, len(ids) + 1))
+        self.outputs.append(len(ids) + 1)
 
     def drop_half(self) -> None:
         """Forget the oldest output, and others up to half of the ids, but not the newest one.
 
-        What is left is taken in anew.
+        A single output loses its first half. What is left is taken in anew.
         """
         half = len(self._ids) // 2
-        dropped = self.outputs.popleft().size
+        dropped = self.outputs.popleft()
+        if not self.outputs and half >= LEAST_IDS:
+            dropped -= half
+            self.outputs.append(half)
         while dropped < half and len(self.outputs) > 1:
-            dropped += self.outputs.popleft().size
+            dropped += self.outputs.popleft()
         self._ids = self._ids[dropped:]
         self._index = SuffixIndex(self._ids)
 
@@ -102,14 +94,14 @@ class AccountOutputs:
 class EarlierOutputs:
     """The earlier outputs of all accounts, in `room` bytes.
 
-    When they would take more, the account that has the oldest output loses the older half of its
-    own: for each single output that leaves the index would be built anew.
+    When they would take more, the account with the most loses the older half of its own: for each
+    single output that leaves the index would be built anew. An account with less than an even share
+    is never that one, so it loses nothing to others.
     """
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._accounts: dict[Account, AccountOutputs] = {}
-        self._number = 0
 
     def of(self, account: Account) -> AccountOutputs:
         """Return the outputs of an account, which may have none yet."""
@@ -119,11 +111,10 @@ class EarlierOutputs:
         """Keep an output of an account, or the last part of it for which there is room."""
         if len(ids) < LEAST_IDS:
             return
-        self._number += 1
         most = self._room // BYTES_PER_ID - LEAST_IDS
-        self.of(account).add(self._number, ids[-most:])
+        self.of(account).add(ids[-most:])
         while self._bytes() > self._room:
-            self._with_oldest().drop_half()
+            self._largest().drop_half()
 
     def _bytes(self) -> int:
         """Return the memory that all of them take."""
@@ -133,9 +124,9 @@ class EarlierOutputs:
         """Return the accounts that have outputs."""
         return [outputs for outputs in self._accounts.values() if outputs.outputs]
 
-    def _with_oldest(self) -> AccountOutputs:
-        """Return the account that has the oldest output."""
-        return min(self._kept(), key=lambda kept: kept.outputs[0].number)
+    def _largest(self) -> AccountOutputs:
+        """Return the account whose outputs take the most memory."""
+        return max(self._kept(), key=lambda kept: kept.bytes)
 
     def report(self) -> SuffixCacheSection:
         """Return the numbers for `stats`."""

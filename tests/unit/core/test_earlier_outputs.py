@@ -84,12 +84,30 @@ def test_the_oldest_leave():
     assert knows(cache, ALICE, output(39))
 
 
-def test_the_oldest_of_all_accounts_leave():
+@pytest.mark.parametrize("count", [200, 20_000])
+def test_an_account_loses_nothing_of_its_share_to_others(count):
     cache = EarlierOutputs(ROOM)
     cache.add(BOB, output(0))
+    before = cache.of(BOB).tokens
     for seed in range(1, 40):
+        cache.add(ALICE, output(seed, count))
+    assert cache.of(BOB).tokens == before
+
+
+def test_an_account_with_more_than_its_share_makes_room():
+    cache = EarlierOutputs(ROOM)
+    for seed in range(40):
         cache.add(ALICE, output(seed))
-    assert not knows(cache, BOB, output(0))
+    cache.add(BOB, output(40))
+    assert knows(cache, BOB, output(40))
+
+
+def test_a_long_output_beside_those_of_others_keeps_its_end():
+    cache = EarlierOutputs(ROOM)
+    cache.add(BOB, output(0))
+    long = output(1, 20_000)
+    cache.add(ALICE, long)
+    assert knows(cache, ALICE, long[-100:])
 
 
 def test_an_output_larger_than_all_memory_keeps_its_end():
