@@ -30,6 +30,7 @@ from specmesh.core.draft_length.drafter_estimates import (
     DrafterEstimates,
     RollingAcceptance,
 )
+from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.speculation import (
     PROBE_INTERVAL,
@@ -86,6 +87,7 @@ class DraftLengthController:
         self._most = most
         self._costs = costs
         self._speculations = speculations
+        self._apart: dict[str, Speculations] = {}  # by source, if not the ones of all sessions
         self._times = times
         self._sessions = 1  # that the next step has, as far as is known
         self._fair_drafts = 0  # drafts of a shared step
@@ -184,7 +186,29 @@ class DraftLengthController:
         """Return True if the gate of a source in hand is shut for this number of sessions."""
         if self._fixed is not None:
             return False
-        return not self._speculations.of(source, self._sessions).gate.open
+        return not self.gate_of(source, self._sessions).open
+
+    def gate_of(self, source: str, sessions: int) -> SpeculationGate:
+        """Return the gate that governs a source in hand while so many sessions share the steps."""
+        return self._apart.get(source, self._speculations).of(source, sessions).gate
+
+    def judge_apart(self, source: str, speculations: Speculations | None) -> None:
+        """Judge a source by gates that only some sessions share; None: by those of all."""
+        if speculations is None:
+            self._apart.pop(source, None)
+        else:
+            self._apart[source] = speculations
+
+    def shut_gates(self, shut: Sequence[str], sessions: int) -> list[SpeculationGate]:
+        """Return the gates of sources in hand that are shut for this session in such steps.
+
+        shut: sources whose gate of all sessions is shut.
+        """
+        if not shut and not self._apart:
+            return []
+        names = {*shut, *self._apart}
+        gates = [self.gate_of(name, sessions) for name in names]
+        return [gate for gate in gates if not gate.open]
 
     @property
     def off(self) -> bool:

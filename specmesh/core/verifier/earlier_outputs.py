@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.requests import Account
 from specmesh.core.statistics.snapshot import SuffixCacheSection
 from specmesh.core.verifier.sources.suffix_index import (
@@ -30,11 +31,13 @@ class AccountOutputs:
     """The earlier outputs of one account.
 
     acceptance: of its drafts, over all its sessions.
+    speculations: whether its drafts pay, by its sessions alone.
     outputs: the lengths of those that are kept, with a break each; the oldest first.
     """
 
     def __init__(self) -> None:
         self.acceptance = MatchAcceptance()
+        self.speculations = Speculations()
         self.outputs = deque[int]()
         self._ids = array("i")
         self._index = SuffixIndex(self._ids)

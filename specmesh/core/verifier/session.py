@@ -282,6 +282,7 @@ class VerifierSession:
         for source in self._sources:
             if isinstance(source, SuffixSource):
                 source.forget_earlier()
+                self.draft_length.judge_apart(source.name, None)
 
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         """End the text here."""

@@ -21,7 +21,7 @@ sequences is kept.
 from collections.abc import Mapping, Sequence
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.gate import StepOutcome
+from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 from specmesh.core.draft_length.speculation import REMOTE, Speculation
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_contents import KVContents
@@ -387,27 +387,28 @@ class TargetSteps:
         """
         spent = self._meter.spent
         sessions = len(contexts)
-        speculations = self._target.speculations
-        drafted: set[str] = set()
+        gates: set[SpeculationGate] = set()
         has_drafts = False
         for done in ran.rounds:
-            adapts = contexts[done.session].session.draft_length.adapts
+            draft_length = contexts[done.session].session.draft_length
             for drafts in done.by_source:
                 has_drafts = has_drafts or not drafts.exact
-                if adapts and not drafts.exact and drafts.source != REMOTE:
-                    drafted.add(drafts.source)
-        drafted.update(speculations.shut(sessions))
+                if draft_length.adapts and not drafts.exact and drafts.source != REMOTE:
+                    gates.add(draft_length.gate_of(drafts.source, sessions))
+        shut = self._target.speculations.shut(sessions)
+        for context in contexts.values():
+            gates.update(context.session.draft_length.shut_gates(shut, sessions))
         if self._local is not None and self._local.drafted:
-            drafted.add(self._local.name)  # also if a grammar has forbidden all of them
-        if not drafted or spent is None or not batch.pure:
+            # Also if a grammar has forbidden all of them.
+            gates.add(self._target.speculations.of(self._local.name, sessions).gate)
+        if not gates or spent is None or not batch.pure:
             return
         if self._local is not None:
             # A text that is read pays later, for many steps. It is bounded by itself.
             spent = max(spent - self._local.read_s, 0.0)
         costs = self._target.costs
         undrafted = costs.undrafted.seconds(sessions, batch.context) + costs.pause
-        for name in drafted:
-            gate = speculations.of(name, sessions).gate
+        for gate in gates:
             outcome = StepOutcome(
                 sessions=sessions,
                 tokens=ran.tokens,

@@ -145,7 +145,7 @@ class Sessions:
     def __init__(self):
         self.cache = EarlierOutputs(ROOM)
         self.cache.add(ALICE, TEXT)
-        target = Target(
+        self.target = Target(
             limits=TargetLimits(512, 50_000, frozenset({0})),
             costs=StepCosts(),
             slots=KVSlots(4, "whole", 0),
@@ -153,7 +153,7 @@ class Sessions:
             max_sessions=4,
             earlier=self.cache,
         )
-        self.core = VerifierCore(target)
+        self.core = VerifierCore(self.target)
         self.clients = 0
 
     def open(self, account, *, cache_prompt=True):
@@ -179,6 +179,12 @@ class Sessions:
         """Return the drafts of its next step."""
         [session] = self.core.sessions()
         return session.verify(0.0).drafts
+
+    def withholds(self, sessions):
+        """Return the shut gates of its sources."""
+        [session] = self.core.sessions()
+        shut = self.target.speculations.shut(sessions)
+        return session.draft_length.shut_gates(shut, sessions)
 
     def end(self):
         """Let the client leave; return the number of outputs that are kept then."""
@@ -207,6 +213,36 @@ def test_a_session_that_wants_no_cache_has_no_drafts_of_it():
 
 def test_a_session_that_wants_no_cache_leaves_nothing():
     assert Sessions().open(ALICE, cache_prompt=False).end() == 1
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 8])
+def test_a_gate_that_one_account_has_shut_is_open_for_others(sessions):
+    """Whose drafts pay would show in the drafts of others else."""
+    verifier = Sessions()
+    verifier.cache.of(ALICE).speculations.of("suffix", sessions).gate.open = False
+    verifier.cache.add(BOB, TEXT)
+    assert verifier.open(BOB).withholds(sessions) == []
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 8])
+def test_a_gate_that_an_account_has_shut_is_shut_for_its_sessions(sessions):
+    verifier = Sessions()
+    gate = verifier.cache.of(ALICE).speculations.of("suffix", sessions).gate
+    gate.open = False
+    assert verifier.open(ALICE).withholds(sessions) == [gate]
+
+
+def test_a_session_that_others_take_over_has_the_gates_of_all():
+    verifier = Sessions()
+    verifier.cache.of(ALICE).speculations.of("suffix", 1).gate.open = False
+    assert verifier.open(ALICE).take_over(BOB).withholds(1) == []
+
+
+@pytest.mark.parametrize("account", [ALICE, BOB])
+def test_an_accounts_session_learns_nothing_for_the_gates_of_all(account):
+    verifier = Sessions()
+    verifier.target.speculations.of("suffix", 1).gate.open = False
+    assert verifier.open(account).withholds(1) == []
 
 
 def test_an_account_that_comes_back_has_its_drafts():

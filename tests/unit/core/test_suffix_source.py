@@ -258,8 +258,8 @@ def test_how_often_they_are_accepted_is_learned():
 
 def earlier(*outputs):
     made = AccountOutputs()
-    for number, ids in enumerate(outputs):
-        made.add(number, array("i", ids))
+    for ids in outputs:
+        made.add(array("i", ids))
     return made
 
 

@@ -51,6 +51,9 @@ class SuffixSource:
         """Return the source of a session; None if it is to have no drafts of this kind."""
         if context.params.allowed_draft_n == 0 or not context.limits.drafts_repeats:
             return None
+        if context.earlier is not None:
+            # A gate that accounts share would show in each other's drafts, too.
+            context.draft_length.judge_apart(cls.name, context.earlier.speculations)
         return cls(context.prefix, context.earlier)
 
     def forget_earlier(self) -> None:
