@@ -3,6 +3,7 @@
 import random
 from array import array
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,6 +181,16 @@ class Sessions:
         [session] = self.core.sessions()
         return session.verify(0.0).drafts
 
+    def step(self, now):
+        """Run one step, in which the target chooses the same id after each."""
+        step = self.core.next_step(now)
+        rows = []
+        for span in step.spans:
+            logits = np.zeros((len(span.ids), 50_000), np.float32)
+            logits[:, 7] = 1
+            rows.append(logits if span.logits else None)
+        self.core.finish(step, rows, now, now + 0.01)
+
     def withholds(self, sessions):
         """Return the shut gates of its sources."""
         [session] = self.core.sessions()
@@ -243,6 +254,17 @@ def test_an_accounts_session_learns_nothing_for_the_gates_of_all(account):
     verifier = Sessions()
     verifier.target.speculations.of("suffix", 1).gate.open = False
     assert verifier.open(account).withholds(1) == []
+
+
+def test_steps_open_the_gate_of_their_account_alone():
+    verifier = Sessions()
+    gates = [verifier.cache.of(ALICE).speculations, verifier.target.speculations]
+    for speculations in gates:
+        speculations.of("suffix", 1).gate.open = False
+    verifier.open(ALICE)
+    for number in range(24):
+        verifier.step(number * 0.01)
+    assert [each.of("suffix", 1).gate.open for each in gates] == [True, False]
 
 
 def test_an_account_that_comes_back_has_its_drafts():
