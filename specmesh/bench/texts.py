@@ -101,11 +101,15 @@ def has_drafter(snapshot: Json) -> bool:
 
 
 def drafting_stats(client: Client) -> Json:
-    """Return a daemon's /stats. Raises Busy while it loads, DaemonUnreachable without a drafter."""
+    """Return the /stats of a daemon whose drafts can be measured.
+
+    A verifier without a drafter has sources of its own. Raises Busy while the daemon loads,
+    DaemonUnreachable for a drafter without a verifier.
+    """
     snapshot = loaded_stats(client)
-    if not has_drafter(snapshot):
-        reason = "no drafter is attached, so there is nothing to compare"
-        raise DaemonUnreachable(reason, "start specmesh drafter")
+    if snapshot.get("role") == "drafter" and not has_drafter(snapshot):
+        reason = "the drafter has found no verifier, so there is nothing to compare"
+        raise DaemonUnreachable(reason, "start specmesh verifier")
     return snapshot
 
 

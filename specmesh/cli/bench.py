@@ -14,6 +14,7 @@ from specmesh.bench.texts import (
     bar,
     drafting_stats,
     generate,
+    has_drafter,
     loaded_stats,
     read_prompts,
     requests_of,
@@ -106,9 +107,10 @@ def run(
     client: Client,
     json: bool,
 ) -> None:
-    """Compare, on a running pair: the verifier alone, draft_n 2, 4 and 8, and adaptive draft_n.
+    """Compare no drafts, draft_n 2, 4 and 8, and adaptive draft_n, at a running daemon.
 
-    The same prompts, greedily, one completion at a time, in rotating order. With --suite: coding,
+    The drafts are those of all its sources: of its drafters, if any, and the verifier's own. The
+    same prompts, greedily, one completion at a time, in rotating order. With --suite: coding,
     maths, summarising, retrieval, roleplay, multilingual, tool calls, eight prompts each, with a
     fresh number in each prompt.
 
@@ -133,13 +135,21 @@ def run(
     print_result(result, lines, as_json=json)
 
 
+def _drafting_stats(client: Client) -> Json:
+    """Return the /stats, as `drafting_stats`. Write to stderr that no drafter is attached."""
+    snapshot = drafting_stats(client)
+    if not has_drafter(snapshot):
+        click.echo("No drafter is attached: the verifier's own sources draft.", err=True)
+    return snapshot
+
+
 def _run_variants(
     client: Client, body: Json, prompts: Sequence[str], iterations: int
 ) -> tuple[Json, list[str]]:
     """Return the results of all variants, and their table."""
     from specmesh.bench.run import VARIANTS, measure, outcomes
 
-    snapshot = drafting_stats(client)
+    snapshot = _drafting_stats(client)
     bodies = requests_of(prompts, body)
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         variants = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
@@ -153,7 +163,7 @@ def _run_suite(
     """Return the results of all categories, and their table."""
     from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
 
-    snapshot = drafting_stats(client)
+    snapshot = _drafting_stats(client)
     suite = prompts(count)
     if png is not None:
         draw([], "", png)  # a missing library is reported before the work
@@ -242,7 +252,7 @@ def audit(
     json: bool,
     **options: object,
 ) -> None:
-    """Compare the texts of a running pair with the verifier's alone, token by token.
+    """Compare the texts of a running daemon with and without drafts, token by token.
 
     Exit code 1 if a text is wrong. Two texts may differ at a near tie: a choice so close that the
     kernels of another batch width, whose logits differ slightly, can turn it. The verifier is asked
@@ -256,7 +266,7 @@ def audit(
         raise click.UsageError(
             f"--strategy {strategy} does not promise the same text: audit another"
         )
-    snapshot = drafting_stats(client)
+    snapshot = _drafting_stats(client)
     sampling = request_fields(options)
     prompts = read_prompts(file)[:num_prompts]
     draft_ns = tuple(dict.fromkeys(draft_n))

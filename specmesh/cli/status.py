@@ -25,7 +25,7 @@ from specmesh.cli.options import (
     table,
 )
 from specmesh.client import Client, printable
-from specmesh.core.fields import Json, at, is_list, number_at, objects_at
+from specmesh.core.fields import Json, at, is_list, number_at, object_at, objects_at
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 from specmesh.paths import candidate_sockets
 from specmesh.terminal import redraws
@@ -105,6 +105,7 @@ def stats(json: bool, watch: bool, interval: float | None, client: Client) -> No
 
     acceptance: accepted drafts of those that were tested, and the mean number of tokens that a
     round adds to a text. per position: the same rate for the first, second, ... draft of a round.
+    by source: accepted drafts of those that were verified, of each source of drafts.
     """
     if watch and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
@@ -226,6 +227,9 @@ def rows(snapshot: Json) -> Iterator[tuple[str, str]]:
         text = _filled(template, snapshot)
         if text:
             yield name, text
+    sources = _sources_text(snapshot)
+    if sources:
+        yield "by source", sources
     if snapshot.get("encrypted"):
         yield "wire", "encrypted, for allowed keys only"
     else:
@@ -239,6 +243,18 @@ def rows(snapshot: Json) -> Iterator[tuple[str, str]]:
         yield "drafter", "none attached"
     elif snapshot.get("no_drafts"):
         yield "no drafts", printable(str(snapshot["no_drafts"]))
+
+
+def _sources_text(snapshot: Json) -> str:
+    """Return the drafts accepted and verified of each source, the busiest first; "" without any."""
+    counts: list[tuple[float, float, str]] = []
+    for source in object_at(snapshot, "totals.drafted_by_source"):
+        drafted = number_at(snapshot, f"totals.drafted_by_source.{source}", 0)
+        accepted = number_at(snapshot, f"totals.accepted_by_source.{source}", 0)
+        counts.append((drafted, accepted, source))
+    counts.sort(reverse=True)
+    parts = [f"{source} {accepted:.0f} of {drafted:.0f}" for drafted, accepted, source in counts]
+    return printable(", ".join(parts))
 
 
 def _loading(stats: Json) -> tuple[str, str]:

@@ -43,8 +43,11 @@ def test_drafts_stand_without_a_drafter(simulated):
 
 
 def test_nothing_is_said_to_be_missing(simulated):
+    """Neither in the report of a text, nor in the state of a daemon without any."""
     report = writes(simulated, "abc", 200).result["report"]
     assert report["no_drafts"] is None
+    simulated.idle()
+    assert simulated.client.stats()["no_drafts"] is None
 
 
 def test_texts_at_once(simulated):

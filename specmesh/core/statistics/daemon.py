@@ -175,7 +175,7 @@ class VerifierStats(DaemonStats):
             sessions=sessions,
             acceptance=_acceptance(core.totals),
             totals=core.totals,
-            no_drafts=_no_drafts(core, list(peers.values())),
+            no_drafts=_no_drafts(core, list(peers.values()), facts["model"]),
             draft_n=core.draft_n,
             tokens_per_second=round(self.throughput.per_second(), 2),
             pause_ms=self.throughput.pauses.percentiles_ms(50, 90, 99),
@@ -189,12 +189,14 @@ class VerifierStats(DaemonStats):
         )
 
 
-def _no_drafts(core: vev.CoreReport, peers: Sequence[Json]) -> str | None:
+def _no_drafts(core: vev.CoreReport, peers: Sequence[Json], model: Json) -> str | None:
     """Return why nothing is drafted for the newest session, or for any if there is none."""
     if core.sessions:
         # People look at `stats` when a text that they have just begun is slow.
         reason = core.sessions[-1].get("no_drafts")
         return str(reason) if reason else None
+    if not peers and model.get("draft_model"):
+        return None
     if not peers:
         return NoDrafts.NONE_ATTACHED
     # One drafter that can draft is enough.

@@ -215,6 +215,8 @@ class DrafterPool:
         # The widest reason comes first: those after it cannot be mended before it is.
         if not possible and session.local is not None:
             return None if session.local.drafting else NoDrafts.GATE
+        if not possible and _drafts_by_itself(context):
+            return None
         if not possible:
             return NoDrafts.NONE_ATTACHED
         drafting = [drafter for drafter in possible if not drafter.muted]
@@ -235,11 +237,7 @@ class DrafterPool:
         counts = context.session.counts
         if counts.drafted == 0:
             return why or context.session.was_not_drafted
-        if why not in LASTING:
-            return None
-        if why is NoDrafts.NONE_ATTACHED and not counts.drafted_by_source.get(REMOTE):
-            return None
-        return why
+        return why if why in LASTING else None
 
     def log_no_drafts(self, context: SessionContext, now: float) -> None:
         """Log the reason why nothing is drafted for a session, if it has changed.
@@ -404,3 +402,9 @@ class DrafterPool:
             identity: drafter.report(sessions[identity])
             for identity, drafter in self._drafters.items()
         }
+
+
+def _drafts_by_itself(context: SessionContext) -> bool:
+    """Return True if drafts of the verifier's own sources were verified, and none of a drafter."""
+    counts = context.session.counts
+    return counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0

@@ -387,6 +387,31 @@ def test_screen_of_a_demo():
     assert "\x1b[32mtwo" in second
 
 
+# --- bench
+
+
+@pytest.mark.parametrize("command", ["bench run", "bench run --suite", "audit"])
+def test_a_drafter_without_a_verifier_has_no_drafts_to_compare(daemon, command):
+    daemon.get.return_value = {"role": "drafter", "verifiers": [{"name": None}]}
+    done = run(command)
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert "found no verifier" in done.stderr
+
+
+# --- stats
+
+
+def test_stats_name_each_source_of_drafts():
+    """The busiest is first; a drafter, whose /stats have none, has no such row."""
+    totals = {
+        "drafted_by_source": {"grammar": 9, "local": 2_000_000, "suffix": 30},
+        "accepted_by_source": {"local": 1_500_000, "suffix": 20},
+    }
+    found = dict(status.rows({"role": "verifier", "totals": totals}))
+    assert found["by source"] == "local 1500000 of 2000000, suffix 20 of 30, grammar 0 of 9"
+    assert "by source" not in dict(status.rows({"role": "drafter"}))
+
+
 # --- stats --watch
 
 

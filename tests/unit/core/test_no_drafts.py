@@ -207,6 +207,7 @@ def test_a_text_that_another_source_drafted_needs_no_drafter():
     with table_source(lambda _: (4, 4)):
         world = World(drafters=())
         world.step(4)
+        assert world.row["no_drafts"] is None
     report = world.report()
     assert report["drafted"] > 0
     assert report["no_drafts"] is None
