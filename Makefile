@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROMPT ?= def read_config(path):
+PROMPT ?=
 HARDWARE ?= h100-70b
+SOURCE ?= remote
+DEMO = $(BIN)/specmesh demo --hardware '$(HARDWARE)' --source '$(SOURCE)'
+ASKED = $(if $(PROMPT),-- '$(subst ','\'',$(PROMPT))')
 SECONDS ?= 60
 MINUTES ?= 20
 SEED ?= 1
@@ -23,11 +26,11 @@ COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-rei
 
 .PHONY: demo page setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak screenshot docs clean
 
-demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
-	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
+demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:' SOURCE=local)
+	@$(DEMO) $(ASKED)
 
 page: $(STAMP)  ## the same, and a page of the pair until Ctrl-C, which the demo has on a terminal only
-	@$(BIN)/specmesh demo --page --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
+	@$(DEMO) --page $(ASKED)
 
 setup: $(STAMP)  ## the environment, with everything development needs
 

@@ -1,4 +1,4 @@
-"""`specmesh demo`: the bundled pair next to its target alone, at a larger machine's pace.
+"""`specmesh demo`: the bundled target with drafts next to it alone, at a larger machine's pace.
 
 Then a page on which to chat with the pair.
 """
@@ -44,22 +44,69 @@ COUNTS = (
     "drafted",
     "accepted",
     "acceptance_rate",
+    "by_source",
     "mean_acceptance_length",
     "tokens_per_second",
 )
 
+DEFAULT_PROMPT = "def read_config(path):"
+REPEATING = """\
+def get_name(self):
+    return self.name
+
+def get_value(self):
+    return self.value
+
+def get_path(self):
+    return self.path
+
+def get_name(self):
+"""
+"""A prompt that repeats itself."""
+
+DRAFT_SOURCES = {
+    "remote": "with a drafter",
+    "local": "with a draft model beside it",
+    "suffix": "with drafts from repeated text",
+    "prediction": "with a prediction",
+    "none": "without drafts too",
+}
+"""The source of the second text's drafts, and its title."""
+
+LEFT_OUT = 5
+"""Each such line of the verifier's own text is missing in its prediction."""
+
+DRAFT_COLOURS = {
+    "suffix": "blue",
+    "prediction": "yellow",
+    "grammar": "magenta",
+    "mtp": "red",
+    "local": "cyan",
+}
+"""Colours of drafts by source, as those of `generate --show-drafts`; those of a drafter are green.
+"""
+
 Texts = tuple[GeneratedText, GeneratedText]
-"""The text of the verifier alone, and that of the verifier with a drafter."""
+"""The text of the verifier alone, and that of the verifier with drafts."""
 
 
 @click.command()
-@click.argument("prompt", default="def read_config(path):")
+@click.argument("prompt", required=False)
 @option(
     "--hardware",
     click.Choice([*STEPS_MS, "this"]),
     None,
     "Machine and size of the target whose step times are imitated; this: none.",
     "h100-70b",
+)
+@option(
+    "--source",
+    click.Choice([*DRAFT_SOURCES]),
+    None,
+    "What drafts, beside text that repeats itself: a drafter (remote), a draft model in the"
+    " verifier's process (local), nothing else (suffix), a prediction of the text, or nothing"
+    " at all (none).",
+    "remote",
 )
 @option("--max-tokens", click.IntRange(1, 900), "N", "Maximum number of tokens to generate.", 200)
 @click.option(
@@ -69,12 +116,21 @@ Texts = tuple[GeneratedText, GeneratedText]
     " (default: on a terminal, without --json).",
 )
 @json_option
-def demo(prompt: str, hardware: str, max_tokens: int, page: bool | None, json: bool) -> None:
-    """Continue PROMPT with a verifier alone and, at the same time, with a verifier and a drafter.
+def demo(
+    prompt: str | None,
+    hardware: str,
+    source: str,
+    max_tokens: int,
+    page: bool | None,
+    json: bool,
+) -> None:
+    """Continue PROMPT without drafts and, at the same time, with those of a drafter.
 
-    Both use the tiny models that come with specmesh, on llama.cpp (extra `verifier`). They are
-    real, and so are the three daemons and the wire; only the steps are stretched to the times of
-    large models.
+    Both verifiers use the tiny models that come with specmesh, on llama.cpp (extra `verifier`).
+    They are real, and so are the daemons and the wire; only the steps are stretched to the times of
+    large models. The drafts can have other sources, on one machine.
+
+    The prediction is the verifier's own text, generated before, without each fifth line.
 
     On a terminal the pair then runs on, with a page on which to chat with it.
     """
@@ -83,35 +139,49 @@ def demo(prompt: str, hardware: str, max_tokens: int, page: bool | None, json: b
     if not json:
         click.echo(explanation(hardware))
     body: Json = {
-        "prompt": prompt,
+        "prompt": prompt or (REPEATING if source == "suffix" else DEFAULT_PROMPT),
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "rounds": True,
+        "sources": True,
     }
+    without_drafts = body | {"draft_n": 0}
     alone = GeneratedText()
     drafted = GeneratedText()
     on_terminal = sys.stdout.isatty() and not json
     has_page = on_terminal if page is None else page
-    with daemons(hardware, has_page=has_page) as pair:
+    with daemons(hardware, source, has_page=has_page) as pair:
         if has_page:
             click.echo(f"Chat with the pair, in a browser: {pair.page}", err=json)
+        if source == "none":
+            body = without_drafts
+        if source == "prediction":
+            content = predicted(generate(pair.alone, without_drafts).text)
+            body["prediction"] = {"type": "content", "content": content}
         with ThreadPoolExecutor() as threads:
             streams = [
-                threads.submit(generate, pair.alone, body, alone),
+                threads.submit(generate, pair.alone, without_drafts, alone),
                 threads.submit(generate, pair.drafted, body, drafted),
             ]
             if on_terminal and redraws(sys.stdout):
-                show((alone, drafted), streams)
+                show((alone, drafted), streams, DRAFT_SOURCES[source])
             for stream in streams:
                 stream.result()
-        found = result(hardware, alone, drafted)
+        found = result(hardware, source, alone, drafted)
         counts = {name: value for name, value in found.items() if name != "text"}
         print_result(found, columns([counts]), as_json=json)
         if has_page:
             with suppress(KeyboardInterrupt):  # the user's end of it
                 click.echo(f"The pair runs on: {pair.page} (Ctrl-C ends it)", err=json)
                 pair.wait()
+
+
+def predicted(text: str) -> str:
+    """Return a text without each fifth line: a prediction that is right in parts."""
+    lines = text.splitlines(keepends=True)
+    del lines[LEFT_OUT - 1 :: LEFT_OUT]
+    return "".join(lines)
 
 
 def explanation(hardware: str) -> str:
@@ -124,7 +194,7 @@ def explanation(hardware: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The daemons of a demo, ready: a verifier alone, and one with a drafter and with a page."""
+    """The daemons of a demo, ready: a verifier alone, and one with drafts and with a page."""
 
     alone: Client
     drafted: Client
@@ -143,8 +213,11 @@ class Pair:
 
 
 @contextmanager
-def daemons(hardware: str, *, has_page: bool) -> Generator[Pair]:
-    """Run a verifier alone and one with a drafter, ready, with new keys, until the context ends."""
+def daemons(hardware: str, source: str, *, has_page: bool) -> Generator[Pair]:
+    """Run a verifier alone and one with this source of drafts until the context ends.
+
+    They are ready, and have new keys. Only the source `remote` has a drafter.
+    """
     with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
         folder = Path(name)
         options = [*DAEMON.split(), "--keys", str(folder / "keys"), "--config", os.devnull]
@@ -158,18 +231,20 @@ def daemons(hardware: str, *, has_page: bool) -> Generator[Pair]:
             template.write_text(TEMPLATE)
             page_options = ["--http", served, "--chat-template", str(template)]
         verifier = ["verifier", "--bind", f"tcp://{drafted}", *options, *page_options]
+        if source == "local":
+            verifier += ["--draft-model", "bundled"]
         started = [
             _Started(folder / "alone", ["verifier", "--bind", f"tcp://{alone}", *options], ends),
             _Started(folder / "drafted", verifier, ends),
-            _Started(
-                folder / "drafter", ["drafter", "--connect", f"tcp://{drafted}", *options], ends
-            ),
         ]
+        if source == "remote":
+            drafter = ["drafter", "--connect", f"tcp://{drafted}", *options]
+            started.append(_Started(folder / "drafter", drafter, ends))
         pair = Pair(
             Client(started[0].socket), Client(started[1].socket), f"http://{served}/", started
         )
         deadline = time.monotonic() + DEMO_START_S
-        while not _ready(pair.alone, pair.drafted):
+        while not _ready(pair, source):
             for daemon in started:
                 if daemon.ended() or time.monotonic() > deadline:
                     raise daemon.failure()
@@ -227,40 +302,46 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in variables if not name.startswith("SPECMESH_")}
 
 
-def _ready(alone: Client, drafted: Client) -> bool:
+def _ready(pair: Pair, source: str) -> bool:
     try:
-        return not has_drafter(loaded_stats(alone)) and has_drafter(loaded_stats(drafted))
+        loaded_stats(pair.alone)
+        return has_drafter(loaded_stats(pair.drafted)) == (source == "remote")
     except SpecmeshError:
         return False  # not yet
 
 
-def show(texts: Texts, streams: list[Future[GeneratedText]]) -> None:
-    """Show both texts while they grow."""
+def show(texts: Texts, streams: list[Future[GeneratedText]], title: str) -> None:
+    """Show both texts while they grow; `title` is that of the second."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
 
     def renderable() -> "Table":
-        return screen(texts, min(console.height - BORDERS, MOST_LINES))
+        return screen(texts, title, min(console.height - BORDERS, MOST_LINES))
 
     with Live(console=console, refresh_per_second=20, get_renderable=renderable):
         wait(streams)
 
 
-def screen(texts: Texts, height: int) -> "Table":
-    """Return the last lines of both texts, accepted drafts in green."""
+def screen(texts: Texts, second: str, height: int) -> "Table":
+    """Return the last lines of both texts, accepted drafts in the colour of their source.
+
+    second: the title of the second text.
+    """
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
     grid = Table.grid(expand=True)
     panels: list[Panel] = []
-    for title, generated in zip(("alone", "with a drafter"), texts, strict=True):
+    for title, generated in zip(("alone", second), texts, strict=True):
         grid.add_column(ratio=1)
         text = Text()
-        for piece, drafted in list(generated.pieces):
-            text.append(piece, "green" if drafted else "")
+        # Another thread appends meanwhile: first to the sources, then to the pieces.
+        pieces = list(generated.pieces)
+        for (piece, drafted), source in zip(pieces, generated.piece_sources, strict=False):
+            text.append(piece, DRAFT_COLOURS.get(source, "green") if drafted else "")
         lines = text.split("\n", allow_blank=True)
         tail = Text("\n", no_wrap=True).join(lines[2 - height :])
         count = counted(len(generated.ids), "token")
@@ -269,7 +350,7 @@ def screen(texts: Texts, height: int) -> "Table":
     return grid
 
 
-def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
+def result(hardware: str, source: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
     """Return the comparison of both reports. step_ms: of the verifier alone, in this run."""
     rate_alone = number_at(alone.report, "tokens_per_second")
     rate = number_at(drafted.report, "tokens_per_second")
@@ -277,6 +358,7 @@ def result(hardware: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
     size = summed([drafted], *SIZES)
     found: Json = {
         "hardware": hardware,
+        "source": source,
         "stretched": hardware != "this",
         "step_ms": round(number_at(alone.report, "verify_ms") / steps, 3),
         "text": drafted.text,

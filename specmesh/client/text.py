@@ -13,7 +13,8 @@ class GeneratedText:
     begun: time of the request, on the clock of the caller.
     arrivals: times of the chunks with tokens.
     pieces: of its text, each True for accepted drafts, which chunks tell apart with `rounds`.
-    source: of most of the newest chunk's accepted drafts, with `sources`; "" without any.
+    piece_sources: of each piece, the source of most of its drafts, with `sources`; else "".
+    source: that of the newest chunk's accepted drafts.
     report: the daemon's, once the text has ended.
     """
 
@@ -21,6 +22,7 @@ class GeneratedText:
     begun: float = 0.0
     arrivals: list[float] = field(default_factory=list)
     pieces: list[tuple[str, bool]] = field(default_factory=list)
+    piece_sources: list[str] = field(default_factory=list)
     source: str = ""
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
@@ -44,8 +46,9 @@ class GeneratedText:
         extra = object_at(chunk, "specmesh")
         drafted = str(extra.get("accepted_text", ""))
         own = str(choice["text"])[len(drafted) :]
-        self.pieces += [(drafted, True), (own, False)]
         self.source = _most_frequent(extra)
+        self.piece_sources += [self.source, ""]
+        self.pieces += [(drafted, True), (own, False)]
         ids = ids_at(extra, "token_ids")
         if ids:
             self.ids += ids

@@ -176,9 +176,9 @@ def home(mesh):
     return cache(mesh.folder) | {"TMPDIR": str(mesh.folder)}
 
 
-FIELDS = """schema_version hardware stretched step_ms text same_text tokens tokens_per_second_alone
+FIELDS = """schema_version hardware source stretched step_ms text same_text tokens tokens_per_second_alone
 tokens_per_second speedup bytes_per_token rounds drafted accepted acceptance_rate
-mean_acceptance_length"""
+by_source mean_acceptance_length"""
 
 
 def test_the_demo_drafts_the_same_text(home):
@@ -190,8 +190,20 @@ def test_the_demo_drafts_the_same_text(home):
     found = until(shown, "drafts stand")
     assert set(found) == set(FIELDS.split())
     assert (found["hardware"], found["stretched"]) == ("h100-70b", True)
+    assert found["source"] == "remote"
     assert (found["same_text"], found["tokens"]) == (True, 96)
     assert found["step_ms"] >= 18.9
+
+
+@pytest.mark.parametrize("source", ["local", "suffix", "prediction", "none"])
+def test_the_demo_drafts_without_a_drafter(home, source):
+    """Drafts are those of the named source, and of text that repeats itself."""
+    done = command("demo", json=True, source=source, max_tokens=64, env=home)
+    assert done.code == 0, done.err
+    assert (done.json["source"], done.json["same_text"]) == (source, True)
+    named = {source} - {"none"}
+    assert named <= set(done.json["by_source"]) <= named | {"suffix"}
+    assert (source == "none") == (done.json["drafted"] == 0)
 
 
 def test_the_demo_without_a_terminal(home):

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from specmesh import client as client_module
 from specmesh.cli import main, model_names, status
-from specmesh.cli.demo import result, screen
+from specmesh.cli.demo import DRAFT_COLOURS, predicted, result, screen
 from specmesh.cli.doctor import judge_reach
-from specmesh.cli.generate import Conversation
+from specmesh.cli.generate import SOURCE_STYLES, Conversation
 from specmesh.client import GeneratedText
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
@@ -355,11 +355,15 @@ REPORT = json.loads("""
 
 
 def demo_texts(ids):
-    """Return the text of the verifier, and one with drafts that is 2.5 times as fast."""
+    """Return the text of the verifier alone, and one with drafts that is 2.5 times as fast."""
     slow = REPORT | {"tokens_per_second": 40.0}
-    fast = REPORT | {"tokens_per_second": 100.0}
-    alone = GeneratedText(pieces=[("one\ntwo\nthree", False)], ids=[1, 2], report=slow)
-    return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=ids, report=fast)
+    fast = REPORT | {"tokens_per_second": 100.0, "by_source": {"local": {"drafted": 8}}}
+    alone = GeneratedText(
+        pieces=[("one\ntwo\nthree", False)], piece_sources=[""], ids=[1, 2], report=slow
+    )
+    pieces = [("one\n", False), ("two", True), ("2", True)]
+    sources = ["", "remote", "local"]
+    return alone, GeneratedText(pieces=pieces, piece_sources=sources, ids=ids, report=fast)
 
 
 @cases("rows, expected", "[0, 18.9] [1, 18.9] [3, 21.9] [5, 28.75] [9, 36.9] [512, 48.7]")
@@ -369,22 +373,36 @@ def test_step_times(rows, expected):
 
 @cases("ids, same", "[[1, 2], true] [[1, 3], false]")
 def test_result_of_a_demo(ids, same):
-    found = result("h100-70b", *demo_texts(ids))
+    found = result("h100-70b", "local", *demo_texts(ids))
+    assert (found["source"], found["by_source"]) == ("local", {"local": {"drafted": 8}})
     assert (found["speedup"], found["bytes_per_token"]) == (2.5, 80.0)
     assert (found["tokens_per_second_alone"], found["same_text"]) == (40.0, same)
 
 
 def test_screen_of_a_demo():
-    """The last lines of both texts are side by side, drafts in green."""
+    """The last lines of both texts are side by side, drafts in the colours of their sources."""
     console = Console(width=60, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        console.print(screen(demo_texts([1, 2]), 4))
-    _, first, second, _ = captured.get().splitlines()
+        console.print(screen(demo_texts([1, 2]), "with drafts", 4))
+    title, first, second, _ = captured.get().splitlines()
+    assert "with drafts: 2 tokens" in title
     assert "two" in first
     assert "one" in first
     assert "\x1b[32m" not in first
     assert "three" in second
-    assert "\x1b[32mtwo" in second
+    assert "\x1b[32mtwo\x1b[0m\x1b[36m2" in second
+
+
+def test_the_prediction_of_a_demo_lacks_each_fifth_line():
+    text = "".join(f"{number}\n" for number in range(1, 12)) + "12"
+    assert predicted(text).split() == ["1", "2", "3", "4", "6", "7", "8", "9", "11", "12"]
+
+
+def test_a_demo_has_a_colour_of_its_own_for_each_source():
+    """That of `generate --show-drafts`; green is a drafter's."""
+    colours = {"remote": "green"} | DRAFT_COLOURS
+    assert set(colours) == set(SOURCE_STYLES)
+    assert len(set(colours.values())) == len(colours)
 
 
 # --- bench
