@@ -176,8 +176,8 @@ def home(mesh):
     return cache(mesh.folder) | {"TMPDIR": str(mesh.folder)}
 
 
-FIELDS = """schema_version hardware source stretched step_ms text same_text tokens tokens_per_second_alone
-tokens_per_second speedup bytes_per_token rounds drafted accepted acceptance_rate
+FIELDS = """schema_version hardware source stretched step_ms text same_text tokens
+tokens_per_second_alone tokens_per_second speedup bytes_per_token rounds drafted accepted acceptance_rate
 by_source mean_acceptance_length"""
 
 
