@@ -177,8 +177,8 @@ def home(mesh):
 
 
 FIELDS = """schema_version hardware source stretched step_ms text same_text tokens
-tokens_per_second_alone tokens_per_second speedup bytes_per_token rounds drafted accepted acceptance_rate
-by_source mean_acceptance_length"""
+tokens_per_second_alone tokens_per_second speedup bytes_per_token rounds drafted
+accepted acceptance_rate by_source mean_acceptance_length"""
 
 
 def test_the_demo_drafts_the_same_text(home):
