@@ -4,8 +4,8 @@ MAX_DRAFTS = 24  # most drafts of one step
 MAX_COPIED = 48
 """Most drafts of a step that one session has to itself, if they repeat known text.
 
-They are nearly always right, and rows cost less the more there are. On an H100 33 rows of a 70B
-model take 1.1 times as long as 17.
+They are nearly always right, and rows cost less the more there are. On an H100 32 rows of a 70B
+model took 1.1 times as long as 17.
 """
 MAX_LEAD = 2 * MAX_DRAFTS  # most drafts beyond the truth: one step's and the next one's
 MAX_SAMPLES = 31  # newest measurements of a kind that count
