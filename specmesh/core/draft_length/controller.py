@@ -316,27 +316,28 @@ class DraftLengthController:
     # --- chains in hand
 
     def best_drafts(self, chances: Sequence[float], least: int = 0) -> tuple[int, float]:
-        """Return how many drafts of a chain pay, and the tokens per second of a step with them.
+        """Return how many drafts of a chain to take, and the most tokens per second of a step.
 
         chances: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
-        All are taken if the client chose their number. If steps are shared the scheduler finds how
-        many pay for all sessions together.
+        As many are taken as pay. All are taken if the client chose their number. If steps are
+        shared the scheduler finds how many pay for all sessions together, so it gets all.
         """
         tokens = 1.0 + sum(chances[:least])
         if self._seconds(1) <= 0:  # no step was timed yet
-            most = max(FIRST_DRAFT_N, least)
+            most = len(chances) if self._fixed is not None else max(FIRST_DRAFT_N, least)
             return min(most, len(chances)), tokens + sum(chances[least:most])
-        takes_all = self._fixed is not None or self._sessions > 1
         count = least
         rate = tokens / self._step_seconds(least)
         best = LEAST_GAIN * rate
         for drafts in range(least + 1, len(chances) + 1):
             tokens += chances[drafts - 1]
             with_draft = tokens / self._step_seconds(drafts)
-            if with_draft > best or takes_all:
+            if with_draft > best:
                 best = with_draft
                 rate = with_draft
                 count = drafts
+        if self._fixed is not None or self._sessions > 1:
+            count = len(chances)
         return count, rate
 
     def remote_promise(self, lead: int, limit: int) -> float:

@@ -48,11 +48,49 @@ class Room(NamedTuple):
         return max(most - taken, 0)
 
 
-class _Leader(NamedTuple):
-    """The source in hand that promises most, and its drafts after the exact ones."""
+class _Offer(NamedTuple):
+    """The drafts of a source after the exact ones, and their tokens per second."""
 
     source: DraftSource
     drafts: Sequence[int]
+    rate: float
+
+
+class _GrowingChain:
+    """The chain of the next step while sources add their drafts."""
+
+    def __init__(self, room: Room, now: float) -> None:
+        self.drafts: list[int] = []
+        self.parts: list[SourceDrafts] = []
+        self._room = room
+        self._now = now
+
+    def offered(self, source: DraftSource) -> Sequence[int]:
+        """Return the drafts of a source that continue the chain."""
+        room = self._room.left(source, len(self.drafts))
+        return source.propose(self.drafts, room, self._now)
+
+    def add(self, source: DraftSource, drafts: Sequence[int]) -> None:
+        """Append the drafts of a source, if it has any."""
+        if drafts:
+            self.drafts += drafts
+            part = SourceDrafts(source=source.name, drafted=len(drafts), exact=source.exact)
+            self.parts.append(part)
+
+    def has(self, source: DraftSource) -> bool:
+        """Return True if drafts of this source are in the chain."""
+        return any(part.source == source.name for part in self.parts)
+
+    def first(self, count: int) -> Chain:
+        """Return the first `count` drafts."""
+        kept: list[SourceDrafts] = []
+        left = count
+        for part in self.parts:
+            drafted = min(part.drafted, left)
+            if drafted > 0:
+                kept.append(part._replace(drafted=drafted))
+            left -= drafted
+        return Chain(tuple(self.drafts[:count]), tuple(kept))
 
 
 class SourceChoice:
@@ -73,7 +111,7 @@ class SourceChoice:
             if not source.exact and source is not self.remote:
                 self._in_hand.append(source)
         self._led_rounds = 0  # in a row whose drafts were accepted, and promised most
-        self._promised = 0.0  # tokens per second of the newest chain that no drafter led
+        self._promised = 0.0  # tokens per second of the newest best offer
 
     @property
     def idle(self) -> bool:
@@ -85,21 +123,19 @@ class SourceChoice:
         until: float | None = None
         if not self.remote.idle:
             until = self.remote.due(room.drafts, now)
-        if self._only_remote:
-            return self._chain(None, room, now) if until is None else ev.Wait(until)
-        exact = self.exact_drafts(room.drafts, now)
-        leader = self._leader(exact, room, now)
-        if leader is None and until is not None and not exact:
+        chain = self._begun(room, now)
+        best = self._best_offer(chain)
+        drafter_leads = self._drafter_leads(best, room)
+        if drafter_leads and until is not None and not chain.drafts:
             return ev.Wait(until)
-        return self._chain(leader, room, now)
+        return self._completed(chain, best, drafter_leads=drafter_leads)
 
     def chain_in_hand(self, room: Room, now: float) -> Chain:
         """Return the drafts of a step that begins at once."""
         self.remote.take_all()
-        if self._only_remote:
-            return self._chain(None, room, now)
-        leader = self._leader(self.exact_drafts(room.drafts, now), room, now)
-        return self._chain(leader, room, now)
+        chain = self._begun(room, now)
+        best = self._best_offer(chain)
+        return self._completed(chain, best, drafter_leads=self._drafter_leads(best, room))
 
     def acceptance(self, parts: Sequence[SourceDrafts]) -> list[float]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
@@ -144,75 +180,60 @@ class SourceChoice:
                 return True
         return False
 
-    # --- which source leads
-
     def exact_drafts(self, limit: int, now: float) -> list[int]:
-        """Return the drafts that are accepted for certain."""
-        drafts: list[int] = []
-        for source in self._exact:
-            drafts += source.propose(drafts, limit - len(drafts), now)
-        return drafts
+        """Return the drafts that are accepted for certain, at most `limit`."""
+        return self._begun(Room(limit, limit), now).drafts
 
-    def _leader(self, exact: Sequence[int], room: Room, now: float) -> _Leader | None:
-        """Return the source in hand that promises most; None if the drafter promises more."""
-        leader: _Leader | None = None
-        highest = 0.0
+    # --- how a chain grows
+
+    def _begun(self, room: Room, now: float) -> _GrowingChain:
+        """Return a chain of the exact drafts."""
+        chain = _GrowingChain(room, now)
+        for source in self._exact:
+            chain.add(source, chain.offered(source))
+        return chain
+
+    def _best_offer(self, chain: _GrowingChain) -> _Offer | None:
+        """Return the drafts in hand that promise most behind the exact ones; None without any."""
+        best: _Offer | None = None
         for source in self._in_hand:
             if self._draft_length.withholds(source.name):
                 continue
-            drafts = source.propose(exact, room.left(source, len(exact)), now)
+            drafts = chain.offered(source)
             if not drafts:
                 continue
-            chances = (1.0,) * len(exact) + tuple(source.acceptance(len(drafts)))
+            chances = (1.0,) * len(chain.drafts) + tuple(source.acceptance(len(drafts)))
             _, rate = self._draft_length.best_drafts(chances)
-            if rate > highest:
-                leader = _Leader(source, drafts)
-                highest = rate
-        if leader is None:
-            return None
-        self._promised = highest
-        if self._draft_length.remote_promise(len(self.remote.tokens), room.drafts) > highest:
-            return None
-        return leader
+            if best is None or rate > best.rate:
+                best = _Offer(source, drafts, rate)
+        self._promised = 0.0 if best is None else best.rate
+        return best
 
-    def _chain(self, leader: _Leader | None, room: Room, now: float) -> Chain:
-        """Return the chain in which `leader` comes first of all sources that guess."""
-        drafts: list[int] = []
-        parts: list[SourceDrafts] = []
+    def _drafter_leads(self, best: _Offer | None, room: Room) -> bool:
+        """Return True if the drafter promises more than the best offer."""
+        if best is None:
+            return True
+        lead = len(self.remote.tokens)
+        return self._draft_length.remote_promise(lead, room.drafts) > best.rate
 
-        def ask(source: DraftSource) -> None:
-            add(source, source.propose(drafts, room.left(source, len(drafts)), now))
-
-        def add(source: DraftSource, more: Sequence[int]) -> None:
-            if more:
-                drafts.extend(more)
-                part = SourceDrafts(source=source.name, drafted=len(more), exact=source.exact)
-                parts.append(part)
-
-        for source in self._exact:
-            ask(source)
-        sure = len(drafts)
-        if leader is not None:
-            add(leader.source, leader.drafts)
-        ask(self.remote)
-        if leader is None:
-            sure = len(drafts)  # the policy has chosen so many
-        for source in self._in_hand:
-            is_leader = leader is not None and source is leader.source
-            if not is_leader and not self._draft_length.withholds(source.name):
-                ask(source)
-        if len(drafts) == sure:
-            return Chain(tuple(drafts), tuple(parts))
-        count, _ = self._draft_length.best_drafts(self.acceptance(parts), sure)
-        return Chain(tuple(drafts[:count]), _first_parts(parts, count))
-
-
-def _first_parts(parts: Sequence[SourceDrafts], count: int) -> tuple[SourceDrafts, ...]:
-    """Return the parts of the first `count` drafts."""
-    kept: list[SourceDrafts] = []
-    for part in parts:
-        drafted = min(part.drafted, count)
-        if drafted > 0:
-            kept.append(part._replace(drafted=drafted))
-        count -= drafted
-    return tuple(kept)
+    def _completed(
+        self, chain: _GrowingChain, best: _Offer | None, *, drafter_leads: bool
+    ) -> Chain:
+        """Return a chain with the drafts of all sources that guess, as far as they pay."""
+        sure = len(chain.drafts)
+        if best is not None and not drafter_leads:
+            chain.add(best.source, best.drafts)
+        chain.add(self.remote, chain.offered(self.remote))
+        if drafter_leads and len(chain.drafts) > sure:
+            sure = len(chain.drafts)  # the policy has chosen so many
+        elif drafter_leads and best is not None:
+            chain.add(best.source, best.drafts)  # the step begins, and nothing else is here
+        guessed = len(chain.drafts) > sure or chain.has(self.remote)
+        if guessed:
+            for source in self._in_hand:
+                if not chain.has(source) and not self._draft_length.withholds(source.name):
+                    chain.add(source, chain.offered(source))
+        count = len(chain.drafts)
+        if count > sure:
+            count, _ = self._draft_length.best_drafts(self.acceptance(chain.parts), sure)
+        return chain.first(count)

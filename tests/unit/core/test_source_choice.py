@@ -24,6 +24,8 @@ MOST = 8
 MOST_COPIED = 12
 CHEAP = {1: 0.010, 9: 0.011}
 """Seconds of steps by rows: drafts cost next to nothing."""
+SLOPING = {1: 0.010, 2: 0.011, 9: 0.040}
+"""A second row is cheap, others are not."""
 DEAR = {1: 0.010, 9: 0.090}
 """Each row costs as much as the first."""
 
@@ -163,9 +165,24 @@ def test_exact_drafts_come_whatever_rows_cost():
     assert world.next().drafts == (5,)
 
 
-def test_all_drafts_come_that_a_client_has_chosen():
-    world = World(Guess("table", (5, 6, 7), 0.8), costs=DEAR, fixed=3)
-    assert world.next().drafts == (5, 6, 7)
+@pytest.mark.parametrize("costs", [DEAR, {}], ids=["dear", "unknown"])
+def test_all_drafts_come_that_a_client_has_chosen(costs):
+    world = World(Guess("table", tuple(range(MOST)), 0.8), costs=costs, fixed=MOST)
+    assert world.next().drafts == tuple(range(MOST))
+
+
+def test_in_a_shared_step_a_long_chain_is_judged_by_the_part_that_pays():
+    """All of it comes: the scheduler cuts it."""
+    long = Guess("long", tuple(range(MOST)), 0.6)
+    world = World(Guess("short", (9,), 0.5), long, costs=SLOPING)
+    world.draft_length.note_sessions(2)
+    assert names(world.next()) == [("long", MOST)]
+
+
+def test_sources_are_asked_once_where_nothing_is_in_hand():
+    table = Guess("table", ())
+    World(table).next()
+    assert table.asked == 1
 
 
 @pytest.mark.parametrize(("copies", "drafts"), [(False, MOST), (True, MOST_COPIED)])
