@@ -42,6 +42,26 @@ def redraws(stream: TextIO) -> bool:
     return stream.isatty() and not is_plain()
 
 
+DRAFT_COLOURS = {
+    "remote": "green",
+    "suffix": "blue",
+    "prediction": "yellow",
+    "grammar": "magenta",
+    "mtp": "red",
+    "local": "cyan",
+}
+"""The colour of accepted drafts, by source."""
+
+_CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+
+
+def underlined_draft(text: str, source: str) -> str:
+    """Return accepted drafts underlined, in the colour of their source if it has one."""
+    colour = DRAFT_COLOURS.get(source)
+    style = "4" if colour is None else f"4;{_CODES[colour]}"
+    return f"\x1b[{style}m{text}\x1b[24;39m"
+
+
 def has_styles(stream: TextIO) -> bool:
     """Return True if text for this stream may be coloured; a file may unless NO_COLOR is set."""
     if stream.isatty():

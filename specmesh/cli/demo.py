@@ -26,7 +26,7 @@ from specmesh.core.fields import Json, number_at
 from specmesh.errors import ConfigError, EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 from specmesh.security.keys import KeyFolder
-from specmesh.terminal import redraws
+from specmesh.terminal import DRAFT_COLOURS, redraws
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,16 +75,6 @@ DRAFT_SOURCES = {
 
 LEFT_OUT = 5
 """Each such line of the verifier's own text is missing in its prediction."""
-
-DRAFT_COLOURS = {
-    "suffix": "blue",
-    "prediction": "yellow",
-    "grammar": "magenta",
-    "mtp": "red",
-    "local": "cyan",
-}
-"""Colours of drafts by source, as those of `generate --show-drafts`; those of a drafter are green.
-"""
 
 Texts = tuple[GeneratedText, GeneratedText]
 """The text of the verifier alone, and that of the verifier with drafts."""
@@ -338,10 +328,8 @@ def screen(texts: Texts, second: str, height: int) -> "Table":
     for title, generated in zip(("alone", second), texts, strict=True):
         grid.add_column(ratio=1)
         text = Text()
-        # Another thread appends meanwhile: first to the sources, then to the pieces.
-        pieces = list(generated.pieces)
-        for (piece, drafted), source in zip(pieces, generated.piece_sources, strict=False):
-            text.append(piece, DRAFT_COLOURS.get(source, "green") if drafted else "")
+        for piece, source in list(generated.pieces):  # another thread appends meanwhile
+            text.append(piece, DRAFT_COLOURS.get(source, ""))
         lines = text.split("\n", allow_blank=True)
         tail = Text("\n", no_wrap=True).join(lines[2 - height :])
         count = counted(len(generated.ids), "token")
@@ -351,16 +339,18 @@ def screen(texts: Texts, second: str, height: int) -> "Table":
 
 
 def result(hardware: str, source: str, alone: GeneratedText, drafted: GeneratedText) -> Json:
-    """Return the comparison of both reports. step_ms: of the verifier alone, in this run."""
+    """Return the comparison of both reports.
+
+    step_ms: of one token, as the verifier alone has measured it in this run.
+    """
     rate_alone = number_at(alone.report, "tokens_per_second")
     rate = number_at(drafted.report, "tokens_per_second")
-    steps = max(number_at(alone.report, "rounds"), 1)
     size = summed([drafted], *SIZES)
     found: Json = {
         "hardware": hardware,
         "source": source,
         "stretched": hardware != "this",
-        "step_ms": round(number_at(alone.report, "verify_ms") / steps, 3),
+        "step_ms": round(number_at(alone.report, "one_token_step_ms"), 3),
         "text": drafted.text,
         "same_text": alone.ids == drafted.ids,
         "tokens": len(drafted.ids),

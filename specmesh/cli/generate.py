@@ -24,19 +24,7 @@ from specmesh.cli.waiting import answered
 from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
-from specmesh.terminal import has_styles, is_plain
-
-SOURCE_STYLES = {
-    "remote": "\x1b[4;32m",  # green
-    "suffix": "\x1b[4;34m",  # blue
-    "prediction": "\x1b[4;33m",  # yellow
-    "grammar": "\x1b[4;35m",  # magenta
-    "mtp": "\x1b[4;31m",  # red
-    "local": "\x1b[4;36m",  # cyan
-}
-"""Underlined, in a colour for each source of drafts."""
-OTHER_STYLE = "\x1b[4m"  # of a source without a colour
-DEFAULT_STYLE = "\x1b[24;39m"
+from specmesh.terminal import has_styles, is_plain, underlined_draft
 
 
 @click.command()
@@ -127,7 +115,8 @@ def generate(
                 text = texts[int(number_at(choice, "index"))]
                 drafted, own = text.take(chunk)
                 if streamed:
-                    print(end=_marked(drafted, text.source) + own, flush=True)
+                    _, source = text.pieces[-2]
+                    print(end=_marked(drafted, source) + own, flush=True)
     finally:  # an interrupted text is shown, too
         if json:
             _print_json(texts)
@@ -172,8 +161,7 @@ def _marked(drafted: str, source: str) -> str:
         return ""
     if not has_styles(sys.stdout):
         return f"[[{drafted}]]"
-    style = SOURCE_STYLES.get(source, OTHER_STYLE)
-    return f"{style}{drafted}{DEFAULT_STYLE}"
+    return underlined_draft(drafted, source)
 
 
 def say(message: str) -> None:

@@ -12,18 +12,15 @@ class GeneratedText:
     seed: that it was sampled with.
     begun: time of the request, on the clock of the caller.
     arrivals: times of the chunks with tokens.
-    pieces: of its text, each True for accepted drafts, which chunks tell apart with `rounds`.
-    piece_sources: of each piece, the source of most of its drafts, with `sources`; else "".
-    source: that of the newest chunk's accepted drafts.
+    pieces: of its text, each with the source of most of its accepted drafts, which chunks have with
+        `rounds` and `sources`; "" for text without drafts, or of a source that is not known.
     report: the daemon's, once the text has ended.
     """
 
     seed: object = None
     begun: float = 0.0
     arrivals: list[float] = field(default_factory=list)
-    pieces: list[tuple[str, bool]] = field(default_factory=list)
-    piece_sources: list[str] = field(default_factory=list)
-    source: str = ""
+    pieces: list[tuple[str, str]] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
@@ -46,9 +43,7 @@ class GeneratedText:
         extra = object_at(chunk, "specmesh")
         drafted = str(extra.get("accepted_text", ""))
         own = str(choice["text"])[len(drafted) :]
-        self.source = _most_frequent(extra)
-        self.piece_sources += [self.source, ""]
-        self.pieces += [(drafted, True), (own, False)]
+        self.pieces += [(drafted, _most_frequent(extra)), (own, "")]
         ids = ids_at(extra, "token_ids")
         if ids:
             self.ids += ids

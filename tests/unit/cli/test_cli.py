@@ -19,13 +19,14 @@ from rich.console import Console
 
 from specmesh import client as client_module
 from specmesh.cli import main, model_names, status
-from specmesh.cli.demo import DRAFT_COLOURS, predicted, result, screen
+from specmesh.cli.demo import predicted, result, screen
 from specmesh.cli.doctor import judge_reach
-from specmesh.cli.generate import SOURCE_STYLES, Conversation
+from specmesh.cli.generate import Conversation
 from specmesh.client import GeneratedText
 from specmesh.core.statistics.snapshot import as_json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 from specmesh.machines import step_ms
+from specmesh.terminal import DRAFT_COLOURS, underlined_draft
 
 
 @pytest.fixture(autouse=True)
@@ -350,7 +351,7 @@ def test_an_interrupted_answer_counts_as_far_as_it_came(talk, capsys):
 
 REPORT = json.loads("""
     {"rounds": 4.0, "drafted": 8.0, "accepted": 6.0, "acceptance_rate": 0.75,
-     "mean_acceptance_length": 2.5, "verify_ms": 76.0, "bytes_sent": 90.0, "bytes_received": 70.0}
+     "mean_acceptance_length": 2.5, "one_token_step_ms": 19.0, "bytes_sent": 90.0, "bytes_received": 70.0}
     """)
 
 
@@ -358,12 +359,9 @@ def demo_texts(ids):
     """Return the text of the verifier alone, and one with drafts that is 2.5 times as fast."""
     slow = REPORT | {"tokens_per_second": 40.0}
     fast = REPORT | {"tokens_per_second": 100.0, "by_source": {"local": {"drafted": 8}}}
-    alone = GeneratedText(
-        pieces=[("one\ntwo\nthree", False)], piece_sources=[""], ids=[1, 2], report=slow
-    )
-    pieces = [("one\n", False), ("two", True), ("2", True)]
-    sources = ["", "remote", "local"]
-    return alone, GeneratedText(pieces=pieces, piece_sources=sources, ids=ids, report=fast)
+    alone = GeneratedText(pieces=[("one\ntwo\nthree", "")], ids=[1, 2], report=slow)
+    pieces = [("one\n", ""), ("two", "remote"), ("2", "local")]
+    return alone, GeneratedText(pieces=pieces, ids=ids, report=fast)
 
 
 @cases("rows, expected", "[0, 18.9] [1, 18.9] [3, 21.9] [5, 28.75] [9, 36.9] [512, 48.7]")
@@ -398,11 +396,12 @@ def test_the_prediction_of_a_demo_lacks_each_fifth_line():
     assert predicted(text).split() == ["1", "2", "3", "4", "6", "7", "8", "9", "11", "12"]
 
 
-def test_a_demo_has_a_colour_of_its_own_for_each_source():
-    """That of `generate --show-drafts`; green is a drafter's."""
-    colours = {"remote": "green"} | DRAFT_COLOURS
-    assert set(colours) == set(SOURCE_STYLES)
-    assert len(set(colours.values())) == len(colours)
+def test_each_source_has_a_colour_of_its_own():
+    assert len(set(DRAFT_COLOURS.values())) == len(DRAFT_COLOURS)
+
+
+def test_drafts_of_a_source_without_a_colour_are_underlined():
+    assert underlined_draft("two", "new") == "\x1b[4mtwo\x1b[24;39m"
 
 
 # --- bench
