@@ -153,10 +153,8 @@ class VerifierSession:
         earlier: outputs of its account, for drafts.
         local: what was measured of a drafter in this process; None without one.
         """
-        if n_prompt is None:
-            n_prompt = len(ids)
-        if slot is None:
-            slot = KVSlot(seq=0)
+        n_prompt = len(ids) if n_prompt is None else n_prompt
+        slot = KVSlot(seq=0) if slot is None else slot
         self.id = id
         self.prefix = Prefix(ids)
         self.n_prompt = n_prompt
@@ -171,9 +169,7 @@ class VerifierSession:
         self.cached = min(slot.length, n_prompt)
         self.finished: m.FinishReason | None = None
         self.followed = False
-        self._most_drafts = limits.max_drafts
-        if params.allowed_draft_n is not None:
-            self._most_drafts = min(limits.max_drafts, params.allowed_draft_n)
+        self._most_drafts = _most_drafts(params, limits)
         self.may_draft = self._most_drafts > 0
         self.state = SessionState.PREFILLING  # changed by `advance` only
         self._limits = limits
@@ -650,3 +646,10 @@ class VerifierSession:
             sampler=sampler_at,
         )
         return self._strategy(rows)
+
+
+def _most_drafts(params: SessionParams, limits: TargetLimits) -> int:
+    """Return the most drafts of a step, by the target and the client."""
+    if params.allowed_draft_n is None:
+        return limits.max_drafts
+    return min(limits.max_drafts, params.allowed_draft_n)
