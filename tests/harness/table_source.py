@@ -23,10 +23,7 @@ class TableSource:
         self._prefix = prefix
         self._table = table
 
-    def due(self, limit: int, now: float) -> None:
-        """Return None: a table never has anything on its way."""
-
-    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the table's ids, at most `limit`."""
         if limit <= 0:
             return ()

@@ -151,14 +151,14 @@ class LocalDrafting:
 
     # --- before a step of the target
 
-    def next_step(self, sessions: Mapping[int, SessionContext], now: float) -> ev.DraftStep | None:
+    def next_step(self, sessions: Mapping[int, SessionContext]) -> ev.DraftStep | None:
         """Return the step to run before the target's next one; None if there is none.
 
         sessions: that may have steps.
         """
         if not self._planned:
             self._planned = True
-            self._wanted = self._plan(sessions, now)
+            self._wanted = self._plan(sessions)
         if not self._wanted:
             return None
         rows: list[ev.DraftRow] = []
@@ -181,7 +181,7 @@ class LocalDrafting:
             return None
         return ev.DraftStep(upstream=0, cuts=self._cuts(rows), rows=tuple(rows))
 
-    def _plan(self, sessions: Mapping[int, SessionContext], now: float) -> dict[int, int]:
+    def _plan(self, sessions: Mapping[int, SessionContext]) -> dict[int, int]:
         """Return by session the drafts to make; 0 for a text that is only read."""
         stepping: list[VerifierSession] = []
         for context in sessions.values():
@@ -193,7 +193,7 @@ class LocalDrafting:
         adapting: list[VerifierSession] = []
         for session in stepping:
             fixed = session.params.allowed_draft_n
-            if session.id in self._failed or not self._may_draft(session, now):
+            if session.id in self._failed or not self._may_draft(session):
                 continue
             begins = len(session.prefix.ids) == session.n_prompt + session.resumed
             if begins and not self._limits.follows:
@@ -207,7 +207,7 @@ class LocalDrafting:
         for session in stepping:
             source = session.local
             if source is not None and session.id in wanted and not self._limits.follows:
-                source.begin(session.choice.exact_drafts(session.max_drafts(), now))
+                source.begin(session.choice.exact_drafts(session.max_drafts()))
             if source is not None:
                 source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
         if self._limits.follows:
@@ -218,12 +218,12 @@ class LocalDrafting:
                     wanted.setdefault(number, 0)
         return wanted
 
-    def _may_draft(self, session: VerifierSession, now: float) -> bool:
+    def _may_draft(self, session: VerifierSession) -> bool:
         """Return True if a session takes drafts, and no other source has some in hand."""
         source = session.local
         if source is None or not session.may_draft:
             return False
-        return not session.choice.has_others(source, now)
+        return not session.choice.has_others(source)
 
     def _adapted(
         self, adapting: Sequence[VerifierSession], stepping: Sequence[VerifierSession]

@@ -113,7 +113,7 @@ class Scheduler:
             return ev.Wait(min(waits, default=inf))
         joining: dict[int, ev.Verify] = {}
         if len(waits) < len(others):
-            joining = self._joining(others, sessions, now)
+            joining = self._joining(others, sessions)
         room = self._n_batch - len(joining)
         prompt_rows = room
         if others:
@@ -130,7 +130,6 @@ class Scheduler:
         self,
         plans: Mapping[int, ev.Verify | ev.Wait],
         sessions: Mapping[int, SessionContext],
-        now: float,
     ) -> dict[int, ev.Verify]:
         """Return the steps of all sessions that can step; those that would wait step now."""
         joining: dict[int, ev.Verify] = {}
@@ -138,7 +137,7 @@ class Scheduler:
             if isinstance(plan, ev.Verify):
                 joining[key] = plan
             else:
-                joining[key] = sessions[key].session.verify(now)
+                joining[key] = sessions[key].session.verify()
         return joining
 
     def _with_drafts(

@@ -406,10 +406,10 @@ class VerifierSession:
             return chain
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 
-    def verify(self, now: float) -> ev.Verify:
+    def verify(self) -> ev.Verify:
         """Return a step that begins at once, with the drafts in hand."""
         room = self.max_drafts()
-        chain = self.choice.chain_in_hand(Room(room, room), now)
+        chain = self.choice.chain_in_hand(Room(room, room))
         ids = self.prefix.ids
         return ev.Verify(len(ids) - 1, ids[-1], chain.drafts, chain.parts)
 

@@ -59,16 +59,15 @@ class _Offer(NamedTuple):
 class _GrowingChain:
     """The chain of the next step while sources add their drafts."""
 
-    def __init__(self, room: Room, now: float) -> None:
+    def __init__(self, room: Room) -> None:
         self.drafts: list[int] = []
         self.parts: list[SourceDrafts] = []
         self._room = room
-        self._now = now
 
     def offered(self, source: DraftSource) -> Sequence[int]:
         """Return the drafts of a source that continue the chain."""
         room = self._room.left(source, len(self.drafts))
-        return source.propose(self.drafts, room, self._now)
+        return source.propose(self.drafts, room)
 
     def add(self, source: DraftSource, drafts: Sequence[int]) -> None:
         """Append the drafts of a source, if it has any."""
@@ -123,17 +122,17 @@ class SourceChoice:
         until: float | None = None
         if not self.remote.idle:
             until = self.remote.due(room.drafts, now)
-        chain = self._begun(room, now)
+        chain = self._begun(room)
         best = self._best_offer(chain)
         drafter_leads = self._drafter_leads(best, room)
         if drafter_leads and until is not None and not chain.drafts:
             return ev.Wait(until)
         return self._completed(chain, best, drafter_leads=drafter_leads)
 
-    def chain_in_hand(self, room: Room, now: float) -> Chain:
+    def chain_in_hand(self, room: Room) -> Chain:
         """Return the drafts of a step that begins at once."""
         self.remote.take_all()
-        chain = self._begun(room, now)
+        chain = self._begun(room)
         best = self._best_offer(chain)
         return self._completed(chain, best, drafter_leads=self._drafter_leads(best, room))
 
@@ -169,26 +168,26 @@ class SourceChoice:
             self._led_rounds = 0
         self._draft_length.relieve(relieved=self._led_rounds >= LEADING_ROUNDS)
 
-    def has_others(self, source: DraftSource, now: float) -> bool:
+    def has_others(self, source: DraftSource) -> bool:
         """Return True if a source that guesses has drafts in hand, other than this one."""
         if self.remote.tokens:
             return True
         for other in self._in_hand:
             if other is source or self._draft_length.withholds(other.name):
                 continue
-            if other.propose((), 1, now):
+            if other.propose((), 1):
                 return True
         return False
 
-    def exact_drafts(self, limit: int, now: float) -> list[int]:
+    def exact_drafts(self, limit: int) -> list[int]:
         """Return the drafts that are accepted for certain, at most `limit`."""
-        return self._begun(Room(limit, limit), now).drafts
+        return self._begun(Room(limit, limit)).drafts
 
     # --- how a chain grows
 
-    def _begun(self, room: Room, now: float) -> _GrowingChain:
+    def _begun(self, room: Room) -> _GrowingChain:
         """Return a chain of the exact drafts."""
-        chain = _GrowingChain(room, now)
+        chain = _GrowingChain(room)
         for source in self._exact:
             chain.add(source, chain.offered(source))
         return chain

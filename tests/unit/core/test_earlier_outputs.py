@@ -179,7 +179,7 @@ class Sessions:
     def drafts(self):
         """Return the drafts of its next step."""
         [session] = self.core.sessions()
-        return session.verify(0.0).drafts
+        return session.verify().drafts
 
     def step(self, now):
         """Run one step, in which the target chooses the same id after each."""

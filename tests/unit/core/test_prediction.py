@@ -366,25 +366,25 @@ def test_an_empty_prediction_has_no_source():
 
 def test_it_follows_the_text_when_drafts_are_wanted():
     source, prefix = source_of("one two three", came="one ")
-    assert letters(source.propose((), 3, 0.0)) == "two"
+    assert letters(source.propose((), 3)) == "two"
     prefix.extend(ids("two "))
-    assert letters(source.propose((), 99, 0.0)) == "three"
+    assert letters(source.propose((), 99)) == "three"
 
 
 def test_without_room_there_are_none():
     source, _ = source_of("one two three")
-    assert source.propose((), 0, 0.0) == ()
+    assert source.propose((), 0) == ()
 
 
 def test_acceptance_is_that_of_the_drafts_proposed_last():
     source, _ = source_of("a" * 99, came="a" * 40)
-    source.propose((), 4, 0.0)
+    source.propose((), 4)
     assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
 
 
 def test_its_own_drafts_are_learned_by_the_ids_in_a_row_before_them():
     source, _ = source_of("a" * 99, came="a" * 40)
-    source.propose((), 4, 0.0)
+    source.propose((), 4)
     source.committed(rejected(SourceDrafts(PREDICTION, 4, tested=1)))
     expected = MatchAcceptance()
     expected.record(40, 1, 0)
@@ -393,7 +393,7 @@ def test_its_own_drafts_are_learned_by_the_ids_in_a_row_before_them():
 
 def test_drafts_of_others_show_nothing():
     source, _ = source_of("a" * 99, came="a" * 40)
-    source.propose((), 4, 0.0)
+    source.propose((), 4)
     source.committed(rejected(SourceDrafts("remote", 4, tested=1)))
     assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
 

@@ -40,7 +40,7 @@ class Scripted:
     def plan(self, now, *, lone=False):
         return self.wants
 
-    def verify(self, now):
+    def verify(self):
         return ev.Verify(5, 1, self.in_hand)
 
     def bid(self, verify):

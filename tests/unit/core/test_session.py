@@ -59,13 +59,13 @@ def beside_a_table(ids, draft_n=None):
 @pytest.mark.parametrize("draft_n", [0, 1, 2, 3])
 def test_a_step_has_no_more_drafts_than_the_client_allows(draft_n):
     made = beside_a_table((7, 8, 9), draft_n)
-    assert made.verify(0.0).drafts == (7, 8, 9)[:draft_n]
+    assert made.verify().drafts == (7, 8, 9)[:draft_n]
 
 
 def test_drafts_in_hand_beyond_those_that_the_client_allows():
     made = beside_a_table((), 2)
     made.take(m.Draft(1, len(PROMPT), made.prefix.crc, (7, 8, 9)), 0.0)
-    assert made.verify(0.0).drafts == (7, 8)
+    assert made.verify().drafts == (7, 8)
 
 
 def test_drafts_that_may_be_wrong_end_no_wait_for_better_ones():

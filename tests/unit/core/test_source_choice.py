@@ -41,7 +41,7 @@ class Guess:
         self._chain = chain
         self._rate = rate
 
-    def propose(self, proposed, limit, now):
+    def propose(self, proposed, limit):
         self.asked += 1
         known = len(proposed)
         if tuple(proposed) != self._chain[:known]:
@@ -51,9 +51,6 @@ class Guess:
 
     def acceptance(self, drafts):
         return [self._rate ** (index + 1) for index in range(drafts)]
-
-    def due(self, limit, now):
-        raise NotImplementedError
 
     def committed(self, done):
         pass
@@ -207,13 +204,13 @@ def test_a_good_chain_in_hand_does_not_wait_for_the_drafter():
 def test_drafts_of_the_drafter_lead_where_they_promise_more():
     world = World(Guess("table", (7, 8), 0.1), drafter=True)
     world.drafts(5, 6)
-    assert names(world.choice.chain_in_hand(Room(MOST, MOST), 0.0)) == [("remote", 2)]
+    assert names(world.choice.chain_in_hand(Room(MOST, MOST))) == [("remote", 2)]
 
 
 def test_the_drafter_continues_the_leader():
     world = World(Guess("table", (5, 6), 0.9), drafter=True)
     world.drafts(5, 6, 7)
-    assert names(world.choice.chain_in_hand(Room(MOST, MOST), 0.0)) == [("table", 2), ("remote", 1)]
+    assert names(world.choice.chain_in_hand(Room(MOST, MOST))) == [("table", 2), ("remote", 1)]
 
 
 def led(world, *rounds):

@@ -29,7 +29,7 @@ def source_of(ids, earlier=None):
 
 def proposed(ids, limit=8, before=()):
     """Return the drafts after ids and the drafts of other sources."""
-    return list(source_of(ids).propose(before, limit, 0.0))
+    return list(source_of(ids).propose(before, limit))
 
 
 def round_of(*by_source):
@@ -95,7 +95,7 @@ def test_nothing_where_nothing_repeats(ids):
 def test_sessions_that_want_drafts_have_it(params, has):
     made = session_of(REPEATED, params, LIMITS, attached=False)
     made.prefilled(len(REPEATED) - 1)
-    assert bool(made.verify(0.0).drafts) == has
+    assert bool(made.verify().drafts) == has
 
 
 def test_a_target_may_draft_no_repeats():
@@ -103,13 +103,13 @@ def test_a_target_may_draft_no_repeats():
     limits = replace(LIMITS, drafts_repeats=False)
     made = session_of(REPEATED, PARAMS, limits, attached=False)
     made.prefilled(len(REPEATED) - 1)
-    assert made.verify(0.0).drafts == ()
+    assert made.verify().drafts == ()
 
 
 def test_a_step_has_its_drafts():
     made = session_of(REPEATED, replace(PARAMS, draft_n=4), LIMITS, attached=False)
     made.prefilled(len(REPEATED) - 1)
-    verify = made.verify(0.0)
+    verify = made.verify()
     assert verify.drafts == (5, 6, 7, 5)
     assert [segment.source for segment in verify.sources] == ["suffix"]
 
@@ -129,17 +129,17 @@ def test_a_source_that_is_not_asked_does_nothing():
 
 def test_longer_matches_are_accepted_more_often():
     source = source_of((*range(1, 10), *OTHER, 1, 2, 3))
-    source.propose((), 4, 0.0)
+    source.propose((), 4)
     [short] = source.acceptance(1)
     source = source_of((*OTHER, 1, *OTHER))
-    source.propose((), 4, 0.0)
+    source.propose((), 4)
     [long] = source.acceptance(1)
     assert short < long
 
 
 def test_further_drafts_are_accepted_less_often():
     source = source_of(REPEATED)
-    source.propose((), 8, 0.0)
+    source.propose((), 8)
     probable = list(source.acceptance(8))
     assert probable == sorted(probable, reverse=True)
     assert len(probable) == 8
@@ -147,7 +147,7 @@ def test_further_drafts_are_accepted_less_often():
 
 def test_it_learns():
     source = source_of(REPEATED)
-    drafts = source.propose((), 8, 0.0)
+    drafts = source.propose((), 8)
     before = source.acceptance(1)[0]
     for _ in range(20):
         taught(source, len(drafts), 0)
@@ -156,14 +156,14 @@ def test_it_learns():
 
 def test_nothing_is_proposed_that_is_hardly_ever_accepted():
     source = source_of(REPEATED)
-    while drafts := source.propose((), 8, 0.0):
+    while drafts := source.propose((), 8):
         assert source.acceptance(len(drafts))[-1] >= LEAST_ACCEPTANCE
         taught(source, len(drafts), 0)
 
 
 def test_drafts_that_were_not_tested_teach_nothing():
     source = source_of(REPEATED)
-    source.propose((), 8, 0.0)
+    source.propose((), 8)
     before = source.acceptance(8)
     source.committed(round_of(SourceDrafts("suffix", 8, 0, 0)))
     source.committed(round_of(SourceDrafts("remote", 8, 8, 0)))
@@ -203,7 +203,7 @@ def after_a_wrong_draft(*generated):
     """Return a text and its source, whose drafts were 4 5 6 7 8 9, after these ids instead."""
     prefix = Prefix((*range(1, 10), *OTHER, 1, 2, 3))
     source = SuffixSource(prefix, None)
-    drafts = source.propose((), 6, 0.0)
+    drafts = source.propose((), 6)
     accepted = common_length(drafts, generated)
     prefix.extend(generated)
     taught(source, len(drafts), accepted)
@@ -217,36 +217,36 @@ def after_a_wrong_draft(*generated):
 def test_after_a_wrong_draft_those_behind_it_come(generated, drafts):
     """The text may differ in one id, as in a name."""
     _, source = after_a_wrong_draft(*generated)
-    assert list(source.propose((), 3, 0.0)) == drafts
+    assert list(source.propose((), 3)) == drafts
 
 
 def test_they_come_once():
     prefix, source = after_a_wrong_draft(4, 99)
     prefix.extend((98,))
     source.committed(round_of())
-    assert source.propose((), 3, 0.0) == ()
+    assert source.propose((), 3) == ()
 
 
 def test_they_come_no_more_if_the_first_is_wrong_too():
     prefix, source = after_a_wrong_draft(4, 99)
-    taught(source, len(source.propose((), 3, 0.0)), 0)
+    taught(source, len(source.propose((), 3)), 0)
     prefix.extend((98,))
-    assert source.propose((), 3, 0.0) == ()
+    assert source.propose((), 3) == ()
 
 
 def test_they_do_not_come_behind_the_drafts_of_others():
     _, source = after_a_wrong_draft(4, 99)
-    assert source.propose((6,), 3, 0.0) == ()
+    assert source.propose((6,), 3) == ()
 
 
 def test_a_match_comes_before_them():
     _, source = after_a_wrong_draft(4, *OTHER[:3])
-    assert list(source.propose((), 2, 0.0)) == list(OTHER[3:5])
+    assert list(source.propose((), 2)) == list(OTHER[3:5])
 
 
 def test_how_often_they_are_accepted_is_learned():
     _, source = after_a_wrong_draft(4, 99)
-    source.propose((), 3, 0.0)
+    source.propose((), 3)
     before = source.acceptance(1)[0]
     for _ in range(20):
         source._acceptance.record(0, 1, 0)
@@ -264,7 +264,7 @@ def earlier(*outputs):
 
 
 def with_earlier(ids, *outputs):
-    return list(source_of(ids, earlier(*outputs)).propose((), 4, 0.0))
+    return list(source_of(ids, earlier(*outputs)).propose((), 4))
 
 
 def test_an_earlier_output_goes_on():
@@ -294,4 +294,4 @@ def test_no_match_across_two_outputs():
 def test_after_a_change_of_hands_only_the_text_counts():
     source = source_of((1, 2, 3), earlier((1, 2, 3, 4)))
     source.forget_earlier()
-    assert source.propose((), 4, 0.0) == ()
+    assert source.propose((), 4) == ()

@@ -33,13 +33,7 @@ class DraftSource(Protocol):
     copies: bool
     """Its drafts repeat known text, so that a step may have more of them."""
 
-    def due(self, limit: int, now: float) -> float | None:
-        """Return until when its next drafts are worth waiting for; None to step now.
-
-        limit: most drafts of the next step.
-        """
-
-    def propose(self, proposed: Sequence[int], limit: int, now: float) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return drafts that continue the prefix and the drafts `proposed`, at most `limit` ids.
 
         limit: the room that the step has left, by the target, the client's draft_n and the drafts

@@ -24,15 +24,7 @@ class GrammarSource:
             return None
         return cls(context.constraint)
 
-    def due(self, limit: int, now: float) -> None:
-        """Return None: its drafts are always in hand."""
-
-    def propose(
-        self,
-        proposed: Sequence[int],
-        limit: int,
-        now: float,  # noqa: ARG002
-    ) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the forced ids. It is the first source, since others would repeat them."""
         if proposed or limit <= 0:
             return ()

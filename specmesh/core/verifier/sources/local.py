@@ -45,15 +45,7 @@ class LocalSource:
             return None
         return cls(context, context.local)
 
-    def due(self, limit: int, now: float) -> None:
-        """Return None: its drafts are in hand, or there are none."""
-
-    def propose(
-        self,
-        proposed: Sequence[int],
-        limit: int,
-        now: float,  # noqa: ARG002
-    ) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the drafts in hand that follow those of other sources."""
         if not self.tokens or limit <= 0:
             return ()

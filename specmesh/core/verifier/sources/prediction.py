@@ -261,15 +261,7 @@ class PredictionSource:
             return None
         return cls(context, context.predicted)
 
-    def due(self, limit: int, now: float) -> None:
-        """Return None: its drafts are always in hand."""
-
-    def propose(
-        self,
-        proposed: Sequence[int],
-        limit: int,
-        now: float,  # noqa: ARG002
-    ) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the ids that the prediction has next, if the place is known."""
         if limit <= 0:
             return ()

@@ -81,12 +81,7 @@ class RemoteSource:
             return None
         return until
 
-    def propose(
-        self,
-        proposed: Sequence[int],
-        limit: int,
-        now: float,  # noqa: ARG002
-    ) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the drafts in hand that follow those of other sources."""
         begin = len(proposed)
         if begin and self._chain[:begin] != list(proposed):

@@ -63,15 +63,7 @@ class SuffixSource:
         self._newest = ()
         self._behind = ()
 
-    def due(self, limit: int, now: float) -> None:
-        """Return None: its drafts are always in hand."""
-
-    def propose(
-        self,
-        proposed: Sequence[int],
-        limit: int,
-        now: float,  # noqa: ARG002
-    ) -> Sequence[int]:
+    def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the ids behind the longest match, as far as they may be accepted."""
         if limit <= 0:
             return ()
