@@ -4,6 +4,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
+from specmesh.core.prefix import common_length
+
 
 class Spelling:
     """Spells a text by its longest pieces."""
@@ -41,15 +43,5 @@ class Spelling:
             piece = piece_of(self._sorted[place - 1])
             if text.startswith(piece):
                 return self._sorted[bisect_left(self._sorted, piece, key=piece_of)]
-            text = text[: _shared(text, piece)]
+            text = text[: common_length(text, piece)]
         return None
-
-
-def _shared(one: bytes, other: bytes) -> int:
-    """Return how many bytes two texts have in common at their begin."""
-    count = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count

@@ -1,7 +1,7 @@
 """Sources of drafts: what proposes the drafts of a step.
 
-A session asks its sources one after the other. Each continues the chain of those before it, so the
-drafts of one step may come from several sources. What a source proposes changes how soon a text
+`SourceChoice` asks the sources of a session, and each may continue the chain of those before it. So
+the drafts of one step may come from several sources. What a source proposes changes how soon a text
 comes, never the text: the target verifies every draft.
 
 To add a source, write its class in a file of its own and name it in `session_sources.py`.
