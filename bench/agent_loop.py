@@ -19,7 +19,6 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 from beside import Setting
@@ -33,14 +32,12 @@ from rivals import (
     Text,
     Turns,
     chosen,
+    contending,
     noted,
-    our_ways,
     rows,
     show,
     take_turns,
-    their_ways,
     verifiers,
-    warm_up,
 )
 
 from specmesh import logs
@@ -101,15 +98,10 @@ def measured(args: argparse.Namespace, model: str) -> tuple[Turns, int]:
     longest = 0
     with referee(model, args.ctx) as engine:
         for _ in range(args.repeats):
-            with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+            with tempfile.TemporaryDirectory() as name:
                 place = Place(setting, Path(name))
-                contenders: Contenders = {}
-                if not args.no_ours:
-                    contenders |= stack.enter_context(our_ways(place, args.verifier))
-                found = their_ways(place, args.llama_server, types)
-                contenders |= stack.enter_context(found)
-                warm_up(contenders)
-                answers, longest = run_loop(contenders, engine, args.turns, args.tokens)
+                with contending(place, args, types) as contenders:
+                    answers, longest = run_loop(contenders, engine, args.turns, args.tokens)
                 for contender, each in answers.items():
                     turns[contender] += each
     return turns, longest

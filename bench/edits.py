@@ -20,10 +20,7 @@ table proves little.
 import argparse
 import json
 import re
-import tempfile
 import tomllib
-from collections import defaultdict
-from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -31,22 +28,7 @@ from pathlib import Path
 from beside import Answer, Setting
 from command_line import Options
 from referee import referee
-from rivals import (
-    TYPES,
-    Contenders,
-    Place,
-    Text,
-    Turns,
-    chosen,
-    noted,
-    our_ways,
-    rows,
-    show,
-    take_turns,
-    their_ways,
-    verifiers,
-    warm_up,
-)
+from rivals import TYPES, Text, Turns, answers_of, chosen, rows, show, verifiers
 
 from specmesh import logs
 
@@ -130,17 +112,7 @@ def measured(
     """Return all contenders' answers, and the shared part of each text's first one."""
     setting = Setting(model, args.threads, args.ctx, slots=1)
     types = chosen(args.types, TYPES)
-    turns: Turns = defaultdict(list)
-    for _ in range(args.repeats):
-        with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-            place = Place(setting, Path(name))
-            contenders: Contenders = {}
-            if not args.no_ours:
-                contenders |= stack.enter_context(our_ways(place, args.verifier, predicts=True))
-            contenders |= stack.enter_context(their_ways(place, args.llama_server, types))
-            warm_up(contenders)
-            for contender, answers in take_turns(contenders, texts, noted).items():
-                turns[contender] += answers
+    turns = answers_of(args, setting, types, texts, predicts=True)
     first = next(iter(turns.values()))
     return turns, shares(first[: len(texts)], predictions)
 

@@ -13,32 +13,13 @@ prompt at `draft-simple 1`, the part of the target's tokens that the draft model
 
 import argparse
 import json
-import tempfile
 import tomllib
-from collections import defaultdict
-from contextlib import ExitStack
 from pathlib import Path
 
 from beside import Setting
 from command_line import Options
 from referee import referee
-from rivals import (
-    TYPES,
-    Contenders,
-    Place,
-    Text,
-    Turns,
-    chosen,
-    noted,
-    our_ways,
-    rows,
-    show,
-    take_turns,
-    their_ways,
-    verifiers,
-    warm_up,
-    with_drafter,
-)
+from rivals import TYPES, Text, Turns, answers_of, chosen, rows, show, verifiers
 
 from specmesh import logs
 from specmesh.bench.texts import ratio
@@ -74,19 +55,7 @@ def measured(args: argparse.Namespace, model: str) -> Turns:
     with referee(model) as engine:
         for prompt in prompts().values():
             texts.append(Text(engine.tokenizer.encode(prompt), args.tokens))
-    turns: Turns = defaultdict(list)
-    for _ in range(args.repeats):
-        with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-            place = Place(setting, Path(name))
-            contenders: Contenders = {}
-            if not args.no_ours:
-                contenders |= stack.enter_context(our_ways(place, args.verifier))
-                contenders |= stack.enter_context(with_drafter(place, args.drafter))
-            contenders |= stack.enter_context(their_ways(place, args.llama_server, types))
-            warm_up(contenders)
-            for contender, answers in take_turns(contenders, texts, noted).items():
-                turns[contender] += answers
-    return turns
+    return answers_of(args, setting, types, texts)
 
 
 def acceptance(turns: Turns) -> dict[str, float | None]:

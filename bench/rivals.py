@@ -7,9 +7,11 @@ the clock from the first token on. `cpu` is the same of the processor time of th
 busy machine changes less; the prompt is read before, and is no part of either.
 """
 
+import argparse
 import os
 import shlex
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -175,6 +177,41 @@ def chosen(names: str, types: dict[str, str]) -> dict[str, str]:
     return found
 
 
+@contextmanager
+def contending(
+    place: Place, args: argparse.Namespace, types: dict[str, str], *, predicts: bool = False
+) -> Iterator[Contenders]:
+    """Run ours, unless --no-ours, and llama-server with these types of drafts; all are warm."""
+    found: Contenders = {}
+    with ExitStack() as stack:
+        if not args.no_ours:
+            found |= stack.enter_context(our_ways(place, args.verifier, predicts=predicts))
+            if "drafter" in args:
+                found |= stack.enter_context(with_drafter(place, args.drafter))
+        found |= stack.enter_context(their_ways(place, args.llama_server, types))
+        warm_up(found)
+        yield found
+
+
+def answers_of(
+    args: argparse.Namespace,
+    setting: Setting,
+    types: dict[str, str],
+    texts: Sequence[Text],
+    *,
+    predicts: bool = False,
+) -> Turns:
+    """Return the answers of all contenders, each --repeats times with servers started anew."""
+    turns: Turns = defaultdict(list)
+    for _ in range(args.repeats):
+        with tempfile.TemporaryDirectory() as name:
+            place = Place(setting, Path(name))
+            with contending(place, args, types, predicts=predicts) as contenders:
+                for contender, answers in take_turns(contenders, texts, noted).items():
+                    turns[contender] += answers
+    return turns
+
+
 def take_turns(
     contenders: Contenders, texts: Sequence[Text], note: Callable[[str, Answer], None]
 ) -> Turns:
@@ -215,7 +252,8 @@ def rows(turns: Turns) -> list[Json]:
         same = 0
         for one, other in zip(answers, base, strict=True):
             rates.append(other.rest_s / one.rest_s)
-            cpu.append(other.cpu_s / one.cpu_s)
+            if one.cpu_s:  # a short text of a tiny model takes less than a tick
+                cpu.append(other.cpu_s / one.cpu_s)
             same += int(one.ids == other.ids)
         drafted = sum(answer.drafted for answer in answers)
         accepted = sum(answer.accepted for answer in answers)
@@ -226,7 +264,7 @@ def rows(turns: Turns) -> list[Json]:
             "ratio": round(median(rates), 3),
             "least": round(min(rates), 2),
             "most": round(max(rates), 2),
-            "cpu": round(median(cpu), 3),
+            "cpu": round(median(cpu), 3) if cpu else None,
             "acceptance": ratio(accepted, drafted, 3),
             "drafts/token": ratio(drafted, tokens, 2),
             "same text": f"{same}/{len(answers)}",
