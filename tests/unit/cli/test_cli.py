@@ -351,7 +351,8 @@ def test_an_interrupted_answer_counts_as_far_as_it_came(talk, capsys):
 
 REPORT = json.loads("""
     {"rounds": 4.0, "drafted": 8.0, "accepted": 6.0, "acceptance_rate": 0.75,
-     "mean_acceptance_length": 2.5, "one_token_step_ms": 19.0, "bytes_sent": 90.0, "bytes_received": 70.0}
+     "mean_acceptance_length": 2.5,
+     "one_token_step_ms": 19.0, "bytes_sent": 90.0, "bytes_received": 70.0}
     """)
 
 
