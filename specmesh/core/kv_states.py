@@ -62,7 +62,7 @@ class SavedStates:
     def copied(self, seq: int, source: int, length: int) -> None:
         """Note that an empty sequence begins with `length` ids of another one."""
         self.checkpoints.copy(seq, source, length)
-        self.windows.copy(seq, source, length)
+        self.windows.copy(seq, length)
         places = self._places.get(source, ())
         self._places[seq] = [place for place in places if place <= length]
 

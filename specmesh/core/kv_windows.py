@@ -66,12 +66,11 @@ class WindowRoom:
         """Note that a sequence has no ids."""
         self._begins.pop(seq, None)
 
-    def copy(self, seq: int, source: int, length: int) -> None:
+    def copy(self, seq: int, length: int) -> None:
         """Note that an empty sequence begins with `length` ids of another one.
 
         If the windows are limited it gets cells of its own, for the last window only.
         """
-        self._begins[seq] = self._begins.get(source, 0)
         if self.limited:
             self._begins[seq] = max(length - self._sizes.ids, 0)
 

@@ -64,13 +64,13 @@ def test_a_checkpoint_brings_a_window_where_that_was_lost(length, begin):
 
 def test_a_copy_has_its_last_window_only():
     windows = room()
-    windows.copy(1, 0, 400)
+    windows.copy(1, 400)
     assert (windows.reaches(1, 400), windows.reaches(1, 399)) == (True, False)
 
 
 def test_windows_without_a_limit_reach_everything():
     windows = WindowRoom(WindowSizes())
-    windows.copy(1, 0, 400)
+    windows.copy(1, 400)
     assert windows.reaches(1, 1)
 
 
