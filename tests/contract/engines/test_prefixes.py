@@ -178,7 +178,7 @@ class Sequences:
                 self.engine.carry_out(KVCut(other, 0))
                 self.part_at(other, length, seq)
                 self.windows.empty(other)
-                self.windows.copy(other, seq, length)
+                self.windows.copy(other, length)
                 self.make_room(0)
                 self.order(KVCopy(other, seq, length))
                 self.saved[other] = [held for held in self.saved[seq] if held <= length]
