@@ -200,9 +200,9 @@ class DraftLengthController:
             self._apart[source] = speculations
 
     def shut_gates(self, shut: Sequence[str], sessions: int) -> list[SpeculationGate]:
-        """Return the gates of sources in hand that are shut for this session in such steps.
+        """Return the gates of this session's sources in hand that are shut.
 
-        shut: sources whose gate of all sessions is shut.
+        shut: names of sources whose gate for all sessions is shut. sessions: of the step.
         """
         if not shut and not self._apart:
             return []

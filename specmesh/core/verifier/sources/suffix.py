@@ -18,7 +18,11 @@ from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.suffix_index import LONGEST, SuffixIndex
 
 LEAST_ACCEPTANCE = 0.1
-"""Least probability that a draft and all before it are accepted. No machine gains by others."""
+"""Least probability that a draft and all before it are accepted.
+
+A source that is right less often has nothing in hand, so that a draft model is asked. Where a row
+adds 1 % to a step such drafts would still pay a little.
+"""
 
 MORE = 8
 """Ids that are kept behind the drafts of a step, in case one of these is wrong."""
