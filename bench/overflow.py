@@ -1,0 +1,128 @@
+"""Do long texts that do not fit the cells together all end, with the text that each has alone?
+
+Sessions of `--ids` ids each ask at once for `--tokens` more, greedy, on a pool with half of the
+cells that all of them need. Then each is asked for alone, on a verifier that has read nothing.
+Two texts may differ at a near tie: where they part, the log probabilities of both tokens are at
+most `--tie` nats apart, as steps of different widths round differently.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from beside import Json, started
+from live import command, free_port
+
+from specmesh.client import Client
+
+HOURS_S = 4 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got.
+
+    ids: of its text. margins: how far the second best token is behind, in nats, for each.
+    """
+
+    ids: list[int]
+    margins: list[float]
+
+
+@contextmanager
+def verifier(model: Path, cells: int, folder: Path) -> Iterator[tuple[int, Client]]:
+    """Run a verifier with default options but for its cells; yield its port and its client."""
+    port = free_port()
+    socket_path = folder / f"{port}.sock"
+    words = command(
+        "verifier",
+        model=model,
+        kv_cache=cells,
+        http=f"127.0.0.1:{port}",
+        bind=f"tcp://127.0.0.1:{free_port()}",
+        socket=socket_path,
+        log_level="warning",
+    )
+    with started([*words, "--insecure-no-auth"], port, folder / "verifier.log"):
+        yield port, Client(socket_path)
+
+
+def ask(port: int, ids: Sequence[int], tokens: int) -> Answer:
+    """Return the greedy answer to a prompt of ids."""
+    body: Json = {"prompt": list(ids), "max_tokens": tokens, "temperature": 0}
+    body |= {"ignore_eos": True, "logprobs": 2}
+    request = Request(  # noqa: S310: of this machine
+        f"http://127.0.0.1:{port}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urlopen(request, timeout=HOURS_S) as answer:  # noqa: S310
+        document = json.load(answer)
+    choice = document["choices"][0]
+    margins = []
+    for best in choice["logprobs"]["top_logprobs"]:
+        first, second = sorted(best.values(), reverse=True)[:2]
+        margins.append(first - second)
+    return Answer(document["specmesh"]["token_ids"], margins)
+
+
+def compared(together: Answer, alone: Answer, tie: float) -> str:
+    """Return how two answers to one prompt differ."""
+    for i, (one, other) in enumerate(zip(together.ids, alone.ids, strict=True)):
+        if one != other:
+            margin = alone.margins[i]
+            kind = "a near tie" if margin <= tie else "DIFFERENT"
+            return f"{kind}, at token {i}, {margin:.3f} nats"
+    return "same"
+
+
+def prompts(sessions: int, ids: int, vocabulary: int) -> list[list[int]]:
+    """Return prompts that share nothing: pieces of a few hundred ids, again and again."""
+    found = []
+    for seed in range(sessions):
+        chosen = random.Random(seed)
+        piece = [chosen.randrange(1000, vocabulary) for _ in range(300)]
+        text: list[int] = []
+        while len(text) < ids:
+            begin = chosen.randrange(200)
+            text += piece[begin : begin + chosen.randrange(20, 100)]
+        found.append(text[:ids])
+    return found
+
+
+def main() -> None:
+    """Run both, and print a line for each session."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--ids", type=int, default=20_000)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--vocabulary", type=int, default=40_000)
+    parser.add_argument("--tie", type=float, default=0.1)
+    asked = parser.parse_args()
+    texts = prompts(asked.sessions, asked.ids, asked.vocabulary)
+    cells = asked.sessions * asked.ids // 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with verifier(asked.model, cells, folder) as (port, client):
+            began = time.perf_counter()
+            with ThreadPoolExecutor(asked.sessions) as pool:
+                together = list(pool.map(lambda text: ask(port, text, asked.tokens), texts))
+            print(f"together: {time.perf_counter() - began:.0f} s", flush=True)
+            print(json.dumps(client.get("/stats")["kv_cache"]), flush=True)
+        with verifier(asked.model, cells, folder) as (port, _):
+            for i, text in enumerate(texts):
+                alone = ask(port, text, asked.tokens)
+                print(f"session {i}: {compared(together[i], alone, asked.tie)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
