@@ -59,7 +59,7 @@ def ask(port: int, ids: Sequence[int], tokens: int) -> Answer:
     """Return the greedy answer to a prompt of ids."""
     body: Json = {"prompt": list(ids), "max_tokens": tokens, "temperature": 0}
     body |= {"ignore_eos": True, "logprobs": 2}
-    request = Request(  # noqa: S310  # of this machine
+    request = Request(  # of this machine
         f"http://127.0.0.1:{port}/v1/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
