@@ -1,12 +1,12 @@
 """Hold a verifier without drafters against llama-server: start, memory, first token, speed.
 
     python bench/beside.py --llama-server FILE [--models FILE,...] [--threads 1,2] [--repeats N]
-                           [--ids N] [--tokens N] [--ctx N] [--slots N] [--json]
+                           [--ids N] [--tokens N] [--turns N] [--ctx N] [--slots N] [--json]
 
 Both have the same cells, slots and threads. Each is started --repeats times, one after the other,
 and timed until /health answers 200. Then both stay, and take turns: a prompt of --ids random ids
-that is new to both, an answer of --tokens, and a next turn of the same text and 60 ids more. A
-client in this process reads both streams in the same way. `ratio` is ours by theirs: the median of
+that is new to both, an answer of --tokens, and next turns of the same text and 60 ids more. Nothing
+is drafted. A client in this process reads both streams in the same way. `ratio` is ours by theirs: the median of
 the pairs, each measured one after the other. `cpu` is the processor time of the process and its
 children, which a busy machine changes less than the time by the clock. The load is printed.
 """
@@ -33,11 +33,13 @@ from live import LOADING_S, command, free_port
 from specmesh.paths import bundled
 
 MORE = 60  # ids of a next turn after the answer
+OF_TURN = 24  # tokens of the answers of next turns
 LEAST_ID = 1000  # smaller ones may be special tokens
 TICK = os.sysconf("SC_CLK_TCK")
 LOOK_S = 0.005  # between two looks at /health
 
 Json = dict[str, Any]
+NO_DRAFTS: Json = {"draft_n": 0}
 Figures = dict[str, float]
 
 
@@ -291,31 +293,39 @@ def ask(server: Server, ids: list[int], tokens: int, fields: Json | None = None)
     )
 
 
-def figures_of(server: Server, ids: list[int], more: list[int], tokens: int) -> Figures:
-    """Return what a text and its next turn took."""
+def figures_of(server: Server, ids: list[int], mores: list[list[int]], tokens: int) -> Figures:
+    """Return what a text and its next turns took. mores: the ids that each of these adds."""
     opened = ask(server, ids, 1)
-    spoken = ask(server, ids, tokens)
-    following = ask(server, ids + spoken.ids[:-1] + more, 1)
-    return {
+    spoken = ask(server, ids, tokens, NO_DRAFTS)
+    figures = {
         "first token s": opened.first_s,
         "first token cpu s": opened.cpu_s,
         "decode ms": 1e3 * spoken.rest_s,
         "decode cpu ms": 1e3 * spoken.cpu_s / tokens,
-        "next turn s": following.first_s,
     }
+    text = ids
+    for turn, more in enumerate(mores, 2):
+        text = text + spoken.ids[:-1] + more
+        spoken = ask(server, text, OF_TURN, NO_DRAFTS)
+        if turn in {2, len(mores) + 1}:
+            figures[f"turn {turn} s"] = spoken.first_s
+    return figures
 
 
 def measured(
-    program: Path, setting: Setting, repeats: int, lengths: tuple[int, int]
+    program: Path, setting: Setting, repeats: int, lengths: tuple[int, int, int]
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return pairs of figures, ours and theirs. lengths: ids of a prompt, tokens of an answer."""
+    """Return pairs of figures, ours and theirs.
+
+    lengths: ids of a prompt, tokens of an answer, and turns.
+    """
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def note(one: Figures, other: Figures) -> None:
         for name, value in one.items():
             pairs[name].append((value, other[name]))
 
-    count, tokens = lengths
+    count, tokens, turns = lengths
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         for _ in range(repeats - 1):
@@ -331,11 +341,13 @@ def measured(
         for number in range(repeats):
             rng = random.Random(number)
             ids = [rng.randrange(LEAST_ID, 40_000) for _ in range(count)]
-            more = [rng.randrange(LEAST_ID, 40_000) for _ in range(MORE)]
+            mores: list[list[int]] = []
+            for _ in range(turns - 1):
+                mores.append([rng.randrange(LEAST_ID, 40_000) for _ in range(MORE)])
             found: dict[str, Figures] = {}
             order = [us, them] if number % 2 else [them, us]
             for server in order:
-                found[server.name] = figures_of(server, ids, more, tokens)
+                found[server.name] = figures_of(server, ids, mores, tokens)
             note(found["ours"], found["theirs"])
         for server in (us, them):
             found[server.name] = {"resident then MB": resident_mb([server.pid])}
@@ -352,6 +364,7 @@ def main() -> None:
     parser.option("--repeats", 5)
     parser.option("--ids", 1000)
     parser.option("--tokens", 128)
+    parser.option("--turns", 2)
     parser.option("--ctx", 4096)
     parser.option("--slots", 8)
     parser.switch("--json")
@@ -360,7 +373,7 @@ def main() -> None:
     for model in models:
         for threads in map(int, args.threads.split(",")):
             setting = Setting(model, threads, args.ctx, args.slots)
-            lengths = (args.ids, args.tokens)
+            lengths = (args.ids, args.tokens, args.turns)
             pairs = measured(args.llama_server, setting, args.repeats, lengths)
             if args.json:
                 print(json.dumps({"model": model, "threads": threads, "pairs": pairs}))
