@@ -533,7 +533,7 @@ class PromptEncoder:
         ids, params = prompt_of(opening.request, self._tokenizer, self._limits.n_ctx)
         request = replace(opening.request, params=params)
         opening = replace(opening, request=request, ids=ids, n_prompt=len(ids))
-        if request.prediction:
+        if request.predicts:
             predicted = predicted_ids(request, self._tokenizer, self._limits.n_ctx)
             opening = replace(opening, predicted=PredictedText(predicted))
         if params.grammar is None:

@@ -16,6 +16,7 @@ from specmesh.api.stream import (
     Usage,
 )
 from specmesh.api.turn_parts import turn_parts_of
+from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.fields import at
 from specmesh.core.requests import (
     ClientEvent,
@@ -29,7 +30,7 @@ from specmesh.core.requests import (
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.text.stop import ShownText, StopTextFilter
-from specmesh.core.token_sources import PREDICTION, TARGET, names_of, runs_of
+from specmesh.core.token_sources import TARGET, names_of, runs_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.wire.messages import FinishReason
 

@@ -64,7 +64,7 @@ def get_name(self):
 """
 """A prompt that repeats itself."""
 
-DRAFT_SOURCES = {
+SECOND_TEXTS = {
     "remote": "with a drafter",
     "local": "with a draft model beside it",
     "suffix": "with drafts from repeated text",
@@ -91,7 +91,7 @@ Texts = tuple[GeneratedText, GeneratedText]
 )
 @option(
     "--source",
-    click.Choice([*DRAFT_SOURCES]),
+    click.Choice([*SECOND_TEXTS]),
     None,
     "What drafts, beside text that repeats itself: a drafter (remote), a draft model in the"
     " verifier's process (local), nothing else (suffix), a prediction of the text, or nothing"
@@ -155,7 +155,7 @@ def demo(
                 threads.submit(generate, pair.drafted, body, drafted),
             ]
             if on_terminal and redraws(sys.stdout):
-                show((alone, drafted), streams, DRAFT_SOURCES[source])
+                show((alone, drafted), streams, SECOND_TEXTS[source])
             for stream in streams:
                 stream.result()
         found = result(hardware, source, alone, drafted)

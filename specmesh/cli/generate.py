@@ -13,6 +13,7 @@ from specmesh.cli.options import (
     SECONDS,
     aligned,
     draft_n_option,
+    draft_sources_option,
     flag,
     flattened,
     json_option,
@@ -34,6 +35,7 @@ from specmesh.terminal import has_styles, is_plain, underlined_draft
 @flag("--ignore-eos", "Go on after the model's end-of-text token.")
 @option("--n", click.IntRange(1, 8), "N", "Number of completions to generate in parallel.", 1)
 @draft_n_option
+@draft_sources_option
 @option(
     "--prediction-file",
     FILE,

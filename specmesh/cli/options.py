@@ -13,6 +13,7 @@ from specmesh import client as daemon
 from specmesh.cli.model_names import served_models
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.draft_sources import DRAFT_SOURCES
 from specmesh.core.fields import is_object
 from specmesh.core.sampling.strategy import THRESHOLD, Strategy
 from specmesh.paths import expanded, read_text
@@ -246,6 +247,25 @@ draft_n_option = option(
     f"Number of drafts per step, at most {MAX_DRAFTS}; 0: the verifier alone; auto adapts it.",
     "auto",
     callback=_draft_n,
+)
+
+
+def _draft_sources(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name for name in map(str.strip, text.split(",")) if name]
+    for name in names:
+        if name not in DRAFT_SOURCES:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(DRAFT_SOURCES)}")
+    return names
+
+
+draft_sources_option = option(
+    "--draft-sources",
+    str,
+    "NAME[,...]",
+    f"Sources of drafts that may draft, out of {', '.join(DRAFT_SOURCES)} (default: all).",
+    callback=_draft_sources,
 )
 
 # --- requests

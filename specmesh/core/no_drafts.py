@@ -6,7 +6,7 @@ from enum import StrEnum
 class NoDrafts(StrEnum):
     """A reason. docs/troubleshooting.md has the remedy of each."""
 
-    CLIENT = "client asked for none"  # draft_n 0, or the strategy greedy
+    CLIENT = "client asked for none"  # draft_n 0, the strategy greedy, or none of the sources here
     NONE_ATTACHED = "none attached"  # no drafter is there, or not the one whose client asked
     VOCABULARY = "vocabulary"  # the drafters' models have another
     CONTEXT = "context"  # the text is longer than any drafter can hold

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
 from specmesh.core.text.chat_message import ChatMessage
@@ -64,6 +65,11 @@ class Request:
         for message in self.messages:
             size += message.size
         return size
+
+    @property
+    def predicts(self) -> bool:
+        """Return True if it has a prediction that may draft."""
+        return bool(self.prediction) and self.params.drafts_by(PREDICTION)
 
     @property
     def own_size(self) -> int:

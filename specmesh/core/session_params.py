@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.draft_sources import DRAFT_SOURCES
 from specmesh.core.fields import Fields, Json, is_id, is_list, is_object
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
@@ -44,6 +45,7 @@ class SessionParams:
 
     max_tokens: most tokens after the prompt.
     draft_n: drafts of every step; None adapts their number, 0 never drafts.
+    draft_sources: names of the sources that may draft; None for all, and none without any.
     stop: texts with which the text ends.
     logprobs: alternatives shown with each id; None for no log-probabilities.
     grammar: of the text, which max_tokens may cut.
@@ -58,6 +60,7 @@ class SessionParams:
     sampling: SamplingParams = field(kw_only=False)
     max_tokens: int = field(kw_only=False)
     draft_n: int | None = None
+    draft_sources: tuple[str, ...] | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     grammar: Grammar | None = None
@@ -80,14 +83,23 @@ class SessionParams:
 
     @property
     def allowed_draft_n(self) -> int | None:
-        """Return draft_n, or 0 for a strategy without drafts."""
-        return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
+        """Return draft_n, or 0 for a strategy without drafts, and without any source of them."""
+        if self.sampling.strategy == Strategy.GREEDY or self.draft_sources == ():
+            return 0
+        return self.draft_n
+
+    def drafts_by(self, source: str) -> bool:
+        """Return True if the client lets a source draft."""
+        return self.draft_sources is None or source in self.draft_sources
 
     def named(self) -> Json:
         """Return the parameters as the wire has them: see `wire_params`."""
         named = self.sampling.named()
         named["max_tokens"] = self.max_tokens
         named["draft_n"] = self.draft_n
+        named["draft_sources"] = None
+        if self.draft_sources is not None:
+            named["draft_sources"] = list(self.draft_sources)
         named["stop"] = list(self.stop)
         named["logprobs"] = self.logprobs
         named["logit_bias"] = list(map(list, self.sampling.logit_bias))
@@ -163,6 +175,7 @@ def session_params(
         sampling,
         max_tokens,
         draft_n=draft_n,
+        draft_sources=_draft_sources_of(fields),
         stop=stop,
         logprobs=logprobs,
         grammar=grammar,
@@ -172,6 +185,18 @@ def session_params(
         sources=fields.flag("sources"),
         progress=fields.flag("return_progress"),
     )
+
+
+def _draft_sources_of(fields: Fields) -> tuple[str, ...] | None:
+    """Return the sources that may draft, each once; None for all."""
+    if fields.get("draft_sources") is None:
+        return None
+    given = fields.listed("draft_sources")
+    for name in given:
+        if name not in DRAFT_SOURCES:
+            known = ", ".join(DRAFT_SOURCES)
+            raise RequestError(f"draft_sources must be a list of some of {known}", "draft_sources")
+    return tuple(name for name in DRAFT_SOURCES if name in given)
 
 
 def _penalties_of(fields: Fields) -> Penalties:

@@ -13,9 +13,6 @@ from specmesh.core.rounds import SourceDrafts
 TARGET = "target"
 """The source of a token that no draft proposed, or of which nothing is known."""
 
-PREDICTION = "prediction"
-"""The source of drafts that a client has predicted."""
-
 
 def runs_of(names: Iterable[str]) -> tuple[SourceRun, ...]:
     """Return the sources of consecutive tokens as runs, the shortest way to write them."""

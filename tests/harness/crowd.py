@@ -26,12 +26,13 @@ class Crowd:
     """A core with its engine, and clients that come, go and pause.
 
     seen: counts of what happened.
-    draft_n: of its requests, at random.
+    draft_n, draft_sources: of its requests, at random; all sources where none are given.
     row_s: seconds of a step for each row beyond the first. draft_s: of each draft.
     pause_s: between two steps.
     """
 
     draft_n = (None,)
+    draft_sources = ()
     row_s = 0.0
     draft_s = 5e-4
     pause_s = 0.01
@@ -85,7 +86,8 @@ class Crowd:
         client = len(self.asked) + 1
         self.asked[client] = (prompt, most)
         self.shown[client] = ()
-        params = SessionParams(SamplingParams(), most, draft_n=draft_n)
+        sources = self.rng.choice(self.draft_sources) if self.draft_sources else None
+        params = SessionParams(SamplingParams(), most, draft_n=draft_n, draft_sources=sources)
         request = Request(None, prompt, params)
         opening = vev.Opening(client=client, request=request, ids=prompt, n_prompt=len(prompt))
         self.tell(opening)

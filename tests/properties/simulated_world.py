@@ -15,6 +15,7 @@ from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
 from fuzz.frames import decoded
 from fuzz.oracle import END, PROMPT, Memory, row
+from specmesh.core.draft_sources import DRAFT_SOURCES
 from specmesh.core.prefix import crc_of
 from specmesh.core.rounds import Round
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -364,6 +365,8 @@ class World:
         assert done.accepted <= len(done.drafts)
         accepted = [token for token in done.drafts[: done.accepted] if token != END]
         assert [*done.text.ids[: done.accepted]] == accepted
+        for drafts in done.by_source:
+            assert drafts.source == "table" or served.params.drafts_by(drafts.source)
         served.shown.extend(done.text.ids)
         served.rounds.append((self.clock.now, len(done.drafts), done.accepted))
 
@@ -486,6 +489,7 @@ def params_of(sampling):
         sampling=sampling,
         max_tokens=st.sampled_from([1, 2, 30, 80]),
         draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
+        draft_sources=st.none() | st.sets(st.sampled_from(DRAFT_SOURCES)).map(tuple),
     )
 
 

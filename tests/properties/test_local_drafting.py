@@ -199,6 +199,34 @@ def test_head_follows_each_step_of_the_target(cells):
     assert seen["accepted"] == seen["drafted"]
 
 
+@pytest.mark.parametrize("kind", [DraftModel, Head])
+def test_nothing_runs_for_texts_that_want_none_of_its_drafts(kind):
+    """Neither does anything for those that want no drafts at all."""
+    rng = random.Random(0)
+    target = Target()
+    model = Head(rng, target) if kind is Head else DraftModel(rng, n_ctx=N_CTX, n_batch=32)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(model, model))
+    crowd.draft_n = (None, 0, 4)
+    crowd.draft_sources = (("suffix", "remote"), ())
+    crowd.crowd()
+    crowd.check(alone)
+    assert crowd.seen["DraftStep"] == 0
+
+
+def test_head_follows_only_texts_that_want_its_drafts():
+    """Others share the steps, and leave it their sequences with ids that it has not read."""
+    rng = random.Random(0)
+    target = Target()
+    head = Head(rng, target)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(head, head))
+    crowd.draft_sources = (("suffix",), (crowd.local.name,))
+    for _ in range(4):
+        crowd.crowd()
+    crowd.check(alone)
+    assert crowd.seen["drafted"] > 500
+    assert crowd.seen["accepted"] == crowd.seen["drafted"]
+
+
 @pytest.mark.parametrize("n_batch", [4, 9])
 def test_long_prompt_is_read_in_portions(n_batch):
     seen = crowded(n_batch=n_batch)

@@ -34,11 +34,11 @@ from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.speculation import (
     PROBE_INTERVAL,
-    REMOTE,
     Speculation,
     Speculations,
 )
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_sources import REMOTE
 from specmesh.core.statistics.counters import SessionTimes
 
 SESSION_MEMORY = 16.0  # rounds after which a session's round counts half: texts change
@@ -59,6 +59,7 @@ class DraftLengthController:
     draft_n: drafts that its drafter is asked for.
     probing: they are asked for only to learn whether they would be accepted.
     relieved: another source does better than the drafter could, which is asked for nothing.
+    drafter_drafts: the client lets a drafter draft. If not, it may show the text all the same.
     policy, acceptance, estimate: of this session with its present drafter.
 
     In all methods `frontier` is the number of committed ids, and `lead` the number of drafts in
@@ -73,16 +74,21 @@ class DraftLengthController:
         costs: StepCosts,
         speculations: Speculations,
         times: SessionTimes,
+        sources: Sequence[str] | None = None,
     ) -> None:
         """Begin without a drafter.
 
         fixed: the client's own draft_n; None adapts. most: drafts that a step may have.
         speculations: by source and number of sessions.
+        sources: those that the client lets draft; None for all. Without the remote one a drafter
+            is asked for nothing, and nothing is learned of it.
         """
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
         self.estimate = ArrivalEstimate(Arrivals())
         self.drafter: DrafterEstimates | None = None
+        self.drafter_drafts = sources is None or REMOTE in sources
+        self._sources = sources
         self._fixed = fixed
         self._most = most
         self._costs = costs
@@ -105,6 +111,8 @@ class DraftLengthController:
     def attach(self, drafter: DrafterEstimates) -> None:
         """Take another drafter."""
         self.drafter = drafter
+        if not self.drafter_drafts:
+            return
         self.estimate = ArrivalEstimate(drafter.arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, drafter.acceptance)
         self.policy = drafter.speculation.policy
@@ -151,9 +159,9 @@ class DraftLengthController:
         """Return the speculation that governs this session with a drafter.
 
         It is that of the number of sessions if steps are shared, else that of the drafter. None
-        if the client chose draft_n, or if there is no drafter.
+        if the client chose draft_n or lets no drafter draft, or if there is no drafter.
         """
-        if self._fixed is not None:
+        if self._fixed is not None or not self.drafter_drafts:
             return None
         if self._sessions > 1:
             # A shared step has one duration for the rows of all. No single drafter can be measured
@@ -168,8 +176,8 @@ class DraftLengthController:
 
     @property
     def lone(self) -> bool:
-        """Return True if draft_n adapts and the session has the steps to itself."""
-        return self._fixed is None and self._sessions <= 1
+        """Return True if a drafter's draft_n adapts and the session has the steps to itself."""
+        return self._fixed is None and self.drafter_drafts and self._sessions <= 1
 
     def refuses(self, drafter: DrafterEstimates | None) -> bool:
         """Return True if drafts of a drafter were found not to pay for this session."""
@@ -207,6 +215,8 @@ class DraftLengthController:
         if not shut and not self._apart:
             return []
         names = {*shut, *self._apart}
+        if self._sources is not None:
+            names.intersection_update(self._sources)
         gates = [self.gate_of(name, sessions) for name in names]
         return [gate for gate in gates if not gate.open]
 
@@ -219,7 +229,7 @@ class DraftLengthController:
     @property
     def wants_drafts(self) -> bool:
         """Return True if drafts are asked for adaptively, or were until recently."""
-        if self._fixed is not None or self.drafter is None:
+        if self._fixed is not None or self.drafter is None or not self.drafter_drafts:
             return False
         # Rounds between two wishes belong to drafting, too: a policy may want nothing for a while,
         # and the gate compares the mixture.
@@ -472,7 +482,7 @@ class DraftLengthController:
             self.acceptance.record(tested, accepted)
             self._accepted += accepted
             self._news = True
-        if self.drafter is not None:
+        if self.drafter is not None and self.drafter_drafts:
             self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
             self._ask()
 
@@ -480,7 +490,7 @@ class DraftLengthController:
         """Decide how many drafts are asked for next."""
         self.draft_n = self._wanted_drafts()
         self.probing = False
-        if self.drafter is None:
+        if self.drafter is None or not self.drafter_drafts:
             return
         speculation = self.drafter.speculation
         if self.draft_n:
@@ -505,7 +515,7 @@ class DraftLengthController:
 
     def _wanted_drafts(self) -> int:
         """Return the number of drafts that are wanted of the drafter."""
-        if self._muted or self.relieved:
+        if self._muted or self.relieved or not self.drafter_drafts:
             return 0
         if self._fixed is not None:
             return self._fixed

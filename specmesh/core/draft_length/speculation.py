@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.draft_sources import REMOTE
 
 if TYPE_CHECKING:  # the policy needs numpy, which `bench steps` has no use for
     from specmesh.core.draft_length.policy import Policy
@@ -42,15 +43,12 @@ class Speculation:
         self.probe_interval = min(2 * self.probe_interval, LONGEST_PROBE_INTERVAL)
 
 
-REMOTE = "remote"
-"""The source of drafter daemons. While a session has the steps to itself each drafter has a
-speculation of its own, and this one is of steps that several sessions share."""
-
-
 class Speculations:
     """Speculation by source and number of sessions in a step.
 
-    Numbers of sessions are grouped by powers of two: 1, 2 and 3, 4 to 7, and so on.
+    Numbers of sessions are grouped by powers of two: 1, 2 and 3, 4 to 7, and so on. While a session
+    has the steps to itself each drafter has a speculation of its own. So the remote source's are of
+    steps that several sessions share.
     """
 
     def __init__(self) -> None:

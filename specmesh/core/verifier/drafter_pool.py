@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from specmesh.core.draft_length.drafter_estimates import RollingAcceptance
-from specmesh.core.draft_length.speculation import REMOTE, Speculation
+from specmesh.core.draft_length.speculation import Speculation
+from specmesh.core.draft_sources import REMOTE
 from specmesh.core.fields import Json
 from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_params import opened_options
@@ -115,8 +116,9 @@ class DrafterPool:
 
     def find(self, context: SessionContext, now: float) -> None:
         """Give a session without a drafter one: first one to measure, then the best one."""
+        session = context.session
         unowned = context.drafter is None and context.owner is None
-        if not (unowned and context.session.may_draft):
+        if not (unowned and session.may_draft and session.draft_length.drafter_drafts):
             return
         fitting = self._fitting(context)
         if fitting:
@@ -208,17 +210,15 @@ class DrafterPool:
         session = context.session
         if not session.may_draft:
             return NoDrafts.CLIENT
-        identity = context.drafter or context.owner
-        possible = [
-            drafter for drafter in self._drafters.values() if identity in (None, drafter.id)
-        ]
+        possible = self._possible(context)
         # The widest reason comes first: those after it cannot be mended before it is.
         if not possible and session.local is not None:
             return None if session.local.drafting else NoDrafts.GATE
         if not possible and _drafts_by_itself(context):
             return None
         if not possible:
-            return NoDrafts.NONE_ATTACHED
+            is_wanted = session.draft_length.drafter_drafts
+            return NoDrafts.NONE_ATTACHED if is_wanted else NoDrafts.CLIENT
         drafting = [drafter for drafter in possible if not drafter.muted]
         if not drafting:
             return NoDrafts.VOCABULARY
@@ -227,6 +227,13 @@ class DrafterPool:
         if not context.announced:
             return NoDrafts.GATE  # its drafter is refused, or it has none yet
         return session.no_drafts
+
+    def _possible(self, context: SessionContext) -> list[RemoteDrafter]:
+        """Return the drafters that could draft for a session; none if its client wants none."""
+        if not context.session.draft_length.drafter_drafts:
+            return []
+        identity = context.drafter or context.owner
+        return [drafter for drafter in self._drafters.values() if identity in (None, drafter.id)]
 
     def verdict(self, context: SessionContext) -> NoDrafts | None:
         """Return why nothing was drafted for a session that has ended, or nothing more at its end.

@@ -214,6 +214,8 @@ class LocalDrafting:
             for number in self._decoded:
                 if number not in sessions or number in self._failed:
                     continue
+                if sessions[number].session.local is None:
+                    continue
                 if gate.open or sessions[number].session.params.allowed_draft_n:
                     wanted.setdefault(number, 0)
         return wanted
@@ -498,7 +500,8 @@ class LocalDrafting:
             rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
             self._decoded[number] = (part.position, part.position + rows)
         self._failed.intersection_update(contexts)
-        if spent is not None and not self.drafted:
+        asked = any(context.session.local is not None for context in contexts.values())
+        if spent is not None and asked and not self.drafted:
             self._probe_s += PROBE_SHARE * spent
         self.drafted = False
         self.read_s = 0.0

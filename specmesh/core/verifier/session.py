@@ -191,6 +191,7 @@ class VerifierSession:
             costs=costs,
             speculations=speculations,
             times=self.times,
+            sources=params.draft_sources,
         )
         self.truth = TruthSender(id, self.prefix, self.draft_length)
         source_context = SourceContext(
@@ -263,8 +264,9 @@ class VerifierSession:
             return []
         if isinstance(frame, m.Nack):
             return self.truth.nacked(frame, now)
-        if self.draft_length.drafter is None:
-            # They were on their way when the drafter was taken from the session.
+        if self.draft_length.drafter is None or not self.draft_length.drafter_drafts:
+            # They were on their way when the drafter was taken from the session, or nobody has
+            # asked for them.
             self.counts.stale_drafts += len(frame.ids)
             return []
         return self.remote.take(frame, now)

@@ -22,8 +22,9 @@ from collections.abc import Mapping, Sequence
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
-from specmesh.core.draft_length.speculation import REMOTE, Speculation
+from specmesh.core.draft_length.speculation import Speculation
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_sources import REMOTE
 from specmesh.core.kv_contents import KVContents
 from specmesh.core.kv_orders import KVOffload
 from specmesh.core.rounds import Round
@@ -335,12 +336,12 @@ class TargetSteps:
 
         drafting: drafts were asked for when the step began.
         """
-        speculation: Speculation | None
+        speculation: Speculation | None = None
         lone: SessionContext | None = None
         if len(contexts) == 1:
             [lone] = contexts.values()
             speculation = self._lifecycle.drafters.speculation(lone)
-        else:
+        elif any(each.session.draft_length.drafter_drafts for each in contexts.values()):
             speculation = self._target.speculations.of(REMOTE, len(contexts))
         if speculation is None:
             # Nobody drafts, or the client has chosen: there is nothing to decide.

@@ -7,11 +7,11 @@ from harness import PATIENCE
 from harness.loops import PROMPT, Flaky, truth, welcomed
 from named_texts import TEXT, Told, back, slow
 
+from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.token_sources import PREDICTION
 from specmesh.errors import PromptTooLong, RequestError
 from specmesh.wire import messages as m
 

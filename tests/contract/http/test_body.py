@@ -109,6 +109,7 @@ REFUSED = rows("""
 ["top_k", -2, 0.5]
 ["seed", -9223372036854775809, 18446744073709551616, "s"]
 ["draft_n", -1, "many", true]
+["draft_sources", "suffix", ["suffix", "page"], [1], [null], [["suffix"]], {"suffix": true}, true]
 ["stream", 1, "yes"]
 ["reconnect_timeout", -1]
 ["stop", [1], {"x": 1}]
@@ -155,9 +156,27 @@ TAKEN = rows("""
 ["repeat_last_n", null, -1, 7.0]
 ["temperature", null, 100]
 ["draft_n", null, "auto", 0, 2.0]
+["draft_sources", null, [], ["suffix"], ["remote", "mtp", "local", "grammar", "prediction"]]
 ["reconnect_timeout", 0]
 """)
 JUST_ENOUGH = [["stop", ["x"] * 64, ["x" * 1024] * 16], ["draft_n", MAX_DRAFTS]]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (None, None),
+        ([], ()),
+        (["remote", "suffix", "remote"], ("remote", "suffix")),
+        (["local", "grammar"], ("grammar", "local")),
+    ],
+)
+def test_sources_of_drafts_are_kept_once_and_in_one_order(given, read):
+    assert completion(draft_sources=given).params.draft_sources == read
+
+
+def test_a_refusal_names_the_sources_there_are():
+    assert refused_field(why="grammar, prediction, remote, suffix, mtp, local", draft_sources=["x"])
 
 
 @pytest.mark.parametrize(("name", "value"), each(REFUSED, TOO_MUCH))

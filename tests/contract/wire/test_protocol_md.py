@@ -10,6 +10,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from specmesh.core.draft_sources import DRAFT_SOURCES
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.session_params import wire_params
 from specmesh.errors import FrameError, RequestError
@@ -36,6 +37,7 @@ OPTIONS = {
     "number": 0.5,
     "flag": True,
     "[text]": ["x"],
+    "draft_sources": ["suffix"],
     "[[u32, number]]": [[1, 0.5]],
 }
 
@@ -196,7 +198,7 @@ def test_an_option(name, kind, default, limits):
     """Missing and null it is the default, and other types are refused."""
     assert wire_params({}).named()[name] == default
     assert wire_params({name: None}).named()[name] == default
-    wire_params({name: OPTIONS.get(kind, default)})
+    wire_params({name: OPTIONS.get(name, OPTIONS.get(kind, default))})
     wrong = {"integer": 0.5, "number": True}.get(kind, 1)
     assert refused({name: wrong}) == name
 
@@ -228,6 +230,10 @@ def test_limits_of_biases():
         assert len(wire_params({"logit_bias": pairs}).sampling.logit_bias) == count
         assert refused({"logit_bias": [[1, bias * 2]]}) == "logit_bias"
         assert refused({"logit_bias": [*pairs, [1, bias]]}) == "logit_bias"
+
+
+def test_sources_of_drafts():
+    assert sorted(re.findall(r"`(\w+)`", LIMITS["draft_sources"])) == sorted(DRAFT_SOURCES)
 
 
 def test_kinds_of_grammars():

@@ -62,14 +62,15 @@ def opening(params, **fields):
 class World:
     """A verifier's core with one session; `steps` generates, `row` is the session's in stats."""
 
-    def __init__(self, draft_n=2, sampling=GREEDY, drafters=HERE, **fields):
+    def __init__(self, draft_n=2, sampling=GREEDY, drafters=HERE, sources=None, **fields):
         self.core = core_of_two()
         self.now = 0.0
         self.noted = []
         self.ended = []
         for drafter, n_ctx in drafters:
             self.handle(vev.DrafterJoined(drafter, n_ctx))
-        self.handle(opening(SessionParams(sampling, 30, draft_n=draft_n), **fields))
+        params = SessionParams(sampling, 30, draft_n=draft_n, draft_sources=sources)
+        self.handle(opening(params, **fields))
         self.step()
 
     def handle(self, event):
@@ -142,6 +143,9 @@ GREEDY_ONLY = replace(GREEDY, strategy=Strategy.GREEDY)
 CASES = [
     (NoDrafts.CLIENT, {"draft_n": 0}, generated(1)),
     (NoDrafts.CLIENT, {"sampling": GREEDY_ONLY}, generated(1)),
+    (NoDrafts.CLIENT, {"sources": ()}, generated(1)),
+    (NoDrafts.CLIENT, {"sources": ("suffix",)}, generated(1)),
+    (NoDrafts.CLIENT, {"sources": ("suffix",), "owner": DRAFTER}, generated(1)),
     (NoDrafts.NONE_ATTACHED, {"drafters": ()}, generated(1)),
     (NoDrafts.NONE_ATTACHED, {}, gone),
     (NoDrafts.VOCABULARY, {}, muted),

@@ -14,6 +14,7 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.match_acceptance import MatchAcceptance
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Tokens
 from specmesh.core.rounds import Round, SourceDrafts
@@ -22,7 +23,6 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.sampling.strategy import Strategy
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
-from specmesh.core.token_sources import PREDICTION
 from specmesh.core.verifier.predicted_text import LONGEST_MATCH, NEAR, PredictedText
 from specmesh.core.verifier.sources.base import SourceContext
 from specmesh.core.verifier.sources.prediction import (

@@ -68,8 +68,8 @@ def drafted_on(target):
     return core
 
 
-def opening(client=CLIENT, draft_n=None, name="", ids=PROMPT):
-    params = SessionParams(SamplingParams(), 9000, draft_n=draft_n)
+def opening(client=CLIENT, draft_n=None, name="", ids=PROMPT, sources=None):
+    params = SessionParams(SamplingParams(), 9000, draft_n=draft_n, draft_sources=sources)
     request = Request(None, ids, params, id=name)
     return vev.Opening(client=client, request=request, ids=ids, n_prompt=len(ids))
 
@@ -489,6 +489,42 @@ def test_drafts_in_hand_that_cost_more_than_is_known_shut_their_gate():
 
 def test_a_table_without_drafts_has_no_gate_to_shut():
     assert beside_a_table(()).speculations.of("table", 1).gate.open
+
+
+# --- sources that a client has left out
+
+
+def learned(source, asked, sessions=1):
+    """Return whether a shut gate learns from sessions that ask for these sources."""
+    target = target_with(CHEAP)
+    gate = target.speculations.of(source, sessions).gate
+    gate.open = False
+    core = drafted_on(target)
+    for client in range(sessions):
+        core.handle(opening(client=client, sources=asked), 0.0)
+    before = dict(vars(gate))
+    for now in range(8):
+        step(core, float(now))
+    return dict(vars(gate)) != before
+
+
+@pytest.mark.parametrize(
+    ("asked", "learns"),
+    [(None, True), (("suffix",), True), (("remote", "mtp"), False), ((), False)],
+)
+def test_a_gate_learns_from_sessions_that_ask_for_its_source(asked, learns):
+    assert learned("suffix", asked) == learns
+
+
+@pytest.mark.parametrize(("asked", "learns"), [(("remote",), True), (("suffix",), False)])
+def test_the_gate_of_drafters_learns_from_sessions_that_ask_for_them(asked, learns):
+    assert learned("remote", asked, sessions=2) == learns
+
+
+def test_no_drafter_gets_a_session_that_does_not_ask_for_its_drafts():
+    core = drafted_on(target_with(CHEAP))
+    assert frames(core.handle(opening(sources=("suffix",)), 0.0)) == []
+    assert frames(step(core, 0.0)) == []
 
 
 # --- several drafters

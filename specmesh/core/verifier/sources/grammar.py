@@ -19,8 +19,8 @@ class GrammarSource:
 
     @classmethod
     def of(cls, context: SourceContext) -> "GrammarSource | None":
-        """Return the source of a session with a grammar; None without one."""
-        if context.constraint is None:
+        """Return the source of a session with a grammar; None if it is to have none."""
+        if context.constraint is None or not context.params.drafts_by(cls.name):
             return None
         return cls(context.constraint)
 

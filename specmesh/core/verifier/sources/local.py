@@ -40,10 +40,15 @@ class LocalSource:
 
     @classmethod
     def of(cls, context: SourceContext) -> "LocalSource | None":
-        """Return the source of a session; None without such a drafter."""
-        if context.local is None:
+        """Return the source of a session; None without such a drafter, or if it is to have none.
+
+        The target's head reads along for sessions with this source only.
+        """
+        local = context.local
+        params = context.params
+        if local is None or params.allowed_draft_n == 0 or not params.drafts_by(local.name):
             return None
-        return cls(context, context.local)
+        return cls(context, local)
 
     def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
         """Return the drafts in hand that follow those of other sources."""

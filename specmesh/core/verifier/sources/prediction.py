@@ -22,9 +22,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.prefix import common_length
 from specmesh.core.rounds import Round
-from specmesh.core.token_sources import PREDICTION
 from specmesh.core.verifier.predicted_text import (
     INDEXED,
     LONGEST_MATCH,
@@ -256,8 +256,8 @@ class PredictionSource:
 
     @classmethod
     def of(cls, context: SourceContext) -> "PredictionSource | None":
-        """Return the source of a session with a prediction; None without one."""
-        if not context.predicted:
+        """Return the source of a session with a prediction; None if it is to have none."""
+        if not context.predicted or not context.params.drafts_by(cls.name):
             return None
         return cls(context, context.predicted)
 

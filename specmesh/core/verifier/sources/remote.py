@@ -16,7 +16,7 @@ A wrong CRC means that the frame belongs to another chain, which was rejected: s
 
 from collections.abc import Sequence
 
-from specmesh.core.draft_length.speculation import REMOTE
+from specmesh.core.draft_sources import REMOTE
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint
