@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,28 +46,37 @@ def source_of(name):
     return path.read_bytes().decode()
 
 
-def row_of(tokenizer):
+@cache
+def tokenizer_of(name):
+    return TemplateTokenizer(source_of(name))
+
+
+@cache
+def prompts_of(name):
+    """Return the prompt of each shape by this template, or None if it is refused."""
+    prompts = {}
+    for shape, body in SHAPES.items():
+        try:
+            prompts[shape] = render(parse_chat(body).requests[0], tokenizer_of(name)).text
+        except RequestError:
+            prompts[shape] = None
+    return prompts
+
+
+def row_of(name):
     """Return a template's entry in the golden file: unusual traits, and refused shapes."""
     usual = TemplateTraits().as_json()
-    traits = tokenizer.traits.as_json()
+    traits = tokenizer_of(name).traits.as_json()
     row = {name: trait for name, trait in traits.items() if trait != usual[name]}
-    refused = [shape for shape, body in SHAPES.items() if prompt_of(tokenizer, body) is None]
+    refused = [shape for shape, prompt in prompts_of(name).items() if prompt is None]
     if refused:
         row["refused"] = refused
     return row
 
 
-def prompt_of(tokenizer, body):
-    """Return the prompt of a body, or None if it is refused."""
-    try:
-        return render(parse_chat(body).requests[0], tokenizer).text
-    except RequestError:
-        return None
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_found(name):
-    row = json.loads(json.dumps(row_of(TemplateTokenizer(source_of(name)))))
+    row = json.loads(json.dumps(row_of(name)))
     if os.environ.get("REWRITE_GOLDEN"):
         record({name: row})
     assert row == ROWS[name]
@@ -74,11 +84,9 @@ def test_what_is_found(name):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_nothing_is_lost(name):
-    tokenizer = TemplateTokenizer(source_of(name))
-    for shape, body in SHAPES.items():
-        prompt = prompt_of(tokenizer, body)
+    for shape, prompt in prompts_of(name).items():
         if prompt is not None:
-            assert missing_words(json.dumps(body), prompt, WORD) == [], shape
+            assert missing_words(json.dumps(SHAPES[shape]), prompt, WORD) == [], shape
 
 
 def test_every_collected_template_has_a_row():
@@ -86,7 +94,7 @@ def test_every_collected_template_has_a_row():
     names = {f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.jinja")}
     if os.environ.get("REWRITE_GOLDEN"):
         for name in names - ROWS.keys():
-            record({name: row_of(TemplateTokenizer(source_of(name)))})
+            record({name: row_of(name)})
     assert names == ROWS.keys(), "run make templates; record new ones with REWRITE_GOLDEN=1"
 
 
