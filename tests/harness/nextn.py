@@ -28,6 +28,20 @@ from specmesh.paths import bundled
 
 Array = NDArray[np.float32]
 
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """What makes a target dearer, and its logits no other.
+
+    hidden: channels that each feed-forward part gets besides, which are multiplied by zero.
+    layers: that stand behind the target's, and add zero.
+    """
+
+    hidden: int = 0
+    layers: int = 0
+
+
+NO_PADDING = Padding()
 ARCH = "mimo2"
 EPSILON = 1e-5
 HEAD = 64
@@ -43,13 +57,19 @@ RUNS = 100
 SIZES = (
     "context_length",
     "embedding_length",
-    "feed_forward_length",
     "attention.head_count",
     "attention.head_count_kv",
     "rope.freq_base",
 )
 LAYER = ("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-MODULES = ("argparse.py", "ast.py", "configparser.py", "datetime.py", "difflib.py", "doctest.py")
+MODULES: tuple[str, ...] = (
+    "argparse.py",
+    "ast.py",
+    "configparser.py",
+    "datetime.py",
+    "difflib.py",
+    "doctest.py",
+)
 MODULES += ("enum.py", "inspect.py", "logging/__init__.py", "mailbox.py", "optparse.py", "pdb.py")
 MODULES += ("pickle.py", "subprocess.py", "tarfile.py", "threading.py", "typing.py", "zipfile.py")
 """Files of the standard library, on which the target was trained."""
@@ -94,13 +114,15 @@ class Target:
 def _halves(rows: Array) -> Array:
     """Return the rows of q or k in the order of NEOX RoPE: pairs lie half a head apart."""
     pairs = rows.reshape(-1, HEAD // 2, 2, rows.shape[-1])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
+    halves: Array = pairs.swapaxes(1, 2).reshape(rows.shape)
+    return halves
 
 
 def norm(values: Array) -> Array:
     """Return RMS-normed values without a gain."""
     square = np.mean(values * values, axis=-1, keepdims=True)
-    return values / np.sqrt(square + np.float32(EPSILON))
+    normed: Array = values / np.sqrt(square + np.float32(EPSILON))
+    return normed
 
 
 def run_layer(layer: dict[str, Array], values: Array) -> tuple[Array, Array, Array]:
@@ -177,7 +199,7 @@ def drafts_of(path: Path, ids: list[int], n: int) -> list[int]:
 
     path: of the file that `write` has written.
     """
-    target = Target.read(bundled("target.gguf"))
+    target = Target.read(Path(bundled("target.gguf")))
     name = f"blk.{target.layers}."
     layer = dict[str, Array]()
     for tensor in gguf.GGUFReader(path).tensors:
@@ -210,14 +232,42 @@ def least_squares(given: Array, wanted: Array) -> Array:
     return np.linalg.solve(square, mixed).T.astype(np.float32)
 
 
-def write(path: Path, *, heads: int = 1, lacks: str = "") -> Path:
+def padded(target: Target, head: dict[str, Array], padding: Padding) -> dict[str, Array]:
+    """Make a target dearer; return its NextN layer, of the same shape as its layers."""
+    random = np.random.default_rng(1)
+    layers = [target.layer(index) for index in range(target.layers)]
+    for layer in (*layers, head):
+        widen(layer, padding.hidden, random)
+    for _ in range(padding.layers):
+        idle = dict(layers[0])
+        for name in ("attn_output", "ffn_down"):
+            idle[name] = np.zeros_like(idle[name])
+        layers.append(idle)
+    for index, layer in enumerate(layers):
+        for name, values in layer.items():
+            target.weights[f"blk.{index}.{name}"] = values
+    target.layers = len(layers)
+    return head
+
+
+def widen(layer: dict[str, Array], hidden: int, random: np.random.Generator) -> None:
+    """Give a layer's feed-forward part more channels, whose values are multiplied by zero."""
+    width = len(layer["ffn_down"])
+    for name in ("ffn_gate", "ffn_up"):
+        rows = random.standard_normal((hidden, width), np.float32) / np.float32(np.sqrt(width))
+        layer[name] = np.concatenate((layer[name], rows))
+    unread = np.zeros((width, hidden), np.float32)
+    layer["ffn_down"] = np.concatenate((layer["ffn_down"], unread), axis=-1)
+
+
+def write(path: Path, *, heads: int = 1, lacks: str = "", padding: Padding = NO_PADDING) -> Path:
     """Write the bundled target with NextN layers, all of them the same; return the path.
 
     lacks: the tensor that they do not have.
     """
-    source = bundled("target.gguf")
+    source = Path(bundled("target.gguf"))
     target = Target.read(source)
-    layer = solved(target, texts(source))
+    layer = padded(target, solved(target, texts(source)), padding)
     writer = gguf.GGUFWriter(path, ARCH)
     _add_values(writer, target, heads)
     weights = dict(target.weights)
@@ -244,14 +294,15 @@ def _add_values(writer: gguf.GGUFWriter, target: Target, heads: int) -> None:
             kinds = field.types
             writer.add_key_value(key, field.contents(), kinds[0], kinds[-1])
     sizes = {key: fields[f"llama.{key}"].contents() for key in SIZES}
+    hidden = len(target.weights["blk.0.ffn_gate"])
     blocks = target.layers + heads
     writer.add_file_type(1)
     writer.add_block_count(blocks)
     writer.add_vocab_size(len(target.weights["token_embd"]))
     writer.add_context_length(sizes["context_length"])
     writer.add_embedding_length(sizes["embedding_length"])
-    writer.add_feed_forward_length(sizes["feed_forward_length"])
-    writer.add_expert_feed_forward_length(sizes["feed_forward_length"])
+    writer.add_feed_forward_length(hidden)
+    writer.add_expert_feed_forward_length(hidden)
     writer.add_head_count(sizes["attention.head_count"])
     writer.add_head_count_kv(sizes["attention.head_count_kv"])
     writer.add_rope_dimension_count(HEAD)
@@ -298,5 +349,6 @@ def tensor_of(path: Path, name: str) -> Array:
 
 def states_of(engine: LlamaVerifier) -> Array:
     """Return a copy of the hidden states of the rows that the first sequence holds."""
+    assert engine.head is not None
     hidden = engine.head.hidden
     return hidden.rows(0, 0, RUN).copy()
