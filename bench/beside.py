@@ -6,9 +6,10 @@
 Both have the same cells, slots and threads. Each is started --repeats times, one after the other,
 and timed until /health answers 200. Then both stay, and take turns: a prompt of --ids random ids
 that is new to both, an answer of --tokens, and next turns of the same text and 60 ids more. Nothing
-is drafted. A client in this process reads both streams in the same way. `ratio` is ours by theirs: the median of
-the pairs, each measured one after the other. `cpu` is the processor time of the process and its
-children, which a busy machine changes less than the time by the clock. The load is printed.
+is drafted. A client in this process reads both streams in the same way. `ratio` is ours by theirs:
+the median of the pairs, each measured one after the other. `cpu` is the processor time of the
+process and its children, which a busy machine changes less than the time by the clock. The load is
+printed.
 """
 
 import json
