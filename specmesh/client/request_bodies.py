@@ -27,7 +27,7 @@ class TextOptions(TypedDict, total=False):
     stop: texts before which the answer ends, at most 64.
     logprobs: log-probabilities of each token and of so many of the likeliest, 0 to 20.
     draft_n: drafts per step; "auto" adapts it, 0 is the verifier alone.
-    draft_sources: names of the sources that may draft, as reports have them; all. [] drafts nothing.
+    draft_sources: names of sources that may draft, as reports have them; all. [] drafts nothing.
     sources: whether pieces name the sources of their tokens.
     prediction: a text that the answer is expected to be close to, such as a file to edit.
     json_schema, grammar: the form of the text, as a JSON schema or in GBNF; give one.
