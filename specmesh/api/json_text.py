@@ -10,7 +10,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from specmesh.core.fields import Json, is_few, is_list
+from specmesh.core.fields import Json, is_few, is_list, place_of_text
 from specmesh.core.json_reader import FEW_VALUES, PART, read_json
 from specmesh.errors import RequestError
 
@@ -23,7 +23,7 @@ Nobody needs as many, and a million lists take a second.
 MOST_QUOTES = 2**20
 """Quotes of all JSON that is read."""
 
-HALF = "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
+HALF = "half a surrogate pair (\\ud800 to \\udfff): no text"
 
 TOO_DEEP = "the request body is nested too deeply"
 
@@ -31,6 +31,9 @@ _ESCAPE = re.compile(
     r"\\(?:\\|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F]))"
 )
 """A backslash, a whole surrogate pair, or half of one."""
+
+_HALF_READ = re.compile("[\ud800-\udfff]")
+"""Half a pair in a text that was read: whole ones have become one letter."""
 
 
 @contextmanager
@@ -73,8 +76,17 @@ def parse_json(raw: bytes | bytearray) -> object:
     except ValueError:
         raise RequestError("the request body is not JSON") from None
     if b"\\u" in raw and any(escape["half"] for escape in _ESCAPE.finditer(text)):
-        raise RequestError(HALF)
+        raise _half_a_pair(value)
     return value
+
+
+def _half_a_pair(value: object) -> RequestError:
+    """Return the refusal of a body with half a surrogate pair; it names the field, if it has one.
+
+    It has none if it came twice and only its last value counts.
+    """
+    place = place_of_text(value, lambda text: _HALF_READ.search(text) is not None)
+    return RequestError(f"{place or 'the body'} has {HALF}", place or None)
 
 
 _write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -13,7 +13,7 @@ from typing import SupportsFloat, SupportsIndex, cast
 import h11
 
 from specmesh import errors
-from specmesh.core.fields import Json, at, is_object
+from specmesh.core.fields import Json, at, is_object, place_of_text
 from specmesh.errors import DaemonUnreachable, RequestError, SpecmeshError, TimedOut, WentAway
 
 RECEIVE_BYTES = 65536
@@ -198,19 +198,29 @@ def _add(buffer: bytearray, part: bytes) -> None:
 def written(body: Json) -> bytes:
     """Return a body as JSON. Raises RequestError for what is no JSON, and texts that are not UTF-8.
 
-    Any mapping, sequence and number will do, such as a number of numpy's. Texts of a command line
-    are the bytes that were typed: in a locale without UTF-8 Python keeps those that it cannot
-    decode as half surrogate pairs.
+    Such an error names the field. Any mapping, sequence and number will do, such as a number of
+    numpy's. Texts of a command line are the bytes that were typed: in a locale without UTF-8 Python
+    keeps those that it cannot decode as half surrogate pairs.
     """
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, default=_plain)
-        raw = text.encode("utf-8", "surrogateescape")
-        raw.decode()
-    except (UnicodeEncodeError, UnicodeDecodeError) as error:
-        why = f"a text that was given is not UTF-8 ({error.reason})"
-        raise RequestError(why, remedy="convert it, for example with iconv") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"an option or a message is no JSON ({error})") from None
+    raw = _typed(text)
+    if raw is None:
+        place = place_of_text(json.loads(text), lambda part: _typed(part) is None)
+        why = f"{place or 'a text that was given'} is not UTF-8"
+        raise RequestError(why, place, "convert it, for example with iconv")
+    return raw
+
+
+def _typed(text: str) -> bytes | None:
+    """Return the bytes of a text; None if they are not UTF-8."""
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+        raw.decode()
+    except (UnicodeEncodeError, UnicodeDecodeError):
+        return None
     return raw
 
 

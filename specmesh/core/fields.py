@@ -10,7 +10,7 @@ Two kinds of JSON need two ways:
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import TypeGuard
 
@@ -157,6 +157,49 @@ def _values(value: object, name: str) -> Iterator[object]:
             left.pop()
         if name and depth > MOST_LEVELS + 1:
             raise RequestError(f"{name} is nested too deeply", name)
+
+
+_LONGEST_PLACE = 8  # parts of a path that is shown
+_LONGEST_NAME = 64  # letters of a name in it
+
+
+def place_of_text(value: object, matches: Callable[[str], bool]) -> str | None:
+    """Return the path of the first text that matches, such as "messages[0].content".
+
+    A text that is the whole value has the path "", and the name of a field that of its object. None
+    if no text matches. Clients choose the names, so a path has few parts, and a "*" for a name that
+    is no word.
+    """
+    trail: list[str] = []
+    left: list[Iterator[tuple[str, object]]] = [iter([("", value)])]
+    while left:
+        for name, part in left[-1]:
+            if isinstance(part, str):
+                if matches(part):
+                    return "".join([*trail, name][:_LONGEST_PLACE]).removeprefix(".")
+            elif is_list(part) or is_object(part):
+                trail.append(name)
+                left.append(_named_parts(part))
+                break
+        else:
+            left.pop()
+            del trail[-1:]
+    return None
+
+
+def _named_parts(value: list[object] | Json) -> Iterator[tuple[str, object]]:
+    """Yield the parts of a list or an object, each behind its own part of a path.
+
+    The name of a field comes before its value, with no path of its own.
+    """
+    if is_list(value):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+        return
+    for name, part in value.items():
+        yield "", name
+        is_word = name.isidentifier() and len(name) <= _LONGEST_NAME
+        yield f".{name}" if is_word else ".*", part
 
 
 def is_id(value: object) -> TypeGuard[int]:

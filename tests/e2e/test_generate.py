@@ -48,11 +48,11 @@ def test_text_is_the_targets_own(daemon, prompt):
 
 
 @fault("E7.83")
-@pytest.mark.parametrize("options", [(), ("x", "--stop")])
-def test_what_is_no_text_is_refused(pair, options):
+@pytest.mark.parametrize(("options", "field"), [((), "prompt"), (("x", "--stop"), "stop[0]")])
+def test_what_is_no_text_is_refused(pair, options, field):
     """A prompt and a stop string."""
     generate(pair["verifier"], *options, os.fsdecode(b"caf\xe9")).refused(
-        2, "is not UTF-8", "iconv"
+        2, f"{field} is not UTF-8", "iconv"
     )
 
 

@@ -227,6 +227,49 @@ def test_body_that_is_no_json(raw, why):
     assert why in answer.error["message"]
 
 
+HALVES = [
+    [
+        "/v1/completions",
+        ["prompt", {"prompt": "HALF"}],
+        ["prompt[1]", {"prompt": ["x", "HALF"]}],
+        ["stop[0]", {"prompt": "x", "stop": ["HALF"]}],
+        ["grammar", {"prompt": "x", "grammar": "HALF"}],
+        ["json_schema.title", {"prompt": "x", "json_schema": {"title": "HALF"}}],
+        ["prediction.content", {"prompt": "x", "prediction": {"content": "HALF"}}],
+        ["logit_bias", {"prompt": "x", "logit_bias": {"HALF": 1}}],
+        ["user", {"prompt": "x", "user": "HALF"}],
+        ["a.*.b", {"prompt": "x", "a": {"no word": {"b": "HALF"}}}],
+    ],
+    [
+        "/v1/chat/completions",
+        ["messages[0].content", {"messages": [{"role": "user", "content": "HALF"}]}],
+        ["messages[0].content[1].text", {"messages": [{"content": [{}, {"text": "HALF"}]}]}],
+        ["tools[0].function.name", {"tools": [{"function": {"name": "HALF"}}]}],
+        ["chat_template_kwargs.a[2]", {"chat_template_kwargs": {"a": [1, [], "HALF"]}}],
+    ],
+    ["/v1/responses", ["instructions", {"instructions": "HALF"}], ["input", {"input": "HALF"}]],
+]
+
+
+@pytest.mark.parametrize(("path", "named"), each(HALVES))
+@pytest.mark.parametrize("half", ["\\ud800", "a\\udfffb", "\\ud83d\\ude00\\ude00"])
+def test_a_text_with_half_a_pair_is_refused_by_its_field(path, named, half):
+    field, body = named
+    answer = send(json.dumps(body).replace("HALF", half).encode(), path=path)
+    assert answer.error["param"] == field
+    assert answer.error["message"].startswith(f"{field} has half a surrogate pair")
+
+
+def test_anthropics_errors_name_the_field_too():
+    answer = send(b'{"system": "\\ud800"}', path="/v1/messages")
+    assert answer.error["message"].startswith("system has half a surrogate pair")
+
+
+def test_half_a_pair_in_a_value_that_another_replaces_has_no_field():
+    answer = send(b'{"prompt": "\\ud800", "prompt": "x"}')
+    assert answer.error["message"].startswith("the body has half a surrogate pair")
+
+
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1, NaN"])
 @pytest.mark.parametrize("size", [0, FEW_VALUES])
 def test_numbers_that_json_lacks_are_refused(number, size):

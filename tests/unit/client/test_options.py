@@ -53,6 +53,26 @@ def test_values_that_are_no_json(value):
         written({"a": value})
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"prompt": "a\ud800"}, "prompt"),
+        ({"stop": ["x", "a\udce9"]}, "stop[1]"),
+        ({"prediction": {"content": "\udfff"}}, "prediction.content"),
+        ({"messages": (MappingProxyType({"content": "\ud800"}),)}, "messages[0].content"),
+    ],
+)
+def test_a_text_that_is_not_utf_8_is_refused_by_its_field(body, field):
+    with pytest.raises(errors.RequestError, match="is not UTF-8") as caught:
+        written({"max_tokens": 1, **body})
+    assert caught.value.param == field
+
+
+def test_bytes_of_a_command_line_that_are_utf_8_are_taken():
+    """In a locale without UTF-8 Python keeps them as half surrogate pairs."""
+    assert written({"prompt": "caf\udcc3\udca9"}) == '{"prompt": "café"}'.encode()
+
+
 @CLIENTS
 @pytest.mark.parametrize("option", ["temprature", "n", "stream", "tools"])
 def test_an_option_that_there_is_not(kind, option):
