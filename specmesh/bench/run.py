@@ -1,42 +1,40 @@
-"""`specmesh bench run`: the same prompts on a pair, without drafts and with several draft_n.
+"""`specmesh bench run`: the same prompts without drafts, with those of each source, and of all.
 
 `--suite` uses prompts by category: acceptance depends more on the task than on the models.
 """
 
 import itertools
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
 
 from specmesh.bench.texts import (
+    BUILT_IN,
     SIZES,
     WARM_UP_TOKENS,
     count_tokens,
     generate,
+    has_drafter,
     ratio,
     requests_of,
     summed,
     totals,
 )
 from specmesh.client import Client, GeneratedText
+from specmesh.core.draft_sources import REMOTE
 from specmesh.core.fields import Json, at, number_at, object_at, objects_at
 from specmesh.errors import ConfigError
 
 ALONE = "alone"
-VARIANTS: dict[str, int | str] = {
-    ALONE: 0,
-    "draft_n 2": 2,
-    "draft_n 4": 4,
-    "draft_n 8": 8,
-    "adaptive": "auto",
-}
-"""The draft_n of the requests, by name."""
+ALL_SOURCES = "all sources"
 
-SOURCES: dict[str, int | str] = {ALONE: 0, "all sources": "auto"}
-"""The draft_n of a suite, by the sources of drafts."""
+_IN_PROCESS = ("mtp", "local")
+
+Ways = dict[str, Json]
+"""The fields of each variant's requests. The first one is the verifier alone."""
 
 MEDIAN = "tokens_per_second.median"  # in an outcome
 
@@ -44,26 +42,59 @@ Runs = dict[str, list[list[GeneratedText]]]
 """By variant and iteration, the text of each prompt."""
 
 
+def sources_at(client: Client, snapshot: Json) -> list[str]:
+    """Return the names of the sources that draft texts with neither a grammar nor a prediction.
+
+    Drafters, if any, come first, then repeated text. A head or a draft model in the verifier's
+    process is known by the drafts of a short text, since a drafter does not know of them.
+
+    snapshot: the daemon's /stats. Raises the errors of the daemon.
+    """
+    found = ["suffix"]
+    if has_drafter(snapshot):
+        found.insert(0, REMOTE)
+    body: Json = {"prompt": BUILT_IN[0], "max_tokens": WARM_UP_TOKENS, "temperature": 0}
+    for name in _IN_PROCESS:
+        # Drafts that a client counts come whether or not they pay.
+        chosen = {"ignore_eos": True, "draft_n": 4, "draft_sources": [name]}
+        text = generate(client, body | chosen)
+        if name in object_at(text.report, "by_source"):
+            found.append(name)
+    return found
+
+
+def ways_of(sources: Sequence[str], draft_ns: Iterable[int | str] = ()) -> Ways:
+    """Return the variants: alone, each source, all of them, and all with each constant draft_n.
+
+    A single source is all there is.
+    """
+    ways: Ways = {ALONE: {"draft_n": 0}}
+    if len(sources) > 1:
+        for name in sources:
+            ways[name] = {"draft_sources": [name]}
+    ways[ALL_SOURCES] = {}
+    for draft_n in draft_ns:
+        ways[f"draft_n {draft_n}"] = {"draft_n": draft_n}
+    return ways
+
+
 def measure(
     client: Client,
     bodies: list[Json],
     iterations: int,
     advance: Callable[[], None],
-    ways: Mapping[str, int | str],
+    ways: Ways,
 ) -> Runs:
     """Generate each body's text with each variant in each iteration, one text at a time.
 
     `advance` is called after each. An unmeasured text of the first and of the last variant comes
     first. Raises the errors of the daemon.
-
-    ways: the draft_n of each variant.
     """
     # With its cache the daemon would find a prompt in memory the second time.
     bodies = [body | {"cache_prompt": False} for body in bodies]
     variants = [*ways]
     for variant in (variants[0], variants[-1]):
-        warm_up = {"draft_n": ways[variant], "max_tokens": WARM_UP_TOKENS}
-        generate(client, bodies[0] | warm_up)
+        generate(client, bodies[0] | ways[variant] | {"max_tokens": WARM_UP_TOKENS})
     runs = Runs()
     for variant in variants:
         runs[variant] = []
@@ -73,7 +104,7 @@ def measure(
         for number, body in enumerate(bodies):
             shift = (iteration + number) % len(variants)  # no variant always follows the same one
             for variant in variants[shift:] + variants[:shift]:
-                text = generate(client, body | {"draft_n": ways[variant]})
+                text = generate(client, body | ways[variant])
                 runs[variant][-1].append(text)
                 advance()
     return runs
@@ -173,13 +204,14 @@ def run_suite(
     body: Json,
     iterations: int,
     advance: Callable[[], None],
+    ways: Ways,
 ) -> list[Json]:
-    """Generate each prompt's text from each source, as `measure`.
+    """Generate each prompt's text with each variant, as `measure`.
 
     Return the outcomes of each category, and those of all together at the end.
     """
     bodies = requests_of(itertools.chain.from_iterable(suite.values()), body)
-    runs = measure(client, bodies, iterations, advance, SOURCES)
+    runs = measure(client, bodies, iterations, advance, ways)
     found = list[Json]()
     first = 0
     for category, texts in suite.items():
@@ -194,26 +226,30 @@ def run_suite(
 
 
 def rows(found: list[Json]) -> list[dict[str, object]]:
-    """Return a row for each category."""
+    """Return a row for each variant with drafts in each category."""
     table = list[dict[str, object]]()
     for category in found:
-        plain, drafted = objects_at(category, "sources")
-        rate = drafted["acceptance_rate"]
-        row = {
-            "category": category["category"],
-            "source": drafted["variant"],
-            "alone tok/s": f"{at(plain, MEDIAN):.1f}",
-            "tok/s": f"{at(drafted, MEDIAN):.1f}",
-            "speed-up": f"{drafted['speedup']:.2f}",
-            "acceptance": None if rate is None else f"{rate:.2f}",
-            "same text": f"{drafted['identical']}/{drafted['texts']}",
-        }
-        table.append(row)
+        plain, *drafting = objects_at(category, "sources")
+        for drafted in drafting:
+            row = {"category": category["category"], "source": drafted["variant"]}
+            table.append(row | _compared(plain, drafted))
     return table
 
 
+def _compared(plain: Json, drafted: Json) -> dict[str, object]:
+    """Return the cells of a variant beside the verifier alone."""
+    rate = drafted["acceptance_rate"]
+    return {
+        "alone tok/s": f"{at(plain, MEDIAN):.1f}",
+        "tok/s": f"{at(drafted, MEDIAN):.1f}",
+        "speed-up": f"{drafted['speedup']:.2f}",
+        "acceptance": None if rate is None else f"{rate:.2f}",
+        "same text": f"{drafted['identical']}/{drafted['texts']}",
+    }
+
+
 def draw(found: list[Json], title: str, file: Path) -> None:
-    """Write the speed-ups as a PNG.
+    """Write the speed-ups as a PNG, with a bar for each variant in each category.
 
     Raises ConfigError without matplotlib, OSError if the file cannot be written.
     """
@@ -221,18 +257,20 @@ def draw(found: list[Json], title: str, file: Path) -> None:
         figure = import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
     except ImportError:
         raise ConfigError("--png needs matplotlib", "pip install matplotlib") from None
-    labels = list[str]()
-    speedups = list[object]()
+    labels = [str(category["category"]).replace("_", " ") for category in found]
+    speedups = dict[str, list[object]]()
     for category in found:
-        _, drafted = objects_at(category, "sources")
-        labels.append(str(category["category"]).replace("_", " "))
-        speedups.append(drafted["speedup"])
-    positions = list(range(len(found)))
+        for drafted in objects_at(category, "sources")[1:]:
+            speedups.setdefault(str(drafted["variant"]), []).append(drafted["speedup"])
     axes = figure.subplots()
-    bars = axes.bar(positions, speedups, label="all sources")
-    axes.bar_label(bars, fmt="%.2f")
+    width = 0.8 / max(len(speedups), 1)
+    for place, (name, heights) in enumerate(speedups.items()):
+        shift = (place - (len(speedups) - 1) / 2) * width
+        positions = [category + shift for category in range(len(found))]
+        bars = axes.bar(positions, heights, width, label=name)
+        axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_xticks(positions, labels, rotation=20)
+    axes.set_xticks(range(len(found)), labels, rotation=20)
     axes.set_ylabel("speed-up against the verifier alone")
     axes.set_title(title)
     axes.legend()

@@ -49,6 +49,7 @@ from specmesh.paths import bundled, models_dir
 
 if TYPE_CHECKING:
     from specmesh.bench.recommend import StepTimes
+    from specmesh.bench.run import Ways
 
 _prompts_option = option(
     "--prompts",
@@ -93,7 +94,10 @@ def steps(client: Client, json: bool) -> None:
 )
 @option("--iterations", COUNT, "N", "Number of runs of each prompt.", shown="3, 1 of --suite")
 @_tokens_option
-@flag("--suite", "Use the built-in prompts by category, and adaptive draft_n only.")
+@counts_option(
+    "--draft-n", None, "Add variants of all sources with these drafts per step.", MAX_DRAFTS
+)
+@flag("--suite", "Use the built-in prompts by category.")
 @option("--png", FILE, "FILE", "Draw the speed-ups of --suite; needs matplotlib.")
 @client_option
 @json_option
@@ -102,35 +106,45 @@ def run(
     num_prompts: int | None,
     iterations: int | None,
     max_tokens: int,
+    draft_n: tuple[int, ...],
     suite: bool,
     png: Path | None,
     client: Client,
     json: bool,
 ) -> None:
-    """Compare no drafts, draft_n 2, 4 and 8, and adaptive draft_n, at a running daemon.
+    """Compare no drafts, those of each source, and those of all, at a running daemon.
 
-    The drafts are those of all its sources: of its drafters, if any, and the verifier's own. The
-    same prompts, greedily, one completion at a time, in rotating order. With --suite: coding,
-    maths, summarising, retrieval, roleplay, multilingual, tool calls, eight prompts each, with a
-    fresh number in each prompt.
+    Sources are its drafters (remote), repeated text (suffix), the target's head (mtp) and a draft
+    model beside it (local), as far as they are there. The same prompts, greedily, one completion at
+    a time, in rotating order. With --suite: coding, maths, summarising, retrieval, roleplay,
+    multilingual, tool calls, eight prompts each, with a fresh number in each prompt.
 
     tokens_per_second: without prompt processing, the median, the lowest and the highest of the
     iterations. bytes_per_token: on the wire. identical: texts equal to the verifier's alone.
     speedup: of the median over the verifier's alone. by_source: drafts verified of each source, and
     the part that was accepted.
     """
+    from specmesh.bench.run import draw, sources_at, ways_of
+
     if png and not suite:
         raise click.UsageError("--png belongs to --suite: give both")
     if file and suite:
         raise click.UsageError("--suite has its own prompts: leave --prompts out")
     body: Json = {"max_tokens": max_tokens, "temperature": 0}
+    prompts = read_prompts(file)[: num_prompts or 4]
+    snapshot = _drafting_stats(client)
+    if png is not None:
+        draw([], "", png)  # a missing library is reported before the work
+    ways = ways_of(sources_at(client, snapshot), draft_n)
     if suite:
         iterations = iterations or 1
-        result, lines = _run_suite(client, body, num_prompts, iterations, png)
+        found, lines = _run_suite(client, body, num_prompts, iterations, ways)
     else:
         iterations = iterations or 3
-        prompts = read_prompts(file)[: num_prompts or 4]
-        result, lines = _run_variants(client, body, prompts, iterations)
+        found, lines = _run_variants(client, body, prompts, iterations, ways)
+    if png is not None:
+        draw(objects_at(found, "categories"), str(at(snapshot, "model.name")), png)
+    result = {"model": snapshot.get("model")} | found
     result |= {"iterations": iterations, "max_tokens": max_tokens}
     print_result(result, lines, as_json=json)
 
@@ -144,36 +158,28 @@ def _drafting_stats(client: Client) -> Json:
 
 
 def _run_variants(
-    client: Client, body: Json, prompts: Sequence[str], iterations: int
+    client: Client, body: Json, prompts: Sequence[str], iterations: int, ways: "Ways"
 ) -> tuple[Json, list[str]]:
     """Return the results of all variants, and their table."""
-    from specmesh.bench.run import VARIANTS, measure, outcomes
+    from specmesh.bench.run import measure, outcomes
 
-    snapshot = _drafting_stats(client)
     bodies = requests_of(prompts, body)
-    with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
-        variants = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
-    result = {"model": snapshot.get("model"), "prompts": len(prompts), "variants": variants}
-    return result, columns(variants)
+    with bar(len(prompts) * iterations * len(ways)) as advance:
+        variants = outcomes(measure(client, bodies, iterations, advance, ways))
+    return {"prompts": len(prompts), "variants": variants}, columns(variants)
 
 
 def _run_suite(
-    client: Client, body: Json, count: int | None, iterations: int, png: Path | None
+    client: Client, body: Json, count: int | None, iterations: int, ways: "Ways"
 ) -> tuple[Json, list[str]]:
     """Return the results of all categories, and their table."""
-    from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
+    from specmesh.bench.run import prompts, rows, run_suite
 
-    snapshot = _drafting_stats(client)
     suite = prompts(count)
-    if png is not None:
-        draw([], "", png)  # a missing library is reported before the work
     texts = sum(map(len, suite.values()))
-    with bar(texts * iterations * len(SOURCES)) as advance:
-        categories = run_suite(client, suite, body, iterations, advance)
-    if png is not None:
-        draw(categories, str(at(snapshot, "model.name")), png)
-    result = {"model": snapshot.get("model"), "prompts": texts, "categories": categories}
-    return result, table(rows(categories))
+    with bar(texts * iterations * len(ways)) as advance:
+        categories = run_suite(client, suite, body, iterations, advance, ways)
+    return {"prompts": texts, "categories": categories}, table(rows(categories))
 
 
 @bench.command()

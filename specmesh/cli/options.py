@@ -210,9 +210,9 @@ json_option = flag("--json", "Print JSON instead of text.")
 
 
 def counts_option(
-    flag: str, default: str, meaning: str, most: int, *, auto: bool = False
+    flag: str, default: str | None, meaning: str, most: int, *, auto: bool = False
 ) -> Decorator:
-    """Return an option for a list of numbers from 1 to `most`.
+    """Return an option for a list of numbers from 1 to `most`, empty where there is no default.
 
     auto: the list may contain the word "auto", too.
     """
@@ -224,12 +224,14 @@ def counts_option(
             return int(part)
         raise ValueError(part)
 
-    def counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
+    def counts(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | str, ...]:
+        if text is None:
+            return ()
         try:
             return tuple(count(part.strip()) for part in text.split(","))
         except ValueError:
             kinds = "auto and numbers" if auto else "numbers"
-            message = f"{text!r} is no list of {kinds} from 1 to {most} like {default}"
+            message = f"{text!r} is no list of {kinds} from 1 to {most} like {default or '2,4,8'}"
             raise click.BadParameter(message) from None
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"

@@ -32,33 +32,41 @@ def drafted_for():
 
 
 def test_bench_run(drafted_for):
-    """Five variants have the same texts."""
+    """All variants have the same texts."""
+    options = {"iterations": 2, "num_prompts": 2, "max_tokens": 24, "draft_n": "4"}
 
     def ran():
         """Return the variants of a run whose drafter had a processor."""
-        found = bench(drafted_for, "run", iterations=2, num_prompts=2, max_tokens=24)
-        four = found["variants"][2]
-        return found["variants"] if (four["acceptance_rate"] or 0) > 0.5 else None
+        variants = bench(drafted_for, "run", **options)["variants"]
+        return variants if (variants[-1]["acceptance_rate"] or 0) > 0.5 else None
 
     variants = until(ran, "drafts stand")
     names = [variant["variant"] for variant in variants]
-    assert names == ["alone", "draft_n 2", "draft_n 4", "draft_n 8", "adaptive"]
+    assert names == ["alone", "remote", "suffix", "all sources", "draft_n 4"]
     for variant in variants:
         assert (variant["texts"], variant["tokens"], variant["identical"]) == (4, 4 * 24, 4)
         assert variant["tokens_per_second"]["low"] > 0
-    assert variants[0]["bytes_per_token"] == variants[0]["mean_draft_n"] == 0
-    assert variants[2]["bytes_per_token"] > 8
-    assert variants[2]["by_source"]["remote"]["drafted"] == variants[2]["drafted"]
+    alone, remote, suffix, _, four = variants
+    assert alone["bytes_per_token"] == suffix["bytes_per_token"] == alone["mean_draft_n"] == 0
+    assert remote["by_source"]["remote"]["drafted"] == remote["drafted"]
+    assert suffix["by_source"]["remote"]["drafted"] == 0
+    assert four["bytes_per_token"] > 8
 
 
-def test_bench_run_without_a_drafter(mesh):
-    """A verifier has sources of its own, which are compared; a line names the drafter's absence."""
-    verifier = mesh.verifier("step_ms=1")
+def run_alone(verifier):
+    """Return the variants of a run without a drafter, by name; a line says that there is none."""
     options = {"num_prompts": 1, "iterations": 1, "max_tokens": 8, "json": True}
     done = command("bench", "run", socket=verifier.socket, **options)
     assert done.code == 0
     assert done.err == "No drafter is attached: the verifier's own sources draft.\n"
-    for variant in done.json["variants"]:
+    return {variant["variant"]: variant for variant in done.json["variants"]}
+
+
+def test_bench_run_without_a_drafter(mesh):
+    """A verifier has a source of its own, which is compared."""
+    variants = run_alone(mesh.verifier("step_ms=1"))
+    assert [*variants] == ["alone", "all sources"]
+    for variant in variants.values():
         assert (variant["tokens"], variant["identical"]) == (8, 1)
         assert "remote" not in variant["by_source"]
 
@@ -68,7 +76,15 @@ def test_bench_suite(drafted_for):
     assert len(suite["categories"]) == 7 + 1
     sources = suite["categories"][-1]["sources"]
     found = {source["variant"]: source["identical"] for source in sources}
-    assert found == {"alone": 7, "all sources": 7}
+    assert found == {"alone": 7, "remote": 7, "suffix": 7, "all sources": 7}
+
+
+def test_bench_run_names_a_draft_model_beside_the_target(mesh):
+    variants = run_alone(mesh.verifier("step_ms=5", "--draft-model", "draft_ms=0.1,alpha=0.9"))
+    assert [*variants] == ["alone", "suffix", "local", "all sources"]
+    assert "local" not in variants["suffix"]["by_source"] or not variants["suffix"]["drafted"]
+    local = variants["local"]
+    assert local["by_source"].get("local", {"drafted": 0})["drafted"] == local["drafted"]
 
 
 def test_bench_steps(drafted_for, tmp_path):

@@ -17,7 +17,7 @@ from harness.tables import rows as values
 from specmesh.bench import recommend
 from specmesh.bench.audit import audit, judged, lines
 from specmesh.bench.load import level
-from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
+from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows, ways_of
 from specmesh.bench.step_times import read_costs
 from specmesh.bench.texts import read_prompts
 from specmesh.cli import main
@@ -75,6 +75,24 @@ def test_outcomes_by_source():
             "suffix": {"drafted": 10, "acceptance_rate": 0.6},
         },
     )
+
+
+ALONE_AND_ALL = {"alone": {"draft_n": 0}, "all sources": {}}
+
+
+@pytest.mark.parametrize(
+    ("sources", "draft_ns", "added"),
+    [
+        (["suffix"], (), {}),
+        (["remote", "mtp"], (), {name: {"draft_sources": [name]} for name in ("remote", "mtp")}),
+        (["suffix"], (2, 8), {"draft_n 2": {"draft_n": 2}, "draft_n 8": {"draft_n": 8}}),
+    ],
+)
+def test_variants_of_a_run(sources, draft_ns, added):
+    """A single source is all there is, and is not compared twice."""
+    ways = ways_of(sources, draft_ns)
+    assert ways == ALONE_AND_ALL | added
+    assert next(iter(ways)) == ALONE
 
 
 def test_one_text_of_a_client():
