@@ -177,9 +177,13 @@ def place_of_text(value: object, matches: Callable[[str], bool]) -> str | None:
             if isinstance(part, str):
                 if matches(part):
                     return "".join([*trail, name][:_LONGEST_PLACE]).removeprefix(".")
-            elif is_list(part) or is_object(part):
+            elif is_list(part):
                 trail.append(name)
-                left.append(_named_parts(part))
+                left.append((f"[{index}]", each) for index, each in enumerate(part))
+                break
+            elif is_object(part):
+                trail.append(name)
+                left.append(_named_fields(part))
                 break
         else:
             left.pop()
@@ -187,15 +191,11 @@ def place_of_text(value: object, matches: Callable[[str], bool]) -> str | None:
     return None
 
 
-def _named_parts(value: list[object] | Json) -> Iterator[tuple[str, object]]:
-    """Yield the parts of a list or an object, each behind its own part of a path.
+def _named_fields(value: Json) -> Iterator[tuple[str, object]]:
+    """Yield the values of an object behind their parts of a path, each after its name.
 
-    The name of a field comes before its value, with no path of its own.
+    A name has no part of its own.
     """
-    if is_list(value):
-        for index, part in enumerate(value):
-            yield f"[{index}]", part
-        return
     for name, part in value.items():
         yield "", name
         is_word = name.isidentifier() and len(name) <= _LONGEST_NAME

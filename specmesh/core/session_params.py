@@ -89,7 +89,9 @@ class SessionParams:
         return self.draft_n
 
     def drafts_by(self, source: str) -> bool:
-        """Return True if the client lets a source draft."""
+        """Return True if a source may draft."""
+        if self.allowed_draft_n == 0:
+            return False
         return self.draft_sources is None or source in self.draft_sources
 
     def named(self) -> Json:

@@ -51,6 +51,8 @@ generate x --logprobs 2
 generate x --n 2 --show-drafts
 generate x --max-tokens 0
 generate x --draft-n 25
+generate x --draft-sources suffix,page
+bench run --draft-n 2,0
 generate --resume cmpl-1 --n 2
 generate x --seed 4294967296
 generate x --top-p 1.5
@@ -71,6 +73,20 @@ def test_usage_errors(daemon, command):
     assert done.exit_code == 2
     assert "Error: " in done.stderr
     assert daemon.mock_calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("", {}),
+        ("--draft-sources suffix,remote", {"draft_sources": ["suffix", "remote"]}),
+        ("--draft-sources ,", {"draft_sources": []}),
+    ],
+)
+def test_sources_of_drafts_that_a_text_is_asked_with(daemon, given, asked):
+    run(f"generate x {given}")
+    [body, *_] = daemon.complete.call_args.args
+    assert {name: body[name] for name in body if name == "draft_sources"} == asked
 
 
 EXITS = {RequestError: 2, DaemonUnreachable: 69, Busy: 75, ConfigError: 78, SpecmeshError: 1}

@@ -8,6 +8,7 @@ from specmesh.core.draft_length.drafter_estimates import DrafterEstimates
 from specmesh.core.draft_length.gate import StepOutcome
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.speculation import Speculations
+from specmesh.core.draft_sources import DRAFT_SOURCES
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Tokens
 from specmesh.core.rounds import Round, SourceDrafts
@@ -16,7 +17,10 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
 from specmesh.core.verifier.source_choice import Room, SourceChoice
 from specmesh.core.verifier.sources.base import SourceContext
+from specmesh.core.verifier.sources.grammar import GrammarSource
+from specmesh.core.verifier.sources.prediction import PredictionSource
 from specmesh.core.verifier.sources.remote import RemoteSource
+from specmesh.core.verifier.sources.suffix import SuffixSource
 from specmesh.wire import messages as m
 
 TEXT = (3, 1, 4)
@@ -134,6 +138,11 @@ def accepted(source, drafts):
 
 
 # --- which source leads
+
+
+@pytest.mark.parametrize("source", [GrammarSource, PredictionSource, RemoteSource, SuffixSource])
+def test_each_source_can_be_asked_for_by_its_name(source):
+    assert source.name in DRAFT_SOURCES
 
 
 def test_the_chain_that_promises_most_leads():

@@ -45,8 +45,7 @@ class LocalSource:
         The target's head reads along for sessions with this source only.
         """
         local = context.local
-        params = context.params
-        if local is None or params.allowed_draft_n == 0 or not params.drafts_by(local.name):
+        if local is None or not context.params.drafts_by(local.name):
             return None
         return cls(context, local)
 

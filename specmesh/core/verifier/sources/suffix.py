@@ -53,10 +53,7 @@ class SuffixSource:
     @classmethod
     def of(cls, context: SourceContext) -> "SuffixSource | None":
         """Return the source of a session; None if it is to have no drafts of this kind."""
-        params = context.params
-        if params.allowed_draft_n == 0 or not params.drafts_by(cls.name):
-            return None
-        if not context.limits.drafts_repeats:
+        if not (context.limits.drafts_repeats and context.params.drafts_by(cls.name)):
             return None
         if context.earlier is not None:
             # A gate that accounts share would show in each other's drafts, too.
