@@ -26,6 +26,7 @@ class Crowd:
     """A core with its engine, and clients that come, go and pause.
 
     seen: counts of what happened.
+    shown, committed: ids of each client's text, the latter with an end id. reports: at its end.
     draft_n, draft_sources: of its requests, at random; all sources where none are given.
     row_s: seconds of a step for each row beyond the first. draft_s: of each draft.
     pause_s: between two steps.
@@ -77,16 +78,18 @@ class Crowd:
         self.now = 0.0
         self.asked = {}  # client: (prompt, most tokens)
         self.shown = {}
+        self.committed = {}
         self.ends = {}
+        self.reports = {}
         self.sessions = {}
         self.paused = set()
         self.seen = Counter()
 
-    def ask(self, prompt, most, draft_n=None):
+    def ask(self, prompt, most, draft_n=None, sources=None):
         client = len(self.asked) + 1
         self.asked[client] = (prompt, most)
         self.shown[client] = ()
-        sources = self.rng.choice(self.draft_sources) if self.draft_sources else None
+        self.committed[client] = ()
         params = SessionParams(SamplingParams(), most, draft_n=draft_n, draft_sources=sources)
         request = Request(None, prompt, params)
         opening = vev.Opening(client=client, request=request, ids=prompt, n_prompt=len(prompt))
@@ -96,7 +99,10 @@ class Crowd:
         rng = self.rng
         prompt = SYSTEM[: rng.choice((0, 20, 30))]
         prompt += tuple(rng.choices(range(32, 36), k=rng.randint(1, 50)))
-        self.ask(prompt, rng.choice((1, 4, 20, 60)), rng.choice(self.draft_n))
+        most = rng.choice((1, 4, 20, 60))
+        draft_n = rng.choice(self.draft_n)
+        sources = rng.choice(self.draft_sources) if self.draft_sources else None
+        self.ask(prompt, most, draft_n, sources)
 
     def pause_at_random(self):
         client = self.rng.choice([*self.asked])
@@ -119,12 +125,14 @@ class Crowd:
                     self.seen["began"] += 1
                 case vev.ToClient(client, Round() as done):
                     self.shown[client] += done.text.ids
+                    self.committed[client] += done.ids
                     for drafts in done.by_source:
                         if self.local is not None and drafts.source == self.local.name:
                             self.seen["drafted"] += drafts.tested
                             self.seen["accepted"] += drafts.accepted
                 case vev.ToClient(client, vev.SessionEnded() as end):
                     self.ends.setdefault(client, end.reason.name.lower())
+                    self.reports[client] = end.report
                 case vev.RequestRefused(client, error):
                     raise AssertionError(error)
                 case vev.Noted(name):

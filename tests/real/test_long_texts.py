@@ -43,7 +43,7 @@ def text_of(verifier):
 def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
     drafter = beside.drafter(real_models.path("smollm2-q4_0.gguf"), engine="llama")
     # Steps of one width compute a cached beginning as any other.
-    asked = body(text[:length], N, draft_n=4, cache_prompt=True)
+    asked = body(text[:length], N, draft_n=4, draft_sources=["remote"], cache_prompt=True)
     [drafted, *_] = streams = drafted_texts(verifier, [asked], least=N // 4)
     assert drafted.ids == complete(verifier, asked | {"draft_n": 0}).ids
     assert acceptance(streams) > 0.5
@@ -54,8 +54,8 @@ def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
 def test_no_round_waits_while_windows_take_over(verifier, beside, text):
     draft = real_models.path("smollm2-q4_0.gguf")
     drafter = beside.drafter(draft, "--window", WINDOW, engine="llama")
-    sampled = {"temperature": 0.9, "seed": 3}  # a greedy text repeats itself, and needs no drafter
-    complete(verifier, body(text[:1000], WINDOW + N, draft_n=4, cache_prompt=True, **sampled))
+    asked = body(text[:1000], WINDOW + N, draft_n=4, draft_sources=["remote"], cache_prompt=True)
+    complete(verifier, asked)
     window = drafter.stats()["window"]
     assert window["takeovers"] > 0
     assert window["held_up"] == 0
@@ -69,7 +69,8 @@ def test_a_sliding_window_model_at_both_ends(mesh, length):
     options = ("--ctx", 16384 + 1024, "--max-sessions", 1, "--reproducible")
     verifier = mesh.verifier(model, *options, engine="llama")
     mesh.drafter(model, engine="llama")
-    asked = body(text_of(verifier)[:length], N, draft_n=4, cache_prompt=True)
+    ids = text_of(verifier)[:length]
+    asked = body(ids, N, draft_n=4, draft_sources=["remote"], cache_prompt=True)
     [drafted, *_] = streams = drafted_texts(verifier, [asked], least=N // 4)
     assert acceptance(streams) > 0.5
     assert drafted.ids == complete(verifier, asked | {"draft_n": 0}).ids

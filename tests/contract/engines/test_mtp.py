@@ -1,17 +1,20 @@
 """Promises of a target's own head: its drafts are a function of the text, however it was read."""
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import nextn
+from harness.crowd import Crowd
 from harness.engine_contract import GREEDY, SAMPLED, span
 
 from specmesh.config import KVCacheSize, ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.kv_orders import KVCopy, KVCut
+from specmesh.core.prefix import common_length
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Ask
+from specmesh.engines.base import Ask, LocalDrafter
 from specmesh.engines.llama.engine import LlamaVerifier
 from specmesh.errors import LocalProtocolError
 from specmesh.paths import bundled
@@ -296,6 +299,40 @@ def test_other_sequences_make_room(make_nextn):
     found = anew(target, 1, text)
     target.close()
     assert found == expected
+
+
+# --- through the verifier's core
+
+
+def counts_alone(target, ids, text, n):
+    """Return the drafts that the head has for a text, and those that are right.
+
+    After each step the next n drafts come, as far as LENGTH leaves room for them and a bonus token.
+    The first token comes without any.
+    """
+    whole = [*ids, *text]
+    end = len(ids) + 1
+    drafted = accepted = 0
+    while end < len(whole):
+        room = len(ids) + LENGTH - end - 1
+        drafts = anew(target, 0, whole[:end], min(n, room))
+        right = common_length(drafts, whole[end:])
+        drafted += len(drafts)
+        accepted += right
+        end += right + 1
+    return {"drafted": drafted, "accepted": accepted}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_drafts_of_a_session_are_those_of_the_head_alone(engine, n):
+    """All of them are verified, and as many accepted: nothing is lost or comes late between."""
+    ids = tuple(prompt(4))
+    crowd = Crowd(engine, random.Random(0), 0, 0, LocalDrafter(engine.head, engine.head))
+    crowd.ask(ids, LENGTH, draft_n=n, sources=("mtp",))
+    crowd.finish()
+    [text] = crowd.committed.values()
+    [report] = crowd.reports.values()
+    assert report["by_source"] == {"mtp": counts_alone(engine, ids, text, n)}
 
 
 # --- the solved layer of a trained target, beside the same computed by numpy
