@@ -390,7 +390,7 @@ class Drafter:
     def _text_of(self, ids):
         """Return a text by its ids; the CRCs of those of the text before it are known."""
         text = self._text
-        if text.ids != ids[: len(text)]:
+        if text.ids.tolist() != ids[: len(text)]:
             text.truncate(common_length(text.ids, ids))
         text.extend(ids[len(text) :])
         return text
