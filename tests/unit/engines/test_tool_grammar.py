@@ -17,6 +17,7 @@ from specmesh.core.text.reasoning import STYLES
 from specmesh.core.text.tool_calls import ArgumentsPart, CallParser, TextPart
 from specmesh.core.text.tool_formats import FORMATS, ID, STRING, TYPE
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines import tool_grammar
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import answer
 
@@ -536,9 +537,10 @@ def allowed_values(schema, texts):
     return found
 
 
-def test_of_too_many_tools_the_smallest_schemas_are_kept():
+def test_of_too_many_tools_the_smallest_schemas_are_kept(monkeypatch):
+    monkeypatch.setattr(tool_grammar, "_MOST_SUBSCHEMAS", 100)
     small = {"properties": {f"s{n}": {"type": "integer"} for n in range(5)}}
-    large = {"properties": {f"l{n}": {"type": "integer"} for n in range(4000)}}
+    large = {"properties": {f"l{n}": {"type": "integer"} for n in range(40)}}
     tools = [tool(f"large{n}", large) for n in range(3)]
     grammar = request("hermes", tools=[*tools, tool("small", small)])
     assert list(compiled(grammar)["ignored"]) == ["large2"]
