@@ -303,9 +303,9 @@ def test_every_depth_has_an_answer(path, body):
 
 BODY = b'{"prompt": "hi"}'
 ZLIB = zlib.compress(BODY)
-GZIP = gzip.compress(BODY)
-EMPTY = gzip.compress(b"")
-MEMBERS = gzip.compress(BODY[:5]) + EMPTY + gzip.compress(BODY[5:])
+GZIP = gzip.compress(BODY, mtime=0)
+EMPTY = gzip.compress(b"", mtime=0)
+MEMBERS = gzip.compress(BODY[:5], mtime=0) + EMPTY + gzip.compress(BODY[5:], mtime=0)
 
 
 def test_a_body_in_parts():
