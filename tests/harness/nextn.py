@@ -8,6 +8,7 @@ layer's own last matrix is solved anew after that.
 import os
 import sysconfig
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ HEAD = 64
 CHUNK = 256
 """Ids of a text that the layer is solved with."""
 
-CHUNKS = 80
+CHUNKS = 20
 RIDGE = 1e-3
 RUN = 64
 RUNS = 100
@@ -199,13 +200,7 @@ def drafts_of(path: Path, ids: list[int], n: int) -> list[int]:
 
     path: of the file that `write` has written.
     """
-    target = Target.read(Path(bundled("target.gguf")))
-    name = f"blk.{target.layers}."
-    layer = dict[str, Array]()
-    for tensor in gguf.GGUFReader(path).tensors:
-        if tensor.name.startswith(name):
-            key = tensor.name.removeprefix(name).removesuffix(".weight")
-            layer[key] = np.array(tensor.data, np.float32)
+    target, layer = _read_both(path)
     embeddings = target.weights["token_embd"]
     _, _, states = target.run(np.array([ids]))
     before = [np.zeros(states.shape[-1], np.float32), *states[0, :-1]]
@@ -220,6 +215,19 @@ def drafts_of(path: Path, ids: list[int], n: int) -> list[int]:
         text.append(drafts[-1])
         before.append(last)
     return drafts
+
+
+@cache
+def _read_both(path: Path) -> tuple[Target, dict[str, Array]]:
+    """Return the bundled target, and the layer in a file that `write` has written."""
+    target = Target.read(Path(bundled("target.gguf")))
+    name = f"blk.{target.layers}."
+    layer = dict[str, Array]()
+    for tensor in gguf.GGUFReader(path).tensors:
+        if tensor.name.startswith(name):
+            key = tensor.name.removeprefix(name).removesuffix(".weight")
+            layer[key] = np.array(tensor.data, np.float32)
+    return target, layer
 
 
 def least_squares(given: Array, wanted: Array) -> Array:
