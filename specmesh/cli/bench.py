@@ -178,7 +178,7 @@ def _run_suite(
     suite = prompts(count)
     texts = sum(map(len, suite.values()))
     with bar(texts * iterations * len(ways)) as advance:
-        categories = run_suite(client, suite, body, iterations, advance, ways)
+        categories = run_suite(client, suite, body, iterations, advance, ways=ways)
     return {"prompts": texts, "categories": categories}, table(rows(categories))
 
 
