@@ -43,7 +43,7 @@ from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.facts import note
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.engines.base import DraftEngine
-from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar_compiler import GrammarCompiler, grammar_compiler
 from specmesh.errors import Busy, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import write_body
@@ -418,7 +418,7 @@ class DraftGrammars:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._lock = threading.Lock()
         self._closed = False
-        self._grammars: tuple[Vocabulary, Grammars] | None = None
+        self._grammars: tuple[Vocabulary, GrammarCompiler] | None = None
 
     def prepare(self, vocabulary: Vocabulary) -> None:
         """Make now what the first grammar in a vocabulary would wait for, and all drafts with it.
@@ -461,14 +461,14 @@ class DraftGrammars:
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())
 
-    def _of(self, vocabulary: Vocabulary) -> Grammars | None:
+    def _of(self, vocabulary: Vocabulary) -> GrammarCompiler | None:
         """Return the grammars of a vocabulary, in the place of another's; None after `close`."""
         with self._lock:
             if self._closed:
                 return None
             if self._grammars is None or self._grammars[0] != vocabulary:
                 self._drop()
-                self._grammars = vocabulary, Grammars(vocabulary)
+                self._grammars = vocabulary, grammar_compiler(vocabulary)
             return self._grammars[1]
 
     def _drop(self) -> None:

@@ -55,7 +55,7 @@ from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoo
 from specmesh.daemons.runtime.model_thread import ModelThread
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import LocalDrafter, VerifyEngine
-from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar_compiler import grammar_compiler
 from specmesh.engines.load import LoadedTarget
 from specmesh.engines.steps import limits_of, run_either
 from specmesh.errors import Busy, ChildLate, EngineError, PromptTooLong, SpecmeshError, WentAway
@@ -473,7 +473,7 @@ class PromptEncoder:
         self._limits = limits
         self._wanted = wanted
         self._deliver = deliver
-        self._grammars = Grammars(tokenizer.vocabulary, _log_ignored)
+        self._grammars = grammar_compiler(tokenizer.vocabulary, _log_ignored)
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
         self._quick = FairWorker("grammars")
         self._patient = FairWorker("slow grammars")

@@ -18,6 +18,7 @@ from specmesh.cli.status import Found, find
 from specmesh.client import printable
 from specmesh.core.fields import at, objects_at
 from specmesh.core.no_drafts import NoDrafts
+from specmesh.engines import grammar_compiler
 from specmesh.engines.llama.library import PINNED, gpu_devices
 from specmesh.errors import ConfigError, pip_install
 from specmesh.paths import ROLES, SYSTEM_DIR
@@ -44,6 +45,8 @@ def examine() -> Iterator[Check]:
     yield ok("specmesh", f"{__version__}, Python {platform.python_version()}")
     yield _llama()
     yield from _mlx()
+    decodes = {_version("llama_cpp_python"), _version("mlx_lm")} != {None}
+    yield judge_grammars(grammar_compiler.trouble(), decodes=decodes)
     yield from map(_settings, ROLES)
     yield from map(judge_daemon, running)
     if not running:
@@ -99,6 +102,19 @@ def _mlx() -> Iterator[Check]:
     elif sys.platform == "darwin" and platform.machine() == "arm64":
         state = "not installed; it drafts fastest on Apple Silicon"
         yield warn("mlx", state, pip_install("mlx"))
+
+
+def judge_grammars(trouble: str | None, *, decodes: bool) -> Check:
+    """Judge whether grammars can be used.
+
+    trouble: why not. decodes: a library of models is installed. Without one none are needed: not
+    for a drafter without a model, and not beside vLLM.
+    """
+    name = "grammars"
+    if trouble is None:
+        return ok(name, f"llguidance {_version('llguidance')}")
+    state = f"{trouble}; grammars, JSON schemas and tools are refused"
+    return warn(name, state, pip_install("llama")) if decodes else ok(name, state)
 
 
 def _version(package: str) -> str | None:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Json, list_at, object_at, objects_at
-from specmesh.core.sampling.constraint import SIMPLER, Grammar, GrammarKind
+from specmesh.core.sampling.constraint import SIMPLER, Grammar, GrammarKind, Ignored
 from specmesh.core.vocabulary.spelling import Spelling
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.sandbox import Child
@@ -27,8 +27,6 @@ from specmesh.errors import ChildFailed, ChildLate, RequestError
 from specmesh.free_memory import give_back_freed
 
 _SOURCE = "specmesh.engines.grammar_source"
-
-Ignored = Callable[[str, Sequence[str]], None]
 
 MOST_REPORTED = 1024  # tools remembered as reported
 CACHED = 16  # usable grammars remembered: clients send the same one again and again

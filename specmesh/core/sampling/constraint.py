@@ -32,6 +32,10 @@ _CONTROL_CHARACTERS = re.compile(r"[\0-\b\v\f\x0e-\x1f]")
 """JSON needs six bytes for each, so a frame might not hold them."""
 
 
+Ignored = Callable[[str, Sequence[str]], None]
+"""Takes the name of a tool, and in words the parts of its schema that no grammar keeps to."""
+
+
 class GrammarKind(StrEnum):
     """The languages of grammars: llama.cpp's GBNF, JSON schema, or calls of tools."""
 

@@ -13,6 +13,7 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Span
 from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
 from specmesh.core.kv_reuse import KVReuse
+from specmesh.engines import grammar_compiler
 from specmesh.engines.base import (
     ANY_ID,
     Ask,
@@ -411,11 +412,12 @@ class LlamaVerifier(LlamaEngine):
 
         def prepare() -> object:
             # It is imported while llama.cpp reserves the cache.
-            from specmesh.engines.grammar import is_prepared, prepared  # noqa: PLC0415
-
             kept = None
-            if is_prepared(model.n_vocab, model.size):
-                kept = prepared(model.vocabulary)
+            if grammar_compiler.trouble() is None:
+                from specmesh.engines.grammar import is_prepared, prepared  # noqa: PLC0415
+
+                if is_prepared(model.n_vocab, model.size):
+                    kept = prepared(model.vocabulary)
             model.encoder.prepare()
             return kept
 
