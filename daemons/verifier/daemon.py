@@ -4,17 +4,15 @@ answers.
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from logging import DEBUG
 from math import inf
 from typing import assert_never
 
 import structlog
 import zmq
 
-from specmesh import logs
 from specmesh.api.backend import (
     AskStats,
     Cancel,
@@ -27,13 +25,13 @@ from specmesh.api.backend import (
 from specmesh.api.fair_workers import FairWorker
 from specmesh.config import VerifierSettings
 from specmesh.core.draft_length.local_estimates import LocalEstimates
-from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import DraftedRows, DraftStep, Rows, Step
 from specmesh.core.kv_pool import KVPool
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
-from specmesh.core.requests import PromptRead, Reply, Scored
+from specmesh.core.requests import Reply
 from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.statistics.daemon import VerifierStats
@@ -50,10 +48,11 @@ from specmesh.core.verifier.predicted_text import PredictedText
 from specmesh.core.verifier.scheduler import PREFILL_ROWS
 from specmesh.core.verifier.target import Target
 from specmesh.daemons.link.sockets import Router
-from specmesh.daemons.runtime.facts import facts, note, thread_share
-from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop
+from specmesh.daemons.runtime.facts import facts, thread_share
+from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, EngineLoop
 from specmesh.daemons.runtime.model_thread import ModelThread
-from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
+from specmesh.daemons.verifier.core_effects import CoreEffects
+from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.engines.base import LocalDrafter, VerifyEngine
 from specmesh.engines.grammar_compiler import grammar_compiler
 from specmesh.engines.load import LoadedTarget
@@ -76,6 +75,7 @@ Neither the first texts after a start nor the first measured steps wait for that
 PROMPT_SIZES = (2**14, 2**18)
 """Bytes of requests that do not wait for longer ones: each size has a thread of its own."""
 
+CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step | DraftStep, Sequence[Rows] | DraftedRows]
 Encoded = vev.Opening | vev.RequestRefused
 Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
 """Mail for the event loop: of the API, of the prompt encoder, and of the core."""
@@ -108,7 +108,6 @@ class VerifierLoop(DaemonLoop[Order]):
         self._engine = engine
         self._drafter = drafter
         self._model_hash = model_hash
-        self._report = vev.CoreReport()
         self._closing = closing
         self._quiet_since: float | None = None
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
@@ -134,7 +133,6 @@ class VerifierLoop(DaemonLoop[Order]):
         )
         run = partial(run_either, engine, drafter)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
-        self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         cores = thread_share(engine, drafter=False, explicit=settings.model.threads is not None)
         welcome = m.Welcome(
             verifier=name,
@@ -148,7 +146,8 @@ class VerifierLoop(DaemonLoop[Order]):
             takes_body=True,
         )
         self._drafters = Drafters(
-            engine=engine,
+            info=engine.info,
+            vocabulary=engine.tokenizer.vocabulary,
             router=self._router,
             clients=self._clients,
             act=self._act,
@@ -157,6 +156,14 @@ class VerifierLoop(DaemonLoop[Order]):
             welcome=welcome,
             cores=cores,
             link=link,
+        )
+        self._effects = CoreEffects(
+            core=self._core,
+            stats=self.stats,
+            clients=self._clients,
+            drafters=self._drafters,
+            act=self._act,
+            reported=self._reported,
         )
 
     # --- the loop
@@ -176,7 +183,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._drafters.leave()
 
     def _close(self) -> bool:
-        self._policies.shutdown(wait=False, cancel_futures=True)
+        self._effects.close()
         encoded = self._prompts.close(self._closing)
         free = LoadedTarget(self._engine, self._drafter).close if encoded else lambda: None
         return self._core.close(self._closing, free) and encoded
@@ -216,7 +223,7 @@ class VerifierLoop(DaemonLoop[Order]):
         match order:
             case list():
                 for effect in order:
-                    self._carry_out(effect, now)
+                    self._effects.carry_out(effect, now)
             case Submit(texts, tenant, account):
                 self._act(self._clients.submit(texts, tenant, account))
             case vev.Opening():
@@ -259,6 +266,11 @@ class VerifierLoop(DaemonLoop[Order]):
         elif now >= self._quiet_since + PREPARE_AFTER:
             self._prompts.prepare()
 
+    def _reported(self, now: float) -> None:
+        """Answer the oldest of those that wait for a report of the core."""
+        if self._stats_orders:
+            self._answer_stats(now)
+
     def _answer_stats(self, now: float) -> None:
         _, order = self._stats_orders.pop(0)
         order.tell(self.snapshot(now))
@@ -274,7 +286,7 @@ class VerifierLoop(DaemonLoop[Order]):
         encrypted = self._router.encrypted
         return self.stats.snapshot(
             max_sessions=info.max_sessions,
-            core=self._report,
+            core=self._effects.report,
             peers={identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             traffic=self._router.traffic,
             now=now,
@@ -290,50 +302,6 @@ class VerifierLoop(DaemonLoop[Order]):
         may_wait = isinstance(effects, list) and all(map(_may_wait, effects))
         self.mailbox.put(effects, urgent=not may_wait)
 
-    def _carry_out(self, effect: vev.Effect, now: float) -> None:
-        match effect:
-            case vev.ToClient(client, news):
-                self._count(news)
-                self._act(self._clients.give(client, news))
-            case vev.ToDrafter():
-                self._drafters.send(effect, now)
-            case vev.Ran():
-                self.stats.ran(effect)
-                if logs.least <= DEBUG:
-                    _log_step(effect)
-            case vev.Solve(session, inputs, old):
-                solving = self._policies.submit(solve, inputs, old)
-                solving.add_done_callback(partial(self._solved, session))
-            case vev.RequestRefused(client, error):
-                self._act(self._clients.refuse(client, error))
-            case vev.Forgotten(session):
-                self._clients.forget(session)
-            case vev.CoreReport():
-                self._report = effect
-                self._drafters.step_s = effect.step_s
-                if self._stats_orders:
-                    self._answer_stats(now)
-            case vev.Noted():
-                note(effect)
-            case _:
-                assert_never(effect)
-
-    def _count(self, news: vev.ClientNews) -> None:
-        match news:
-            case Round():
-                traffic = self._clients.sessions.get(news.session)
-                if traffic is not None:
-                    self.stats.committed(traffic.opened, traffic.sent_at, news)
-                    traffic.sent_at = news.at
-            case vev.Began():
-                self.stats.began(news)
-            case vev.SessionEnded():
-                self.stats.ended(news)
-            case Scored() | PromptRead():
-                pass
-            case _:
-                assert_never(news)
-
     def _act(self, effects: Sequence[ClientsEffect]) -> None:
         """Carry out effects of requests."""
         for effect in effects:
@@ -347,35 +315,12 @@ class VerifierLoop(DaemonLoop[Order]):
                 case _:
                     assert_never(effect)
 
-    def _solved(self, session: int, done: "Future[Policy]") -> None:
-        if not done.cancelled():
-            self._put(vev.Solved(session, done.result()))
-
 
 def _may_wait(effect: vev.Effect) -> bool:
     """Return True for tokens, which may wait for more of them; but not for a text's first."""
     if isinstance(effect, vev.ToClient):
         return isinstance(effect.what, Round) and not effect.what.first
     return isinstance(effect, vev.Ran)
-
-
-def _log_step(step: vev.Ran) -> None:
-    sessions: list[int] = []
-    drafts = 0
-    accepted = 0
-    for done in step.rounds:
-        sessions.append(done.session)
-        drafts += len(done.drafts)
-        accepted += done.accepted
-    log.debug(
-        "step",
-        sessions=sessions,
-        rows=step.rows,
-        drafts=drafts,
-        accepted=accepted,
-        draft_n=list(step.draft_n),
-        seconds=round(step.ended - step.started, 6),
-    )
 
 
 def core_of(

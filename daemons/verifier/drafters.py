@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import structlog
 
 from specmesh.api.backend import Peer, PingPeers
 from specmesh.core.cpu_threads import ThreadShare
-from specmesh.core.events import DraftedRows, DraftStep, Rows, Step
 from specmesh.core.fields import Json
 from specmesh.core.kv_contents import ANY_LENGTH
 from specmesh.core.liveness import Departure, Link
@@ -33,11 +32,10 @@ from specmesh.core.verifier.clients import Clients, ClientsEffect
 from specmesh.core.verifier.incoming_open import IncomingOpen
 from specmesh.core.verifier.outgoing_frames import OutgoingFrames
 from specmesh.core.verifier.session_context import logprobs_frames
-from specmesh.core.vocabulary.vocabulary import chunk
+from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.facts import note
-from specmesh.daemons.runtime.loops import EngineLoop
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import EngineInfo
 from specmesh.errors import Busy, SpecmeshError
 from specmesh.security.curve import TcpConnection
 from specmesh.wire import messages as m
@@ -46,7 +44,19 @@ from specmesh.wire.codec import decode_body
 log = structlog.get_logger("specmesh.verifier")
 
 Heartbeat = TypeVar("Heartbeat", m.Ping, m.Pong)
-CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step | DraftStep, Sequence[Rows] | DraftedRows]
+
+
+class CoreInbox(Protocol):
+    """Takes events for the core, which another thread has."""
+
+    def put(self, event: vev.Happened, at: float, /) -> None:
+        """Hand over an event that happened at `at`."""
+        ...
+
+    @property
+    def stuck(self) -> bool:
+        """Return True if a step has run for too long."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,25 +112,26 @@ class Drafters:
     def __init__(
         self,
         *,
-        engine: VerifyEngine,
+        info: EngineInfo,
+        vocabulary: Vocabulary,
         router: Router,
         clients: Clients,
         act: Callable[[Sequence[ClientsEffect]], None],
         stats: VerifierStats,
-        core: CoreLoop,
+        core: CoreInbox,
         welcome: m.Welcome,
         cores: ThreadShare,
         link: Callable[[float], Link],
     ) -> None:
         """Begin without drafters.
 
-        act: carries out effects of requests.
+        info, vocabulary: of the target. act: carries out effects of requests.
         welcome: for all drafters, without the host and its threads.
         cores: the CPU threads of this host. link: makes the link of a drafter that attaches now.
         """
         self.peers: dict[bytes, DrafterPeer] = {}
         self.step_s = 0.0
-        self._info = engine.info
+        self._info = info
         self._router = router
         self._clients = clients
         self._act = act
@@ -129,7 +140,7 @@ class Drafters:
         self._welcome = welcome
         self._cores = cores
         self._link = link
-        self._vocabulary = engine.tokenizer.vocabulary
+        self._vocabulary = vocabulary
         self._shared = vev.ThreadsShared(cores.undivided, cores.undivided)
         self._numbers = itertools.count(1)
 

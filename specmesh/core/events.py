@@ -7,15 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specmesh.core.kv_orders import KVCut, KVDrop, KVOffload, KVOrder, KVSave
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.statistics.snapshot import PrefixCacheSection, WindowSection
+from specmesh.core.target_rows import TargetRows
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -121,8 +119,8 @@ class Step(NamedTuple):
         return sum(len(span.ids) for span in self.spans)
 
 
-Rows = NDArray[np.float32] | None
-"""Logits of a span, (rows, n_vocab); None if it has none."""
+Rows = TargetRows | None
+"""The rows of a span; None if it has none."""
 VerifierEffect = m.Truth | m.Sync | m.Nack | PromptRead | Scored | Round | Rollback | Finish
 Plan = Prefill | Verify | Wait
 

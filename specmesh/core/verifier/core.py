@@ -92,12 +92,17 @@ class VerifierCore:
         result: Sequence[ev.Rows] | ev.DraftedRows | SpecmeshError,
         started: float,
         ended: float,
+        *,
+        other_work: bool = False,
     ) -> list[vev.Effect]:
-        """Take the result of a step: for each span its rows of logits, or None without any.
+        """Take the result of a step: for each span its rows, or None without any.
 
-        An error ends the sessions of the step. That of a DraftStep ends their drafts only.
+        A session that was to verify and has no rows had no part in the step. An error ends the
+        sessions of the step. That of a DraftStep ends their drafts only.
+
+        other_work: the target did more in that time, of its own accord. So it shows no costs.
         """
-        self._steps.finish(step, result, started, ended)
+        self._steps.finish(step, result, started, ended, other_work=other_work)
         late = self._late
         self._late = []
         for event in late:
@@ -136,8 +141,8 @@ class VerifierCore:
                 lifecycle.solved(session, policy)
             case vev.RoundTrip(drafter, seconds):
                 drafters.round_trip(drafter, seconds)
-            case vev.ClientLeft(client):
-                lifecycle.client_left(client, now)
+            case vev.ClientLeft(client, reason):
+                lifecycle.client_left(client, now, reason)
             case vev.ClientPaused(client, paused):
                 lifecycle.client_paused(client, now, paused=paused)
             case vev.SessionPaused(drafter, session, paused):

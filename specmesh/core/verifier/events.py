@@ -79,9 +79,13 @@ class FromDrafter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientLeft:
-    """A client has gone: its session is to end."""
+    """A client has gone: its session is to end.
+
+    reason: of the end. A client that watches another server knows more than that it left.
+    """
 
     client: int
+    reason: m.FinishReason = m.FinishReason.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)

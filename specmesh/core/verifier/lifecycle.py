@@ -282,11 +282,13 @@ class SessionLifecycle:
 
     # --- clients and drafters come and go
 
-    def client_left(self, client: int, now: float) -> None:
+    def client_left(
+        self, client: int, now: float, reason: m.FinishReason = m.FinishReason.CANCELLED
+    ) -> None:
         """Forget a client's request, or end its session."""
         self._waiting.withdraw(lambda opening: opening.client == client)
         for context in self._of_client(client):
-            self._cancel(context, now)
+            self._cancel(context, now, reason)
 
     def drafter_left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
         """Give its sessions other drafters; keep or end those of its own clients."""

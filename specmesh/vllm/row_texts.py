@@ -1,0 +1,116 @@
+"""Which row of a vLLM batch is which text.
+
+vLLM names no requests to a proposer. A row has a length, its ids, and the ids that it got in the
+step. Rows move: when a text ends another one takes its row. They vanish and come back, when vLLM
+needs their memory. And two rows may have the same ids.
+
+A text is found again by its last ids: first in the row where it was, then in any other. The first
+costs a microsecond and is nearly always right. In another row all ids are compared. A text that is
+taken for another costs its drafts, and nothing else: vLLM verifies each draft for its own row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.core.verifier.session import VerifierSession
+
+TAIL = 32
+"""Ids by which a text is found in its row."""
+
+RowIds = NDArray[np.int32]
+"""The ids of all rows, (rows, most ids of a text). What is behind a row's length means nothing."""
+
+
+class Row(NamedTuple):
+    """A row of a call.
+
+    length: of its text, the new ids included.
+    new: ids that it got in the step; none while its prompt is read, which is known as a whole.
+    """
+
+    length: int
+    new: Sequence[int]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RowText:
+    """A text that a row shows.
+
+    number: of its client at the core. session: there; None once that has ended.
+    length: its ids after the newest call. tail: the last of them, as bytes.
+    endless: it went on behind an id that ends texts, so such an id does not end it.
+    """
+
+    number: int
+    session: VerifierSession | None
+    length: int
+    tail: bytes
+    endless: bool = False
+
+    def begins(self, row: Row, ids: RowIds, index: int) -> bool:
+        """Return True if a row may show this text, and perhaps more of it; by its last ids."""
+        length = self.length
+        if row.length < length:
+            return False
+        return ids[index, max(length - TAIL, 0) : length].tobytes() == self.tail
+
+    def equals(self, row: Row, ids: RowIds, index: int) -> bool:
+        """Return True if a row shows this text, and perhaps more of it; by all ids."""
+        session = self.session
+        if session is None or not self.begins(row, ids, index):
+            return False
+        return ids[index, : self.length].tobytes() == session.prefix.ids[: self.length].tobytes()
+
+    def grown_to(self, length: int, ids: RowIds, index: int) -> None:
+        """Note the text as a row shows it now."""
+        self.length = length
+        self.tail = ids[index, max(length - TAIL, 0) : length].tobytes()
+
+
+class RowTexts:
+    """The texts of the newest call, by row."""
+
+    def __init__(self) -> None:
+        """Begin without texts."""
+        self.by_row: dict[int, RowText] = {}
+
+    def matched(self, rows: Sequence[Row], ids: RowIds) -> list[RowText]:
+        """Give each row its text; return the texts that no row shows any more.
+
+        Rows with new texts have none in `by_row`. Each text is given to one row only.
+        """
+        before = self.by_row
+        found: dict[int, RowText] = {}
+        strange: list[int] = []
+        for index, row in enumerate(rows):
+            text = before.get(index)
+            if text is not None and text.begins(row, ids, index):
+                found[index] = text
+            else:
+                strange.append(index)
+        self.by_row = found
+        if len(found) == len(before):
+            return []
+        left = [text for index, text in before.items() if found.get(index) is not text]
+        for index in strange:
+            moved = self._moved(left, rows[index], ids, index)
+            if moved is not None:
+                found[index] = moved
+                left.remove(moved)
+        return left
+
+    @staticmethod
+    def _moved(left: Sequence[RowText], row: Row, ids: RowIds, index: int) -> RowText | None:
+        """Return the longest text that a row shows as a whole; None if it shows none of them."""
+        fitting = [text for text in left if text.equals(row, ids, index)]
+        return max(fitting, key=lambda text: text.length, default=None)
+
+    def forget(self) -> list[RowText]:
+        """Forget and return all texts."""
+        texts = list(self.by_row.values())
+        self.by_row = {}
+        return texts

@@ -1,0 +1,61 @@
+"""The model that a vLLM server serves, read from its configuration."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from specmesh.host import physical_cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What drafters and statistics need to know of the served model.
+
+    name: as vLLM's API names it. n_ctx: most ids of a text. n_vocab: rows of its logits.
+    drafts: most drafts of a text in a step. backend: for people.
+    cpu_threads: that its steps take; 0 on a GPU.
+    """
+
+    name: str
+    n_ctx: int
+    n_vocab: int
+    drafts: int
+    backend: str
+    cpu_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of this worker in its server.
+
+    answers: this one's drafts are used, which are those of the first rank of the model's shards.
+    engine: its number among engines that work side by side on other requests.
+    """
+
+    answers: bool
+    engine: int
+
+
+def served_model(vllm_config: Any) -> ServedModel:
+    """Return the model of a server, by vLLM's own `VllmConfig`."""
+    model = vllm_config.model_config
+    device = getattr(getattr(vllm_config, "device_config", None), "device_type", "") or "cuda"
+    names = getattr(model, "served_model_name", None) or model.model
+    return ServedModel(
+        name=names if isinstance(names, str) else names[0],
+        n_ctx=model.max_model_len,
+        n_vocab=model.get_vocab_size(),
+        drafts=vllm_config.speculative_config.num_speculative_tokens,
+        backend=f"vLLM, {device}",
+        cpu_threads=physical_cores() if device == "cpu" else 0,
+    )
+
+
+def place_of(vllm_config: Any) -> Place:
+    """Return the place of this worker, by vLLM's own `VllmConfig`."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    shards = getattr(parallel, "tensor_parallel_size", 1)
+    rank = getattr(parallel, "rank", 0)
+    return Place(
+        answers=rank % shards == 0,
+        engine=getattr(parallel, "data_parallel_rank", 0) or 0,
+    )
