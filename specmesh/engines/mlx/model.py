@@ -1,17 +1,13 @@
 """A Hugging Face model in MLX: its weights, and its vocabulary as bytes per id.
 
-The vocabulary is compared with llama.cpp's. tokenizer.json spells tokens in one of two ways.
-Byte-level BPE writes each byte as a visible character. SentencePiece writes a space as U+2581, and
-bytes that are no character as <0xNN>.
+The vocabulary is compared with llama.cpp's.
 """
 
 import gc
 import json
-import re
 import sys
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -20,21 +16,12 @@ from typing import Any
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
+from specmesh.engines.hf_vocabulary import token_bytes
 from specmesh.errors import ConfigError, SpecmeshError, pip_install
 
 log = structlog.get_logger("specmesh.engines.mlx")
-
-_SPACE = "\u2581"
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_LOOKS_SPECIAL = re.compile(
-    r"<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]"
-    r"|<end_of_turn>|<end_of_utterance>|_?<EOT>",
-    re.DOTALL,
-)
-"""Control tokens for llama.cpp and its converter, whatever the tokenizer calls them."""
 
 
 class MlxModel:
@@ -162,85 +149,3 @@ def free() -> None:
     if mx is not None:
         gc.collect()  # modules refer to each other
         mx.clear_cache()
-
-
-def byte_level_bytes(token: str) -> bytes:
-    """Return the bytes of a byte-level BPE token.
-
-    Characters outside of that alphabet stand for themselves.
-    """
-    alphabet = _alphabet()
-    return b"".join(alphabet.get(letter) or letter.encode("utf-8", "replace") for letter in token)
-
-
-def sentencepiece_bytes(token: str) -> bytes:
-    byte = _BYTE.fullmatch(token)
-    if not byte:
-        return _plain(token)
-    return bytes([int(byte[1], 16)])
-
-
-def token_bytes(tokenizer: dict[str, Any], size: int, ends: Collection[int]) -> tuple[bytes, ...]:
-    """Return the bytes of the first `size` ids. Raises ConfigError.
-
-    The unknown token and control tokens have none, except for marks of calls and thoughts that are
-    no `ends`.
-    """
-    try:
-        known = _known_bytes(tokenizer, ends)
-        return tuple(known.get(token, b"") for token in range(size))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error
-
-
-def _known_bytes(tokenizer: dict[str, Any], ends: Collection[int]) -> dict[int, bytes]:
-    spell = _spelling_of(tokenizer)
-    model = tokenizer["model"]
-    ids = model["vocab"]  # a list for Unigram, which no draft model has
-    known = {token: spell(text) for text, token in ids.items()}
-    unknown = ids.get(model.get("unk_token"))
-    if unknown in known and spell is sentencepiece_bytes:
-        known[unknown] = b""
-    for added in list[dict[str, Any]](tokenizer.get("added_tokens") or []):
-        token = added["id"]
-        text = str(added["content"])
-        is_control = added.get("special") or _LOOKS_SPECIAL.fullmatch(text)
-        is_mark = text in TOOL_MARKS and token not in ends
-        known[token] = b"" if is_control and not is_mark else _plain(text)
-    return known
-
-
-def _spelling_of(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
-    """Return the function from a token's spelling to its bytes.
-
-    Raises ValueError for an unknown kind.
-    """
-    steps = json.dumps([tokenizer.get(name) for name in ("decoder", "pre_tokenizer", "normalizer")])
-    if '"ByteLevel"' in steps:
-        return byte_level_bytes
-    has_sentencepiece_steps = '"ByteFallback"' in steps or '"Metaspace"' in steps
-    if has_sentencepiece_steps or tokenizer["model"].get("byte_fallback"):
-        return sentencepiece_bytes
-    raise ValueError("neither byte-level nor SentencePiece")
-
-
-def _plain(text: str) -> bytes:
-    return text.replace(_SPACE, " ").encode("utf-8", "replace")
-
-
-@cache
-def _alphabet() -> dict[str, bytes]:
-    """Return the bytes that the characters of byte-level BPE stand for.
-
-    Visible Latin-1 stands for itself. The other bytes follow from U+0100 on.
-    """
-    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    alphabet = dict[str, bytes]()
-    following = 0x100
-    for byte in range(256):
-        character = byte
-        if byte not in visible:
-            character = following
-            following += 1
-        alphabet[chr(character)] = bytes([byte])
-    return alphabet

@@ -8,14 +8,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from harness.tables import cases, rows
 from structlog.testing import capture_logs
 
 from specmesh.config import ModelSettings
 from specmesh.core.kv_orders import KVCut
 from specmesh.engines.base import Ask
 from specmesh.engines.llama.engine import LlamaVerifier
-from specmesh.engines.mlx.model import token_bytes
 from specmesh.errors import ConfigError, EngineError
 
 pytest.importorskip("mlx.core")
@@ -132,56 +130,3 @@ def test_a_library_that_is_broken(make_hf, monkeypatch):
     monkeypatch.setattr(model, "import_module", fail)
     with pytest.raises(ConfigError, match=r"libmlx.*pip install '\.\[mlx\]'"):
         opened(folder)
-
-
-# --- the vocabulary, as bytes
-
-BYTE_LEVEL, SENTENCEPIECE = rows("""
-    {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}
-    {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]}
-    """)
-
-
-def test_sentencepiece_bytes_and_the_unknown():
-    texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
-    ids = {text: number for number, text in enumerate(texts)}
-    model = {"type": "BPE", "unk_token": "<unk>", "vocab": ids}
-    found = token_bytes({"model": model, "decoder": SENTENCEPIECE}, 7, ())
-    assert found == (b"", b" the", b"\n", b" ", "naïve".encode(), b"<0xZZ>", b"")
-
-
-def test_added_tokens():
-    """Control tokens are silent but for marks of calls, as in llama.cpp."""
-    [tokenizer] = rows(
-        """
-        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}, "pre_tokenizer": $BYTES,
-         "added_tokens": [
-           {"id": 1, "content": "b", "special": true},
-           {"id": 2, "content": "<tool_call>", "special": false},
-           {"id": 3, "content": "<|im_end|>", "special": false},
-           {"id": 4, "content": "[TOOL_CALLS]", "special": true},
-           {"id": 5, "content": "▁▁", "special": false}
-         ]}
-        """,
-        BYTES=BYTE_LEVEL,
-    )
-    found = token_bytes(tokenizer, 6, ())
-    assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ")
-
-
-@cases(
-    "tokenizer",
-    """
-    {}
-    {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}
-    {"pre_tokenizer": $BYTES, "model": {"vocab": 3}}
-    {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "decoder": $SENTENCEPIECE}
-    {"pre_tokenizer": $BYTES, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
-     "added_tokens": [3]}
-    """,
-    BYTES=BYTE_LEVEL,
-    SENTENCEPIECE=SENTENCEPIECE,
-)
-def test_files_that_are_none(tokenizer):
-    with pytest.raises(ConfigError, match="is not one"):
-        token_bytes(tokenizer, 6, ())
