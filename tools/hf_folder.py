@@ -107,9 +107,10 @@ class Llama:
         added: list[Json] = []
         types = self._value("tokenizer.ggml.token_type")
         for token, (text, kind) in enumerate(zip(self._tokens, types, strict=True)):
+            # The library gives an added token that the model lacks an id of its own.
+            if kind != gguf.TokenType.UNUSED:
+                vocabulary[text] = token
             match gguf.TokenType(kind):
-                case gguf.TokenType.NORMAL:
-                    vocabulary[text] = token
                 case gguf.TokenType.CONTROL:
                     added.append(_added(token, text, special=True))
                 case gguf.TokenType.USER_DEFINED:

@@ -27,7 +27,7 @@ _SPACE = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _LOOKS_SPECIAL = re.compile(
     r"<\|.*\|>|<\uff5c.*\uff5c>|<unused.*>|<pad>|<mask>|<2mass>|\[@BOS@\]"
-    r"|<end_of_turn>|<end_of_utterance>|_?<EOT>",
+    r"|<end_of_turn>|<end_of_utterance>|_?<EOT>|</s>|<eos>|<turn\|>|\[EO[TS]\]",
     re.DOTALL,
 )
 """Control tokens for llama.cpp and its converter, whatever the tokenizer calls them."""
