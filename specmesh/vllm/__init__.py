@@ -13,7 +13,9 @@ to it as they do to `specmesh verifier`.
 | `settings` | settings, of the environment and the file |
 | `row_texts` | which row of a batch is which text |
 | `drafting` | `VerifierCore`, driven by vLLM's steps |
-| `loop` | the thread of frames, statistics and the local socket |
+| `service` | the bound port, and the thread that `loop` and `local_socket` share |
+| `loop` | drafters' frames, and statistics |
+| `local_socket` | the API at a Unix socket |
 | `vocabulary` | the bytes of a Hugging Face tokenizer's ids |
 
 Nothing else of specmesh imports it, and it does not import vLLM: all that it needs is given to it.

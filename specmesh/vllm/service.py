@@ -1,9 +1,8 @@
-"""What runs beside vLLM's worker: the bound port, and the thread of its frames."""
+"""What runs beside vLLM's worker: the bound port, the thread of its frames, the local socket."""
 
 import asyncio
 import platform
-import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 
 import structlog
@@ -15,6 +14,7 @@ from specmesh.security.addresses import bracketed, endpoint
 from specmesh.security.curve import Context, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 from specmesh.vllm.drafting import Drafting
+from specmesh.vllm.local_socket import SocketBackend, event_loop
 from specmesh.vllm.loop import ProposerLoop
 from specmesh.vllm.settings import ProposerSettings
 from specmesh.vllm.target import Place, ServedModel
@@ -38,41 +38,49 @@ class Service:
         place: Place,
     ) -> None:
         """Bind and serve. Raises SpecmeshError if that cannot be."""
-        self._ends = ExitStack()
         keys = None if settings.insecure else find_keys(settings.keys)
-        router = self._bound(settings, keys, place)
+        with ExitStack() as ends:
+            router = _bound(settings, keys, place, ends)
+            self._loop = ProposerLoop(platform.node(), router, model, vocabulary, settings)
+            path = None if place.engine else settings.socket_path
+            io = ends.enter_context(event_loop(path, SocketBackend(self._loop)))
+            self._ends = ends.pop_all()
         self.address = router.address
-        self._loop = ProposerLoop(platform.node(), router, model, vocabulary, settings)
         self.drafting: Drafting = self._loop.drafting
-        self._ended: Future[bool] = Future()
-        self._thread = threading.Thread(target=self._serve, name="specmesh", daemon=True)
-        self._thread.start()
+        self._served = asyncio.run_coroutine_threadsafe(self._loop.serve(), io)
+        self._served.add_done_callback(_log_failure)
         log.info("ready", bind=self.address, encrypted=router.encrypted, model=model.name)
 
     def close(self) -> None:
         """End the thread, and free the port."""
         self._loop.stop()
-        self._thread.join(CLOSING)
+        wait([self._served], CLOSING)
         self._ends.close()
 
-    def _bound(self, settings: ProposerSettings, keys: KeyFolder | None, place: Place) -> Router:
-        """Return a ROUTER at the address of the settings; each engine has a port of its own."""
-        context: Context = zmq.Context()
-        self._ends.callback(context.term)
-        host, port = endpoint(settings.bind)
-        if port:
-            port += place.engine
-        guard = ZapGuard(context, keys) if keys is not None else None
-        address = f"tcp://{bracketed(host)}:{port or '*'}"
-        socket = bind_router(context, address, settings.insecure, guard)
-        self._ends.callback(socket.close, linger=100)
-        if guard is not None:
-            self._ends.callback(guard.stop)
-        return Router(socket, guard)
 
-    def _serve(self) -> None:
-        try:
-            self._ended.set_result(asyncio.run(self._loop.serve()))
-        except BaseException as error:  # noqa: BLE001 - vLLM goes on without drafts
-            self._ended.set_exception(error)
-            log.error("drafts_ended", error=f"{type(error).__name__}: {error}")
+def _bound(
+    settings: ProposerSettings, keys: KeyFolder | None, place: Place, ends: ExitStack
+) -> Router:
+    """Return a ROUTER at the address of the settings; each engine has a port of its own.
+
+    ends: closes it.
+    """
+    context: Context = zmq.Context()
+    ends.callback(context.term)
+    host, port = endpoint(settings.bind)
+    if port:
+        port += place.engine
+    guard = ZapGuard(context, keys) if keys is not None else None
+    address = f"tcp://{bracketed(host)}:{port or '*'}"
+    socket = bind_router(context, address, settings.insecure, guard)
+    ends.callback(socket.close, linger=100)
+    if guard is not None:
+        ends.callback(guard.stop)
+    return Router(socket, guard)
+
+
+def _log_failure(served: "Future[bool]") -> None:
+    """Write a line of the log if the loop has failed: vLLM goes on without drafts."""
+    error = served.exception()
+    if error is not None:
+        log.error("drafts_ended", error=f"{type(error).__name__}: {error}")

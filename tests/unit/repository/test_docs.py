@@ -189,6 +189,7 @@ COUNTERPARTS = {
     "model": "of llama.cpp, and of MLX",
     "session": "of a verifier, and of a drafter",
     "steps": "that the core forms, and that engines run",
+    "vocabulary": "of any model, and read from a vLLM server's tokenizer",
 }
 """The names of modules that stand for the same thing in two places."""
 

@@ -100,6 +100,8 @@ def test_nothing_above_is_known(folder):
 def test_vllm_stands_apart():
     """Nothing needs what is for vLLM, which itself does without vLLM."""
     for path in sources(*PRODUCT):
+        if path.name == "vllm.py":  # the command that prints its settings
+            continue
         others = ("vllm",) if "vllm" in path.parts else ("vllm", "specmesh.vllm")
         for name in imports(path):
             assert not within(name, others), named(path)
@@ -162,6 +164,18 @@ def test_the_client_loads_no_engine_and_no_loop():
     )
     heavy = {"asyncio", "numpy", "ssl", "zmq", "specmesh.engines", "specmesh.api"}
     assert heavy & set(done.stdout.split()) == set()
+
+
+EXTRAS = """llguidance llama_cpp jinja2 mlx mlx_lm huggingface_hub transformers tokenizers gguf"""
+WITHOUT = "import sys; sys.modules.update(dict.fromkeys({!r}.split())); import {}"
+
+
+@pytest.mark.parametrize("module", ["vllm", "daemons.verifier.daemon", "daemons.drafter.daemon"])
+def test_no_extra_is_needed(module):
+    """What a vLLM server loads, and a drafter without a model, comes with specmesh alone."""
+    code = WITHOUT.format(EXTRAS, f"specmesh.{module}")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 IMPORTED = "import sys, {}; print(*sys.modules)"

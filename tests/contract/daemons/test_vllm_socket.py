@@ -1,0 +1,179 @@
+"""The local socket beside vLLM's worker: what a verifier daemon's answers, but no texts."""
+
+import json
+import socket
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from harness import until
+from harness.fake_vllm import FakeVllm, config_of
+from harness.ports import free_port
+from structlog.testing import capture_logs
+
+from specmesh.cli import main
+from specmesh.cli.doctor import judge_daemon
+from specmesh.cli.status import Found
+from specmesh.client import Client
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import NotOffered
+from specmesh.paths import instance_lock
+from specmesh.vllm.proposer import Proposer
+from specmesh.vllm.settings import ProposerSettings
+
+HTTP = "http://192.168.1.20:8000/v1"
+VOCABULARY = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "stats-verifier.json").read_text())
+PROMPT = [1, 2, 3, 4, 5] * 8
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "vllm.sock"
+
+
+@pytest.fixture
+def make(path):
+    """Make a proposer that has loaded its model; `close` ends it."""
+    made = []
+
+    def loaded(**changes):
+        settings = {
+            "bind": f"tcp://127.0.0.1:{free_port()}",
+            "insecure": True,
+            "http": HTTP,
+            "socket": path,
+        }
+        options = {"settings": ProposerSettings(**settings | changes), "vocabulary": VOCABULARY}
+        proposer = Proposer(config_of(), **options)
+        proposer.load_model()
+        made.append(proposer)
+        return proposer
+
+    yield loaded
+    for proposer in made:
+        proposer.close()
+
+
+@pytest.fixture
+def served(make):
+    """A server that has generated a text that repeats itself."""
+    server = FakeVllm(make(), lambda ids: ids[-5], config_of())
+    server.ask(PROMPT, 40)
+    server.run()
+    return server
+
+
+@pytest.fixture
+def client(served, path):
+    return Client(path)
+
+
+def run(path, *words):
+    return CliRunner().invoke(main, [*words, "--socket", str(path)])
+
+
+def test_stats_are_a_verifiers(client):
+    stats = client.get("/stats")
+    assert stats["role"] == "verifier"
+    assert stats["model"]["name"] == "fake"
+
+
+def test_stats_count_what_the_server_generated(client):
+    """All but a text's first token, which came by its prompt; once it is seen that it is over."""
+
+    def counted():
+        return client.get("/stats")["totals"]["generated_tokens"] == 39
+
+    until(counted, "its tokens are counted")
+
+
+@pytest.mark.usefixtures("served")
+def test_stats_for_people(path):
+    done = run(path, "stats")
+    assert done.exit_code == 0, done.output
+    assert "fake on vLLM, cpu" in done.stdout
+    assert "none attached" in done.stdout
+
+
+@pytest.mark.usefixtures("served")
+def test_metrics(path):
+    connection = HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    with closing(connection):
+        connection.sock.connect(str(path))
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    assert 'specmesh_build_info{role="verifier",version="' in "\n".join(lines)
+    assert "specmesh_engine_healthy 1.0" in lines
+
+
+@pytest.mark.usefixtures("served")
+def test_ping_without_drafters(path):
+    done = run(path, "ping", "--count", "1")
+    assert done.exit_code == 69
+    assert "no drafter is attached" in done.stderr
+
+
+def test_doctor_has_nothing_to_say(client, path):
+    found = Found(path, "running", client.get("/stats"))
+    assert judge_daemon(found).status == "ok"
+
+
+@pytest.mark.usefixtures("served")
+def test_who_asks_for_a_text_is_told_the_servers_address(path):
+    done = run(path, "generate", "hello")
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("\n") == 1
+    assert HTTP in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("resource", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/tokenize", {"content": "hello"}),
+        ("/apply-template", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_so_are_other_programs(client, resource, body):
+    with pytest.raises(NotOffered, match=HTTP):
+        client.get(resource, body)
+
+
+def test_models(client):
+    assert [model["id"] for model in client.get("/v1/models")["data"]] == ["fake"]
+
+
+def test_a_socket_that_is_taken_costs_no_drafts(make, path):
+    """Beside a verifier daemon of the same user, say."""
+    with instance_lock(path), capture_logs() as told:
+        server = FakeVllm(make(), lambda ids: ids[-5], config_of())
+        server.ask(PROMPT, 40)
+        server.run()
+    assert "already running" in next(line for line in told if "error" in line)["error"]
+    assert server.accepted > 0
+
+
+def test_no_socket(make, path):
+    make(no_socket=True)
+    assert not path.exists()
+
+
+def test_the_socket_goes_with_the_server(make, path):
+    proposer = make()
+    assert path.exists()
+    proposer.close()
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("served")
+def test_json_of_stats_is_complete(path):
+    """It has the keys of a verifier daemon's, so that programs read both."""
+    done = run(path, "stats", "--json")
+    named = {"$"} | {f"$.{name}" for name in json.loads(done.stdout)}
+    known = {name for name in GOLDEN if name.count(".") < 2 and "[" not in name}
+    assert known - named == {"$.kv_cache"}, "vLLM's own"
