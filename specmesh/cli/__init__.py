@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class
 
-from specmesh.cli import bench, config, daemons, demo, generate, setup, status
+from specmesh.cli import bench, config, daemons, demo, generate, setup, status, vllm
 from specmesh.errors import ConfigError, SpecmeshError
 
 SYSTEM_REFUSED = 71
@@ -103,6 +103,7 @@ def _end(error: OSError | MemoryError) -> NoReturn:
         setup.service,
         setup.doctor_command,
         config.config,
+        vllm.vllm_config,
         bench.plan,
         bench.audit,
         bench.bench,

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from specmesh import paths
 from specmesh.cli.options import FILE, json_option, print_result
-from specmesh.core.fields import Json, is_list
+from specmesh.core.fields import Json, is_list, is_object
 from specmesh.errors import ConfigError, NotThereYet
 
 MAX_SIZE = 2**20  # maximum size of a settings file in bytes
@@ -204,6 +204,8 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
     options = keys(command)
     values: dict[str, object] = {}
     for key, value in settings.items():
+        if key == "vllm" and is_object(value):  # settings of the proposer beside vLLM
+            continue
         if key not in options:
             hint = f"see `specmesh config show {command.name}`"
             for close in get_close_matches(key, options, n=1):

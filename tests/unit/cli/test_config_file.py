@@ -206,6 +206,13 @@ def test_bad_files(content, named, tmp_path):
     assert re.fullmatch(f"specmesh: {file}:.*{named}.*\n", done.stderr)
 
 
+def test_settings_of_the_proposer_are_not_a_verifiers(write, start):
+    """A vLLM server reads [vllm] in the same file."""
+    write("", "target.gguf")
+    path = write('engine = "sim"\nmodel = "step_ms=1"\n\n[vllm]\nbind = "tcp://127.0.0.1:9"\n')
+    assert start("verifier", "--config", path).bind == "tcp://127.0.0.1:7071"
+
+
 @fault("E7.82")
 @cases(
     "engine, model, gpu_layers",
