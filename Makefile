@@ -24,7 +24,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo page setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak screenshot docs clean
+.PHONY: demo page setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak vllm screenshot docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:' SOURCE=local)
 	@$(DEMO) $(ASKED)
@@ -105,6 +105,9 @@ fuzz: $(STAMP)  ## six times the examples of each property; codec and session ma
 
 soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
 	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)
+
+vllm: $(STAMP) models  ## real texts by a real vLLM with drafters, and a soak; by hand: 3.4 GB for it alone (VLLM=PYTHON: one that is there)
+	$(BIN)/python tools/real_vllm.py $(if $(VLLM),--python $(VLLM))
 
 screenshot: $(STAMP)  ## docs/page.png, by the test of the page in Chromium
 	SCREENSHOT=docs/page.png REQUIRE_BROWSER=1 $(BIN)/python -m pytest -n 0 tests/e2e/test_page.py -k picture

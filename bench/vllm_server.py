@@ -1,0 +1,166 @@
+"""Real vLLM servers for bench/vllm.py and bench/vllm_soak.py, on this machine's processors."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+from edits import edits
+from live import free_port, running
+from prose import prompts
+
+ROOT = Path(__file__).parents[1]
+STARTING_S = 600.0
+ANSWERING_S = 600.0
+MODEL = "target"
+OURS = "specmesh.vllm.Proposer"
+EMPTY = "bench.empty_proposer.EmptyProposer"
+"""Classes for vLLM's `custom_class`."""
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A text: its ids, and why it ended; "" if its client left."""
+
+    ids: tuple[int, ...]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The Python of an environment with vLLM, a model's folder, and the folder of logs."""
+
+    python: Path
+    model: Path
+    logs: Path
+
+
+@dataclass(frozen=True, slots=True)
+class VllmServer:
+    """A running server."""
+
+    port: int
+    log: Path
+
+    def complete(self, prompt: str, tokens: int, leave_after: int = 0) -> Answer:
+        """Return a greedy text. leave_after: ids after which its client leaves; 0: never."""
+        body = {
+            "model": MODEL,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "return_token_ids": True,
+            "stream": True,
+        }
+        ids: list[int] = []
+        finish = ""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=ANSWERING_S)) as connection:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise SystemExit(f"vLLM answers {response.status}: {response.read(500)!r}")
+            for line in response:
+                if not line.startswith(b"data: {"):
+                    continue
+                [choice] = json.loads(line.removeprefix(b"data: "))["choices"]
+                ids += choice["token_ids"]
+                finish = choice["finish_reason"] or ""
+                if leave_after and len(ids) >= leave_after:
+                    break
+        return Answer(tuple(ids), finish)
+
+    def count(self, name: str) -> int:
+        """Return a counter of vLLM's, summed over its labels."""
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=ANSWERING_S)) as connection:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        found = re.findall(rf"^vllm:{name}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return int(sum(map(float, found)))
+
+    def drafts(self) -> tuple[int, int]:
+        """Return how many drafts were verified so far, and how many of them accepted."""
+        drafted = self.count("spec_decode_num_draft_tokens")
+        return drafted, self.count("spec_decode_num_accepted_tokens")
+
+    def answers(self) -> bool:
+        """Return True if it is up."""
+        with (
+            closing(HTTPConnection("127.0.0.1", self.port, timeout=5.0)) as connection,
+            suppress(OSError),
+        ):
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        return False
+
+
+@contextmanager
+def serving(
+    name: str,
+    installed: Installed,
+    speculative: Json | None,
+    *options: str,
+    variables: dict[str, str] | None = None,
+) -> Iterator[VllmServer]:
+    """Run a server, and wait until it answers. Raise SystemExit if it ends before.
+
+    speculative: its --speculative-config. options: others. variables: of its environment.
+    """
+    port = free_port()
+    words = [str(installed.python), "-m", "vllm.entrypoints.openai.api_server"]
+    words += ["--model", str(installed.model), "--served-model-name", MODEL, "--port", str(port)]
+    words += ["--dtype", "float32", "--enforce-eager", *options]
+    if speculative is not None:
+        words += ["--speculative-config", json.dumps(speculative)]
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    } | (variables or {})
+    words = ["env", *(f"{key}={value}" for key, value in environment.items()), *words]
+    server = VllmServer(port, installed.logs / f"{name}.log")
+    with running(words, log=server.log) as process:
+        deadline = time.monotonic() + STARTING_S
+        while not server.answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                end = server.log.read_text(errors="replace")[-2000:]
+                raise SystemExit(f"vLLM ended, or does not answer:\n{end}")
+            time.sleep(0.5)
+        yield server
+
+
+def custom(path: str, drafts: int) -> Json:
+    """Return the --speculative-config of a class."""
+    return {"method": "custom_class", "model": path, "num_speculative_tokens": drafts}
+
+
+def ours(folder: Path, keys: Path | None = None) -> tuple[str, dict[str, str]]:
+    """Return an address for drafters, and the variables that have our class listen there."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    variables = {
+        "SPECMESH_VLLM_BIND": address,
+        "SPECMESH_VLLM_SOCKET": str(folder / "vllm.sock"),
+        "SPECMESH_VLLM_LOG_LEVEL": "info",
+    }
+    if keys is not None:
+        variables["SPECMESH_VLLM_KEYS"] = str(keys)
+    return address, variables
+
+
+def texts() -> list[str]:
+    """Return 40 prompts: of prose and of edits, each whole and cut short."""
+    whole = [*prompts().values(), *repeated_texts()]
+    return [*whole, *(text[: len(text) * 2 // 3] for text in whole)]
+
+
+def repeated_texts() -> list[str]:
+    """Return the prompts of edits: what follows repeats most of them."""
+    return [each.prompt for each in edits()]

@@ -1,0 +1,333 @@
+"""Check a real vLLM with drafters of specmesh: the texts are those without speculation.
+
+    python bench/vllm_soak.py --python PYTHON --model FOLDER [--drafter FILE] [--seconds N]
+                              [--clients N] [--tokens N] [--json]
+
+PYTHON is that of an environment with vLLM, FOLDER a Hugging Face model, FILE a GGUF of its family.
+First 40 prompts are answered without speculation, which is the truth. Then by a server with our
+class, one after the other: beside a drafter without a model, and beside one with FILE. Last, for
+N seconds, by a server that is short of everything: four rows, prompts read in parts of 96 ids, so
+few blocks that rows are preempted, clients that leave in the middle. Meanwhile the drafter is
+killed and started again, another one lies in every draft, and a third one has a key that nobody
+allows. Exit code 1 if a text differs, an answer fails, or less happened than was meant to.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+from command_line import Options
+from live import command, is_drafted, running, start, until
+from vllm_server import OURS, Answer, Installed, VllmServer, custom, ours, serving, texts
+
+from specmesh.client import Client
+from specmesh.core.fields import number_at, object_at
+from specmesh.core.prefix import Prefix
+from specmesh.daemons.link.dealer import Route
+from specmesh.errors import SpecmeshError
+from specmesh.paths import bundled
+from specmesh.security.keys import KeyFolder, Listing
+from specmesh.wire import messages as m
+from specmesh.wire.codec import decode, encode
+
+DRAFTS = 8
+ROOMY = ("--max-num-seqs", "4", "--max-model-len", "2048")
+BLOCK = 32
+SHORT = (
+    "--max-num-seqs", "4", "--max-model-len", "384", "--max-num-batched-tokens", "96",
+    "--enable-chunked-prefill", "--block-size", str(BLOCK), "--num-gpu-blocks-override", "16",
+    "--no-enable-prefix-caching",
+)  # fmt: skip
+"""A server whose rows do not all find blocks: 15 of 32 ids for four texts of up to 250."""
+
+LONGEST_PROMPT = 500
+"""Characters of a prompt of the soak, some 150 ids."""
+
+LEAVING = 0.15
+"""Share of clients that leave."""
+
+DRAFTER_LIVES_S = 12.0
+LEAST_PREEMPTIONS = 20
+TEXT_OF_PIECE = (0, 1, 2)
+"""Ids that a lying drafter drafts, again and again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Soak:
+    """What happened. different: prompts whose text was another."""
+
+    answers: int = 0
+    left: int = 0
+    kills: int = 0
+    lies: int = 0
+    different: list[str] = field(default_factory=list[str])
+    errors: Counter[str] = field(default_factory=Counter[str])
+
+
+def told(server: VllmServer, prompts: Sequence[str], tokens: int) -> list[Answer]:
+    """Return the answers to all prompts, one after the other."""
+    return [server.complete(prompt, tokens) for prompt in prompts]
+
+
+def beside_a_drafter(
+    installed: Installed, truth: Sequence[Answer], drafter: dict[str, object], tokens: int
+) -> dict[str, object]:
+    """Return how the answers beside a drafter compare with the truth."""
+    folder = installed.logs
+    address, variables = ours(folder)
+    kind = "model" if "model" in drafter else "ngram"
+    speculative = custom(OURS, DRAFTS)
+    prompts = texts()
+    words = command("drafter", connect=address, socket=folder / "d.sock", **drafter)
+    with serving(f"beside-{kind}", installed, speculative, *ROOMY, variables=variables) as server:
+        client = Client(folder / "vllm.sock")
+        with running(words, log=folder / f"{kind}.log"):
+            until(lambda: is_drafted(client))
+            answers = told(server, prompts, tokens)
+        drafted, accepted = server.drafts()
+        remote = number_at(client.get("/stats"), "totals.accepted_by_source.remote", 0)
+    same = sum(one.ids == other.ids for one, other in zip(answers, truth, strict=True))
+    return {
+        "drafter": kind,
+        "texts": len(answers),
+        "same": same,
+        "drafted": drafted,
+        "accepted": accepted,
+        "accepted_of_the_drafter": int(remote),
+    }
+
+
+# --- faults
+
+
+@contextmanager
+def dying_drafter(words: list[str], log: Path, soak: Soak) -> Iterator[None]:
+    """Run a drafter that is killed, and started again, again and again."""
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.is_set():
+            process = start(words, log=log)
+            over.wait(DRAFTER_LIVES_S)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            soak.kills += 1
+
+    yield from _meanwhile(live, over)
+
+
+@contextmanager
+def lying_drafter(address: str, keys: KeyFolder, soak: Soak) -> Iterator[None]:
+    """Run a drafter that names each prefix rightly, and drafts what is wrong."""
+    over = threading.Event()
+
+    def lie() -> None:
+        dealer = Route(zmq.Context(), address, keys=keys).open()
+        with suppress(zmq.ZMQError):
+            Liar(dealer, soak).lie_until(over)
+
+    yield from _meanwhile(lie, over)
+
+
+class Liar:
+    """Attaches as a good drafter does, keeps the truth of each session, and drafts other ids."""
+
+    def __init__(self, dealer: "zmq.Socket[bytes]", soak: Soak) -> None:
+        """Begin without sessions."""
+        self._dealer = dealer
+        self._soak = soak
+        self._truth: dict[int, list[int]] = {}
+        self._ids = itertools.cycle(TEXT_OF_PIECE)
+
+    def lie_until(self, over: threading.Event) -> None:
+        """Answer all that comes."""
+        hello = m.Hello(
+            drafter="liar", engine="none", model="none", vocab_fingerprint="", n_vocab=0, n_ctx=8192
+        )
+        self._dealer.poll(10_000, zmq.POLLOUT)
+        self._dealer.send(encode(hello))
+        while not over.is_set():
+            if self._dealer.poll(100):
+                self._answer(decode(self._dealer.recv()))
+
+    def _answer(self, message: m.Message) -> None:
+        match message:
+            case m.Ping(number):
+                self._dealer.send(encode(m.Pong(number)))
+            case m.Sync(session, base, _, ids) | m.Truth(session, base, _, ids):
+                truth = self._truth.setdefault(session, [])
+                del truth[base:]
+                truth += ids
+                if message.draft_n:
+                    self._draft(session, truth)
+            case _:
+                pass
+
+    def _draft(self, session: int, truth: list[int]) -> None:
+        ids = tuple(next(self._ids) for _ in range(4))
+        self._dealer.send(encode(m.Draft(session, len(truth), Prefix(truth).crc, ids)))
+        self._soak.lies += 1
+
+
+def _meanwhile(work: object, over: threading.Event) -> Iterator[None]:
+    assert callable(work), "it is a function"
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+# --- the soak
+
+
+def soaked(
+    installed: Installed, drafter: dict[str, object], args: argparse.Namespace
+) -> dict[str, object]:
+    """Return what a server that is short of everything has answered, and whether it was right."""
+    folder = installed.logs
+    prompts = [prompt[:LONGEST_PROMPT] for prompt in texts()]
+    with serving("truth", installed, None, *SHORT) as server:
+        truth = told(server, prompts, args.tokens)
+    keys = KeyFolder(folder / "keys")
+    address, variables = ours(folder, keys.path)
+    public = keys.new().public.hex()
+    options: list[list[str]] = []
+    for name in ("dying", "lying", "stranger"):
+        own = KeyFolder(folder / f"keys-{name}")
+        key = own.new().public.hex()
+        own.allow(Listing.VERIFIERS, public, address)
+        if name != "stranger":
+            keys.allow(Listing.DRAFTERS, key, name)
+        words = command("drafter", connect=address, socket=folder / f"{name}.sock", **drafter)
+        options.append([*words, "--keys", str(own.path)])
+    dying, _, stranger = options
+    soak = Soak()
+    speculative = custom(OURS, DRAFTS)
+    with serving("soak", installed, speculative, *SHORT, variables=variables) as server:
+        client = Client(folder / "vllm.sock")
+        with (
+            dying_drafter(dying, folder / "dying.log", soak),
+            lying_drafter(address, KeyFolder(folder / "keys-lying"), soak),
+            running(stranger, log=folder / "stranger.log"),
+        ):
+            _ask_for(args.seconds, server, list(zip(prompts, truth, strict=True)), soak, args)
+        stats = client.get("/stats")
+        preemptions = server.count("num_preemptions")
+        drafted, accepted = server.drafts()
+        alive = server.answers()
+    log = server.log.read_text(errors="replace")
+    return {
+        "answers": soak.answers,
+        "different": len(soak.different),
+        "left": soak.left,
+        "preemptions": preemptions,
+        "kills": soak.kills,
+        "lies": soak.lies,
+        "refused": object_at(stats, "wire.rejected"),
+        "drafted": drafted,
+        "accepted": accepted,
+        "errors": dict(soak.errors),
+        "alive": alive,
+        "tracebacks": log.count("Traceback"),
+    }
+
+
+def _ask_for(
+    seconds: float,
+    server: VllmServer,
+    known: list[tuple[str, Answer]],
+    soak: Soak,
+    args: argparse.Namespace,
+) -> None:
+    """Ask by several clients at once until the time is over."""
+    end = time.monotonic() + seconds
+    lock = threading.Lock()
+
+    def client(number: int) -> None:
+        choice = random.Random(number)
+        while time.monotonic() < end:
+            prompt, truth = choice.choice(known)
+            leaving = choice.random() < LEAVING
+            leave_after = choice.randint(1, max(args.tokens // 2, 1)) if leaving else 0
+            try:
+                answer = server.complete(prompt, args.tokens, leave_after)
+            except (OSError, SystemExit) as error:
+                with lock:
+                    soak.errors[f"{type(error).__name__}: {error}"[:200]] += 1
+                continue
+            right = answer.ids == truth.ids[: len(answer.ids)] and (leaving or answer == truth)
+            with lock:
+                soak.answers += 1
+                soak.left += leaving
+                if not right:
+                    soak.different.append(prompt)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(args.clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def failed(report: dict[str, object], checks: Sequence[dict[str, object]]) -> list[str]:
+    """Return what is not as it must be."""
+    found: list[str] = []
+    for check in checks:
+        if check["same"] != check["texts"]:
+            found.append(f"{check['drafter']}: {check['same']} of {check['texts']} texts the same")
+        if not check["accepted"]:
+            found.append(f"{check['drafter']}: no draft was accepted")
+    if report["different"] or report["errors"] or not report["alive"] or report["tracebacks"]:
+        found.append("the soak has differences, errors or a dead server")
+    preemptions = report["preemptions"]
+    assert isinstance(preemptions, int), "it is counted"
+    if preemptions < LEAST_PREEMPTIONS:
+        found.append(f"only {preemptions} preemptions")
+    return found
+
+
+def main() -> None:
+    """Check, soak and print."""
+    parser = Options(__doc__)
+    parser.option("--python", Path(sys.executable), "Python of an environment with vLLM.")
+    parser.option("--model", Path(), "folder of a Hugging Face model.")
+    parser.option("--drafter", bundled("drafter.gguf"), "GGUF file of a model of its family.")
+    parser.option("--seconds", 100.0)
+    parser.option("--clients", 5)
+    parser.option("--tokens", 96)
+    parser.switch("--json")
+    args = parser.parse_args()
+    with_model: dict[str, object] = {"model": args.drafter, "threads": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(args.python, args.model, Path(folder))
+        try:
+            with serving("alone", installed, None, *ROOMY) as server:
+                truth = told(server, texts(), args.tokens)
+            checks = []
+            for drafter in ({"engine": "ngram"}, with_model):
+                checks.append(beside_a_drafter(installed, truth, dict(drafter), args.tokens))
+                print(json.dumps(checks[-1]), file=sys.stderr)
+            report = soaked(installed, with_model, args)
+        except SpecmeshError as error:
+            raise SystemExit(f"vllm_soak: {error}") from None
+    print(json.dumps({"checks": checks, "soak": report}, indent=None if args.json else 2))
+    raise SystemExit("\n".join(failed(report, checks)) or 0)
+
+
+if __name__ == "__main__":
+    main()
