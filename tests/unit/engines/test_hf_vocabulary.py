@@ -34,13 +34,14 @@ def test_added_tokens():
            {"id": 2, "content": "<tool_call>", "special": false},
            {"id": 3, "content": "<|im_end|>", "special": false},
            {"id": 4, "content": "[TOOL_CALLS]", "special": true},
-           {"id": 5, "content": "▁▁", "special": false}
+           {"id": 5, "content": "▁▁", "special": false},
+           {"id": 6, "content": "</s>", "special": false}
          ]}
         """,
         BYTES=BYTE_LEVEL,
     )
-    found = token_bytes(tokenizer, 6, ())
-    assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ")
+    found = token_bytes(tokenizer, 7, ())
+    assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ", b"")
 
 
 @cases(
@@ -135,9 +136,9 @@ def test_sentencepiece():
 
 def test_tokens_that_transformers_adds():
     """Those of a tokenizer that is not its own have no place in the model."""
-    added = {1: Added("</s>", special=False), 6: Added("<extra>", special=True)}
+    added = {1: Added("<more>", special=False), 6: Added("<extra>", special=True)}
     found = bytes_of_ids(SimpleNamespace(sp_model=Pieces(), added_tokens_decoder=added), 7, ())
-    assert found[1] == b"</s>"
+    assert found[1] == b"<more>"
     assert found[6] == b""
 
 
