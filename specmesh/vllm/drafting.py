@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import inf
 
 from specmesh.core import events as ev
+from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.followed import ChosenIds, followed
@@ -102,7 +103,7 @@ class Drafting:
             return
         try:
             self._handle_events()
-            self._send()
+            self._send(everything=True)
         finally:
             self._lock.release()
 
@@ -116,7 +117,7 @@ class Drafting:
             for text in self._texts.forget():
                 self._close(text, CANCELLED, now)
             self._core.next_step(now)  # which notes that there is no session
-            self._send()
+            self._send(everything=True)
 
     # --- the thread of the server
 
@@ -147,9 +148,12 @@ class Drafting:
             self._effects += self._core.handle(event, at)
         self._arrived.clear()
 
-    def _send(self) -> None:
-        """Deliver the effects of the core."""
-        if self._effects:
+    def _send(self, *, everything: bool = False) -> None:
+        """Deliver the effects of the core, once one of them is urgent.
+
+        The others wait for `turn`: to wake the other thread costs a step more than the rest here.
+        """
+        if self._effects and (everything or not all(map(_may_wait, self._effects))):
             effects = self._effects
             self._effects = []
             self._deliver(effects)
@@ -301,3 +305,10 @@ class Drafting:
                 break
             checked.append(draft)
         return checked
+
+
+def _may_wait(effect: vev.Effect) -> bool:
+    """Return True for an effect that only statistics need."""
+    if isinstance(effect, vev.ToClient):
+        return isinstance(effect.what, Round)
+    return isinstance(effect, vev.Ran)

@@ -25,7 +25,6 @@ from specmesh.core.cpu_threads import ThreadShare
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Reply
-from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics.daemon import DaemonFacts, VerifierStats
 from specmesh.core.statistics.snapshot import VerifierSnapshot
@@ -234,7 +233,7 @@ class ProposerLoop(DaemonLoop[Order]):
 
     def _deliver(self, effects: list[vev.Effect]) -> None:
         """Hand over effects of the core; on either thread."""
-        self.mailbox.put(effects, urgent=not all(map(_may_wait, effects)))
+        self.mailbox.put(effects)
 
     def _act(self, effects: Sequence[ClientsEffect]) -> None:
         """Carry out effects of requests: all are refused."""
@@ -248,13 +247,6 @@ class ProposerLoop(DaemonLoop[Order]):
                     raise AssertionError("no request gets so far")
                 case _:
                     assert_never(effect)
-
-
-def _may_wait(effect: vev.Effect) -> bool:
-    """Return True for an effect that only statistics need."""
-    if isinstance(effect, vev.ToClient):
-        return isinstance(effect.what, Round)
-    return isinstance(effect, vev.Ran)
 
 
 def _info_of(model: ServedModel, settings: ProposerSettings) -> EngineInfo:

@@ -61,17 +61,15 @@ class Service:
 def _bound(
     settings: ProposerSettings, keys: KeyFolder | None, place: Place, ends: ExitStack
 ) -> Router:
-    """Return a ROUTER at the address of the settings; each engine has a port of its own.
+    """Return a ROUTER at the address of the settings; each engine has one of its own.
 
     ends: closes it.
     """
     context: Context = zmq.Context()
     ends.callback(context.term)
     host, port = endpoint(settings.bind)
-    if port:
-        port += place.engine
     guard = ZapGuard(context, keys) if keys is not None else None
-    address = f"tcp://{bracketed(host)}:{port or '*'}"
+    address = f"tcp://{bracketed(host)}:{(port or 0) + place.engine}"
     socket = bind_router(context, address, settings.insecure, guard)
     ends.callback(socket.close, linger=100)
     if guard is not None:

@@ -1,0 +1,77 @@
+"""Texts of a fake vLLM, whatever its scheduler does: they are the target's own, and followed."""
+
+from harness.followed import FollowedTexts, checked, server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PROMPTS = st.lists(st.integers(1, 97), min_size=1, max_size=60)
+
+
+@st.composite
+def requests(draw):
+    """Prompt, length, when it comes and perhaps when its client leaves, in steps."""
+    prompt = draw(PROMPTS)
+    twins = draw(st.integers(1, 3))
+    comes = draw(st.integers(0, 30))
+    leaves = draw(st.one_of(st.none(), st.integers(0, 60)))
+    options = {
+        "max_tokens": draw(st.integers(1, 60)),
+        "ignore_eos": draw(st.booleans()),
+        "most_drafts": draw(st.one_of(st.none(), st.integers(0, 3))),
+    }
+    return prompt, twins, comes, leaves, options
+
+
+@settings(deadline=None)
+@given(
+    asked=st.lists(requests(), min_size=1, max_size=8),
+    budget=st.sampled_from([8, 24, 10**6]),
+    cells=st.sampled_from([120, 400, 10**6]),
+    rows=st.sampled_from([1, 3, 16]),
+    wrong=st.integers(0, 4),
+)
+def test_any_schedule(asked, budget, cells, rows, wrong):
+    """Each text is the target's own; the drafter has no other; all are closed in the end."""
+    texts = FollowedTexts(rows, wrong=wrong)
+    vllm = server(texts, budget=budget, cells=cells, max_rows=20)
+    served = []
+    step = 0
+    while step <= 30 or vllm.busy:
+        for prompt, twins, comes, leaves, options in asked:
+            if step == comes:
+                served += [(vllm.ask(prompt, **options), leaves) for _ in range(twins)]
+        for request, leaves in served:
+            if leaves is not None and step >= leaves:
+                vllm.leave(request)
+        vllm.step()
+        step += 1
+        shown = [request.ids for request in vllm.rows]
+        if 0 < len(shown) <= rows:
+            for session in texts.core.sessions():
+                assert session.prefix.ids.tolist() in shown
+    for request, _ in served:
+        checked(request)
+    texts.now += 10.0
+    texts.drafting.end_if_quiet()
+    assert texts.core.sessions() == []
+    assert texts.texts == {}
+
+
+def test_right_drafts_are_accepted():
+    texts = FollowedTexts()
+    vllm = server(texts)
+    request = vllm.ask([1, 2, 3], 200, ignore_eos=True)
+    vllm.run()
+    checked(request)
+    assert vllm.steps < 100
+    assert vllm.accepted >= 0.9 * vllm.drafted > 100
+
+
+def test_drafts_of_several_texts_are_their_own():
+    """Rows move as texts end; right drafts of a wrong row would be wrong."""
+    texts = FollowedTexts()
+    vllm = server(texts)
+    for number in range(6):
+        vllm.ask([number + 1, 5, 7], 20 + 30 * number, ignore_eos=True)
+    vllm.run()
+    assert vllm.accepted >= 0.9 * vllm.drafted > 150
