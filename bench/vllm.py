@@ -13,10 +13,10 @@ each idle while another is asked:
 - suffix: ours without a drafter: what a text repeats;
 - ours-ngram, ours-llama: the same server with one drafter daemon, without a model or with FILE.
 
-Texts are greedy. In each round each contender answers the same texts, asked by so many clients at
-once, in an order that rotates. `ratio` is the median over rounds of tokens per second over those of
-`none` in the same round, `of empty` the same over `empty`. `same` counts texts with the ids that
-`none` gave in the same round.
+Texts are greedy. Prompts are read before, and stay in each server's prefix cache. In each round
+each contender answers the same texts, asked by so many clients at once, in an order that rotates.
+`ratio` is the median over rounds of tokens per second over those of `none` in the same round, `of
+empty` the same over `empty`. `same` counts texts with the ids that `none` gave in the same round.
 """
 
 import argparse
@@ -48,7 +48,6 @@ TEXTS: dict[str, Callable[[], list[str]]] = {
     "edits": repeated_texts,
     "prose": lambda: [*prompts().values()],
 }
-WARM_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,6 @@ def asked(server: VllmServer, texts: Sequence[str], clients: int, tokens: int) -
     """Return the answers to all texts, by so many clients at once."""
     before = server.drafts()
     with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(lambda text: server.complete(text, WARM_TOKENS), texts[:clients]))
         begun = time.monotonic()
         answers = tuple(pool.map(lambda text: server.complete(text, tokens), texts))
         seconds = time.monotonic() - begun
@@ -143,6 +141,9 @@ def measured(
 ) -> dict[str, list[Run]]:
     """Return the rounds of each contender with so many clients."""
     texts = TEXTS[args.texts]()
+    for server in {id(one): one for one in found.by_name.values()}.values():
+        for text in texts:
+            server.complete(text, 1)
     runs: dict[str, list[Run]] = defaultdict(list)
     for number in range(args.rounds):
         first = number % len(names)
