@@ -12,6 +12,7 @@ It does what a real one was seen to do:
 - An exception, a list that is too long, or an id beyond the vocabulary ends the server.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from specmesh.engines.sim import wait_until
 
 Choose = Callable[[Sequence[int]], int]
 """Returns the id that the target chooses after these ids."""
@@ -79,8 +82,12 @@ class FakeVllm:
         max_rows: int = 64,
         budget: int = 10**9,
         cells: int = 10**9,
+        step_s: float = 0.0,
     ) -> None:
-        """Begin without requests. budget: ids of a step. cells: ids that memory has room for."""
+        """Begin without requests.
+
+        budget: ids of a step. cells: ids that memory has room for. step_s: seconds of a step.
+        """
         self._proposer = proposer
         self._choose = choose
         self._config = config
@@ -88,6 +95,7 @@ class FakeVllm:
         self._max_rows = max_rows
         self._budget = budget
         self._cells = cells
+        self._step_s = step_s
         self._waiting = deque[Served]()
         self.rows: list[Served] = []
         self.drafted = self.accepted = self.preempted = self.steps = 0
@@ -121,6 +129,7 @@ class FakeVllm:
         self._schedule()
         if not self.rows:
             return
+        ends = time.perf_counter() + self._step_s
         budget = self._budget
         sampled: list[list[int]] = []
         for request in self.rows:
@@ -130,6 +139,7 @@ class FakeVllm:
         for row, request in enumerate(self.rows):
             self._lengths[row] = len(request.ids)
             self._ids[row, : len(request.ids)] = request.ids
+        wait_until(ends)
         self._take(self._propose(sampled), sampled)
 
     def _propose(self, sampled: list[list[int]]) -> list[list[int]]:
@@ -164,8 +174,8 @@ class FakeVllm:
             self.preempted += 1
             self._waiting.appendleft(request)
         while self._waiting and len(self.rows) < self._max_rows:
-            used = sum(len(row.ids) + 16 for row in self.rows)
-            if self.rows and used + len(self._waiting[0].ids) + 16 > self._cells:
+            used = sum(len(row.ids) for row in self.rows)
+            if self.rows and used + len(self._waiting[0].ids) > self._cells:
                 break
             self.rows.append(self._waiting.popleft())
 
