@@ -67,18 +67,18 @@ def vllm_config(
 
 def _environment(bind: str, http: str, keys: Path | None, *, insecure: bool) -> dict[str, str]:
     """Return the variables of all settings that are not as they would be without them."""
-    from specmesh.vllm.settings import PREFIX, ProposerSettings
+    from specmesh.vllm.settings import VARIABLES, ProposerSettings
 
     usual = ProposerSettings()
     environment: dict[str, str] = {}
     if bind != usual.bind:
-        environment[f"{PREFIX}BIND"] = bind
+        environment[f"{VARIABLES}BIND"] = bind
     if http != usual.http:
-        environment[f"{PREFIX}HTTP"] = http
+        environment[f"{VARIABLES}HTTP"] = http
     if keys is not None:
-        environment[f"{PREFIX}KEYS"] = str(keys.absolute())
+        environment[f"{VARIABLES}KEYS"] = str(keys.absolute())
     if insecure:
-        environment[f"{PREFIX}INSECURE"] = "1"
+        environment[f"{VARIABLES}INSECURE"] = "1"
     return environment
 
 

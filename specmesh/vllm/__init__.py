@@ -13,7 +13,7 @@ to it as they do to `specmesh verifier`.
 | `settings` | settings, of the environment and the file |
 | `row_texts` | which row of a batch is which text |
 | `drafting` | `VerifierCore`, driven by vLLM's steps |
-| `service` | the bound port, and the thread that `loop` and `local_socket` share |
+| `draft_service` | the bound port, and the thread that `loop` and `local_socket` share |
 | `loop` | drafters' frames, and statistics |
 | `local_socket` | the API at a Unix socket |
 | `vocabulary` | the bytes of a Hugging Face tokenizer's ids |

@@ -12,7 +12,7 @@ Between two calls the step runs, as it does at a verifier daemon, and frames of 
 sessions at once, on the thread that receives them. A lock keeps the two threads apart. The core
 waits for drafts of one lone text only, and no longer than the patience of the settings.
 
-Nothing says that the last texts have ended: then there is no call. After QUIET seconds without one
+Nothing says that the last texts have ended: then there is no call. After _QUIET seconds without one
 all texts are closed.
 """
 
@@ -31,7 +31,7 @@ from specmesh.core.verifier.followed import ChosenIds, followed
 from specmesh.vllm.row_texts import Row, RowIds, RowText, RowTexts
 from specmesh.wire import messages as m
 
-QUIET = 2.0
+_QUIET = 2.0
 """Seconds without a call after which all texts are over."""
 MOST_OPENED = 4
 """Texts that one call opens: to take in 2,000 ids takes 0.2 ms. The others wait for the next."""
@@ -108,8 +108,8 @@ class Drafting:
             self._lock.release()
 
     def end_if_quiet(self) -> None:
-        """Close all texts if there was no call for QUIET seconds."""
-        if self._clock() < self._called_at + QUIET or not self._texts.by_row:
+        """Close all texts if there was no call for _QUIET seconds."""
+        if self._clock() < self._called_at + _QUIET or not self._texts.by_row:
             return
         with self._lock:
             now = self._clock()

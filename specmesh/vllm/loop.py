@@ -43,14 +43,14 @@ from specmesh.engines.base import Capabilities, EngineInfo
 from specmesh.errors import NotOffered
 from specmesh.host import host_id, physical_cores
 from specmesh.vllm.drafting import Drafting, TargetBounds
+from specmesh.vllm.served_model import ServedModel
 from specmesh.vllm.settings import ProposerSettings
-from specmesh.vllm.target import ServedModel
 from specmesh.wire import messages as m
 
 Order = ClientOrder | list[vev.Effect]
 """Mail for the loop: of the local socket, and of the core."""
 
-REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core's report
+_REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core's report
 NO_CLIENTS = 0  # requests that may wait here
 
 
@@ -191,7 +191,7 @@ class ProposerLoop(DaemonLoop[Order]):
             case PingPeers():
                 self._drafters.ping_for(order, now)
             case AskStats():
-                self._stats_orders.append((now + REPORT_PATIENCE, order))
+                self._stats_orders.append((now + _REPORT_PATIENCE, order))
                 self.drafting.put(vev.Signal.REPORT_WANTED, now)
             case Cancel() | PauseClient():
                 pass  # nobody has a text here

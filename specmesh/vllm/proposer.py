@@ -12,10 +12,10 @@ import structlog
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 from specmesh.vllm.compatibility import fault_of, fault_of_call, installed_version
+from specmesh.vllm.draft_service import DraftService
 from specmesh.vllm.lines import configure
-from specmesh.vllm.service import Service
+from specmesh.vllm.served_model import place_of, served_model
 from specmesh.vllm.settings import ProposerSettings, read_settings
-from specmesh.vllm.target import place_of, served_model
 from specmesh.vllm.vocabulary import vocabulary_of
 
 log = structlog.get_logger("specmesh.vllm")
@@ -32,7 +32,7 @@ class Proposer:
 
         options: `settings` and `vocabulary` take the place of those that would be read, in tests.
         """
-        self.service: Service | None = None
+        self.service: DraftService | None = None
         self._config = vllm_config
         self._settings: ProposerSettings | None = options.get("settings")
         self._vocabulary: Vocabulary | None = options.get("vocabulary")
@@ -94,7 +94,7 @@ class Proposer:
             return  # vLLM uses the drafts of the first worker of a model
         vocabulary = self._vocabulary or vocabulary_of(self._config)
         self._rows = settings.rows
-        self.service = Service(settings, served_model(self._config), vocabulary, place)
+        self.service = DraftService(settings, served_model(self._config), vocabulary, place)
 
     def _look_at_call(self, sampled: object, lengths: Any, ids: Any) -> None:
         """Raise TypeError if vLLM calls in a way that is not known."""

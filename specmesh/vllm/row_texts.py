@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.verifier.session import VerifierSession
 
-TAIL = 32
+TAIL_IDS = 32
 """Ids by which a text is found in its row."""
 
 RowIds = NDArray[np.int32]
@@ -56,7 +56,7 @@ class RowText:
         length = self.length
         if row.length < length:
             return False
-        return ids[index, max(length - TAIL, 0) : length].tobytes() == self.tail
+        return ids[index, max(length - TAIL_IDS, 0) : length].tobytes() == self.tail
 
     def equals(self, row: Row, ids: RowIds, index: int) -> bool:
         """Return True if a row shows this text, and perhaps more of it; by all ids."""
@@ -68,7 +68,7 @@ class RowText:
     def grown_to(self, length: int, ids: RowIds, index: int) -> None:
         """Note the text as a row shows it now."""
         self.length = length
-        self.tail = ids[index, max(length - TAIL, 0) : length].tobytes()
+        self.tail = ids[index, max(length - TAIL_IDS, 0) : length].tobytes()
 
 
 class RowTexts:

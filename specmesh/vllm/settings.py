@@ -18,8 +18,8 @@ from specmesh import paths
 from specmesh.core.fields import is_object
 from specmesh.errors import ConfigError
 
-PREFIX = "SPECMESH_VLLM_"
-MAX_SIZE = 2**20  # bytes of a file of settings
+VARIABLES = "SPECMESH_VLLM_"
+_MAX_SIZE = 2**20  # bytes of a file of settings
 MOST_ROWS = 256
 
 
@@ -62,9 +62,9 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
     environ = os.environ if environ is None else environ
     written = _of_file(environ)
     for key in _PARSERS:
-        variable = environ.get(f"{PREFIX}{key.upper().replace('-', '_')}")
+        variable = environ.get(f"{VARIABLES}{key.upper().replace('-', '_')}")
         if variable is not None:
-            written[key] = variable, f"{PREFIX}{key.upper().replace('-', '_')}"
+            written[key] = variable, f"{VARIABLES}{key.upper().replace('-', '_')}"
     given: dict[str, object] = {}
     for key, (value, origin) in written.items():
         try:
@@ -79,7 +79,7 @@ def _of_file(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
     path = _file(environ)
     if path is None:
         return {}
-    text = paths.read_text(path, MAX_SIZE, "a file of settings")
+    text = paths.read_text(path, _MAX_SIZE, "a file of settings")
     try:
         table: object = tomllib.loads(text).get("vllm", {})
     except tomllib.TOMLDecodeError as error:
@@ -98,10 +98,10 @@ def _of_file(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
 
 def _file(environ: Mapping[str, str]) -> Path | None:
     """Return the file of settings: the one that is named, else the first usual one."""
-    named = environ.get(f"{PREFIX}CONFIG")
+    named = environ.get(f"{VARIABLES}CONFIG")
     if named:
         path = Path(paths.expanded(named))
-        paths.check_there(path, f"{PREFIX}CONFIG")
+        paths.check_there(path, f"{VARIABLES}CONFIG")
         return path
     for folder in paths.config_folders():
         path = folder / "verifier.toml"

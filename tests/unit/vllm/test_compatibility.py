@@ -8,7 +8,7 @@ from harness.fake_vllm import config_of
 from harness.tables import cases
 
 from specmesh.vllm.compatibility import fault_of, fault_of_call
-from specmesh.vllm.target import place_of, served_model
+from specmesh.vllm.served_model import place_of, served_model
 
 LENGTHS = np.zeros(2, np.int32)
 IDS = np.zeros((2, 9), np.int32)

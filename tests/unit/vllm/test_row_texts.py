@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specmesh.core.prefix import Prefix
-from specmesh.vllm.row_texts import TAIL, Row, RowText, RowTexts
+from specmesh.vllm.row_texts import TAIL_IDS, Row, RowText, RowTexts
 
 
 class Session:
@@ -69,7 +69,7 @@ def test_a_shorter_row_is_another_text(texts):
 
 def test_a_moved_text_is_compared_as_a_whole(texts):
     """Prompts of one template differ before their last ids."""
-    same = list(range(50, 50 + TAIL))
+    same = list(range(50, 50 + TAIL_IDS))
     _, second = follow(texts, [9, 9], [1, *same])
     gone = shown(texts, [2, *same, 5])
     assert second in gone

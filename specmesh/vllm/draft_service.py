@@ -16,15 +16,15 @@ from specmesh.security.keys import KeyFolder, find_keys
 from specmesh.vllm.drafting import Drafting
 from specmesh.vllm.local_socket import SocketBackend, event_loop
 from specmesh.vllm.loop import ProposerLoop
+from specmesh.vllm.served_model import ServedModel, WorkerPlace
 from specmesh.vllm.settings import ProposerSettings
-from specmesh.vllm.target import Place, ServedModel
 
 log = structlog.get_logger("specmesh.vllm")
 
-CLOSING = 2.0  # seconds that the thread may take to end
+_CLOSING = 2.0  # seconds that the thread may take to end
 
 
-class Service:
+class DraftService:
     """The port for drafters, and its thread, from construction until `close`.
 
     drafting: answers vLLM's worker. address: of the port.
@@ -35,7 +35,7 @@ class Service:
         settings: ProposerSettings,
         model: ServedModel,
         vocabulary: Vocabulary,
-        place: Place,
+        place: WorkerPlace,
     ) -> None:
         """Bind and serve. Raises SpecmeshError if that cannot be."""
         keys = None if settings.insecure else find_keys(settings.keys)
@@ -54,12 +54,12 @@ class Service:
     def close(self) -> None:
         """End the thread, and free the port."""
         self._loop.stop()
-        wait([self._served], CLOSING)
+        wait([self._served], _CLOSING)
         self._ends.close()
 
 
 def _bound(
-    settings: ProposerSettings, keys: KeyFolder | None, place: Place, ends: ExitStack
+    settings: ProposerSettings, keys: KeyFolder | None, place: WorkerPlace, ends: ExitStack
 ) -> Router:
     """Return a ROUTER at the address of the settings; each engine has one of its own.
 

@@ -24,7 +24,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WorkerPlace:
     """The place of this worker in its server.
 
     answers: this one's drafts are used, which are those of the first rank of the model's shards.
@@ -50,12 +50,12 @@ def served_model(vllm_config: Any) -> ServedModel:
     )
 
 
-def place_of(vllm_config: Any) -> Place:
+def place_of(vllm_config: Any) -> WorkerPlace:
     """Return the place of this worker, by vLLM's own `VllmConfig`."""
     parallel = getattr(vllm_config, "parallel_config", None)
     shards = getattr(parallel, "tensor_parallel_size", 1)
     rank = getattr(parallel, "rank", 0)
-    return Place(
+    return WorkerPlace(
         answers=rank % shards == 0,
         engine=getattr(parallel, "data_parallel_rank", 0) or 0,
     )
