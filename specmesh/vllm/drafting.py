@@ -28,6 +28,7 @@ from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.followed import ChosenIds, followed
+from specmesh.vllm.allowance import Allowance
 from specmesh.vllm.row_texts import Row, RowIds, RowText, RowTexts
 from specmesh.wire import messages as m
 
@@ -88,6 +89,8 @@ class Drafting:
         self._step: ev.Step | None = None
         self._begun_at = 0.0
         self._called_at = -inf
+        self._waited = 0.0  # seconds of the call that is being answered
+        self._allowance = Allowance()
 
     # --- the thread of the frames
 
@@ -128,9 +131,12 @@ class Drafting:
 
         sampled: ids that each row got. lengths: of each row, these included. ids: of all rows.
         """
+        now = self._clock()
+        if self._allowance.called(now):
+            return [[] for _ in sampled]
         with self._lock:
-            now = self._clock()
             self._called_at = now
+            self._waited = 0.0
             self._handle_events()
             rows = [Row(length, new) for length, new in zip(lengths, sampled, strict=True)]
             self._end_step(rows, ids, now)
@@ -139,6 +145,8 @@ class Drafting:
             answer = self._begin_step(rows)
         if self._inbox:
             self.turn()
+        ended = self._clock()
+        self._allowance.answered(ended - now - self._waited, ended)
         return answer
 
     def _handle_events(self) -> None:
@@ -199,7 +207,12 @@ class Drafting:
             new = grown.get(span.seq)
             result.append(None if new is None else ChosenIds(new))
         begun_at = min(self._begun_at, now)
-        self._effects += self._core.finish(step, result, begun_at, now, other_work=other_work)
+        effects = self._core.finish(step, result, begun_at, now, other_work=other_work)
+        for effect in effects:
+            if isinstance(effect, vev.Ran):
+                accepted = sum(done.accepted for done in effect.rounds)
+                self._allowance.saved(accepted, len(step.spans))
+        self._effects += effects
 
     def _note(self, index: int, row: Row, ids: RowIds, now: float) -> None:
         """Note how a text stands after a step."""
@@ -294,7 +307,9 @@ class Drafting:
                 self._arrived.wait(until - now)
             self._handle_events()
             self._send()
+            begun = now
             now = self._clock()
+            self._waited += now - begun
         return step if isinstance(step, ev.Step) else None
 
     def _checked(self, drafts: Sequence[int]) -> list[int]:
