@@ -2,17 +2,17 @@
 
 The core's gates withhold drafts that do not pay. But to follow the texts of many rows costs time by
 itself, in each step, and a step of a GPU may take 10 ms. So each call is paid for: by accepted
-drafts, each of which has saved a row its step, and by SHARE of the server's own time. Once that is
-spent the proposer rests: calls return at once, and nothing is followed, until enough has come
-together to begin anew. A text that begins to repeat itself, or a drafter that has become better, is
-found then.
+drafts, each of which has saved a row its step, and by OVERHEAD_SHARE of the server's own time. Once
+that is spent the proposer rests: calls return at once, and nothing is followed, until enough has
+come together to begin anew. A text that begins to repeat itself, or a drafter that has become
+better, is found then.
 """
 
-SHARE = 0.01
+OVERHEAD_SHARE = 0.01
 """Of the server's own time, that calls may take whatever they bring."""
-MOST = 0.25
+MOST_SAVED = 0.25
 """Seconds that are kept, at most: what was saved an hour ago pays for nothing."""
-RESUMES = 0.02
+RESUMED_WITH = 0.02
 """Seconds at which a rest ends: to open 16 texts of 2,000 ids takes about 2 ms."""
 
 
@@ -24,7 +24,7 @@ class Allowance:
 
     def __init__(self) -> None:
         """Begin with enough to see some hundred steps."""
-        self.left = RESUMES
+        self.left = RESUMED_WITH
         self.resting = False
         self._ended_at: float | None = None
         self._step_s = 0.0  # the server's own time before the newest call
@@ -34,9 +34,9 @@ class Allowance:
         before = self._ended_at
         if before is not None:
             self._step_s = max(now - before, 0.0)
-            self.left = min(self.left + SHARE * self._step_s, MOST)
+            self.left = min(self.left + OVERHEAD_SHARE * self._step_s, MOST_SAVED)
         self._ended_at = now
-        if self.resting and self.left >= RESUMES:
+        if self.resting and self.left >= RESUMED_WITH:
             self.resting = False
         return self.resting
 
@@ -48,4 +48,4 @@ class Allowance:
 
     def saved(self, accepted: int, rows: int) -> None:
         """Note drafts that were accepted in the step before this call; so many rows shared it."""
-        self.left = min(self.left + accepted * self._step_s / rows, MOST)
+        self.left = min(self.left + accepted * self._step_s / rows, MOST_SAVED)

@@ -44,8 +44,8 @@ class FollowedTexts:
     texts: by session, as the drafter has them. frames: that it was sent.
     """
 
-    def __init__(self, rows: int = 16, *, wrong: int = 0) -> None:
-        """Begin with a drafter that is attached."""
+    def __init__(self, rows: int = 16, *, wrong: int = 0, call_s: float = 0.0) -> None:
+        """Begin with a drafter that is attached. call_s: seconds until the clock is read again."""
         limits = TargetLimits(2048, N_VOCAB, frozenset(), max_drafts=DRAFTS, max_copied=DRAFTS)
         target = Target(
             limits=limits,
@@ -57,8 +57,9 @@ class FollowedTexts:
         self.core = VerifierCore(target)
         bounds = TargetBounds(drafts=DRAFTS, n_vocab=N_VOCAB, end_ids=frozenset({END}))
         self.now = 0.0
+        self._call_s = call_s
         self.drafting = Drafting(
-            self.core, bounds, self._carry_out, patience=0.0, clock=lambda: self.now
+            self.core, bounds, self._carry_out, patience=0.0, clock=self._clock
         )
         self.texts: dict[int, list[int]] = {}
         self.ended: dict[m.FinishReason, int] = {}
@@ -79,6 +80,10 @@ class FollowedTexts:
         if len(sampled) > self._rows:
             return [[] for _ in sampled]
         return self.drafting.propose(sampled, lengths[: len(sampled)].tolist(), ids)
+
+    def _clock(self) -> float:
+        self.now += self._call_s
+        return self.now
 
     def _carry_out(self, effects: Sequence[vev.Effect]) -> None:
         for effect in effects:

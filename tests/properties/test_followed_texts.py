@@ -4,6 +4,8 @@ from harness.followed import FollowedTexts, checked, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmesh.wire import messages as m
+
 PROMPTS = st.lists(st.integers(1, 97), min_size=1, max_size=60)
 
 
@@ -75,3 +77,15 @@ def test_drafts_of_several_texts_are_their_own():
         vllm.ask([number + 1, 5, 7], 20 + 30 * number, ignore_eos=True)
     vllm.run()
     assert vllm.accepted >= 0.9 * vllm.drafted > 150
+
+
+def test_dear_calls_rest_and_begin_again():
+    """Wrong drafts pay for no call. After a rest texts have grown unseen, and are opened anew."""
+    texts = FollowedTexts(wrong=1, call_s=0.005)
+    vllm = server(texts)
+    served = [vllm.ask([number, 7], 400, ignore_eos=True) for number in range(4)]
+    vllm.run()
+    for request in served:
+        checked(request)
+    ended = texts.ended[m.FinishReason.CANCELLED]
+    assert ended > 2 * len(served)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from specmesh.vllm.allowance import MOST, RESUMES, SHARE, Allowance
+from specmesh.vllm.allowance import MOST_SAVED, OVERHEAD_SHARE, RESUMED_WITH, Allowance
 
 STEP_S = 0.01
-DEAR_S = 10 * SHARE * STEP_S
+DEAR_S = 10 * OVERHEAD_SHARE * STEP_S
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def calls(allowance, count, seconds, *, accepted=0):
 
 
 def test_cheap_calls_never_rest(allowance):
-    assert calls(allowance, 1000, 0.9 * SHARE * STEP_S) == 1000
+    assert calls(allowance, 1000, 0.9 * OVERHEAD_SHARE * STEP_S) == 1000
 
 
 def test_dear_calls_take_their_share_of_the_time(allowance):
     """A tenth of the calls, and the first ones."""
-    first = RESUMES / DEAR_S
+    first = RESUMED_WITH / DEAR_S
     assert calls(allowance, 10_000, DEAR_S) == pytest.approx(1000 + first, rel=0.1)
 
 
@@ -44,5 +44,5 @@ def test_accepted_drafts_pay_for_dear_calls(allowance):
 
 def test_what_was_saved_pays_for_a_while_only(allowance):
     calls(allowance, 1000, 0.0, accepted=4)
-    assert allowance.left == MOST
+    assert allowance.left == MOST_SAVED
     assert calls(allowance, 1000, DEAR_S) < 1000
