@@ -46,6 +46,9 @@ def fault_of(version: str | None, vllm_config: Any) -> str:
         return f"vLLM's speculative method is {method!r}, not {METHOD!r}"
     if not getattr(speculative, "num_speculative_tokens", 0):
         return "num_speculative_tokens is missing in vLLM's speculative_config"
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        reason = "vLLM runs its V2 model runner, which has no custom_class"
+        return f"{reason}: start it without VLLM_USE_V2_MODEL_RUNNER"
     scheduler = getattr(vllm_config, "scheduler_config", None)
     if getattr(scheduler, "async_scheduling", False):
         return "vLLM schedules asynchronously: start it without --async-scheduling"

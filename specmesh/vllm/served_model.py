@@ -55,7 +55,11 @@ def place_of(vllm_config: Any) -> WorkerPlace:
     parallel = getattr(vllm_config, "parallel_config", None)
     shards = getattr(parallel, "tensor_parallel_size", 1)
     rank = getattr(parallel, "rank", 0)
+    # The rank of a dense model is 0 in each engine, as they share no layers. The index is not.
+    engine = getattr(parallel, "data_parallel_index", None)
+    if engine is None:
+        engine = getattr(parallel, "data_parallel_rank", 0)
     return WorkerPlace(
         answers=rank % shards == 0,
-        engine=getattr(parallel, "data_parallel_rank", 0) or 0,
+        engine=engine or 0,
     )

@@ -38,6 +38,12 @@ def test_other_configurations(section, fields, fault):
     assert fault in fault_of("0.33.0", config)
 
 
+def test_the_runner_without_such_a_door():
+    config = config_of()
+    config.use_v2_model_runner = True
+    assert "V2 model runner" in fault_of("0.33.0", config)
+
+
 def test_known_calls():
     assert fault_of_call([[1], []], LENGTHS, IDS) == ""
 
@@ -62,7 +68,9 @@ def test_other_calls(call, fault):
     """[{}, true, 0]
     [{"tensor_parallel_size": 2, "rank": 1}, false, 0]
     [{"tensor_parallel_size": 2, "rank": 2}, true, 0]
-    [{"data_parallel_rank": 3}, true, 3]""",
+    [{"data_parallel_rank": 3}, true, 3]
+    [{"data_parallel_rank": 0, "data_parallel_index": 2}, true, 2]
+    [{"data_parallel_index": null}, true, 0]""",
 )
 def test_one_worker_of_each_engine_answers(parallel, answers, engine):
     place = place_of(config_of(**parallel))
