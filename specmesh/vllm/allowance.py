@@ -43,7 +43,8 @@ class Allowance:
     def answered(self, seconds: float, now: float) -> None:
         """Note that a call that did its work has taken so long, and ends now."""
         self._ended_at = now
-        self.left -= seconds
+        # A call that a busy host has stopped for long shows nothing: the rest after it is bounded.
+        self.left = max(self.left - seconds, -RESUMED_WITH)
         self.resting = self.left < 0
 
     def saved(self, accepted: int, rows: int) -> None:

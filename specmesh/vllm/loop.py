@@ -7,7 +7,7 @@ It is what a verifier daemon's event loop is, but for the engine: vLLM's worker 
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -21,7 +21,7 @@ from specmesh.api.backend import (
     PingPeers,
     Submit,
 )
-from specmesh.core.cpu_threads import ThreadShare
+from specmesh.core.cpu_threads import HostPeer, ThreadShare
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.liveness import Link
 from specmesh.core.requests import Failed, Reply
@@ -110,7 +110,6 @@ class ProposerLoop(DaemonLoop[Order]):
             takes_ids=True,
             takes_body=True,
         )
-        threads = model.cpu_threads
         self._drafters = Drafters(
             info=self._info,
             vocabulary=vocabulary,
@@ -120,7 +119,7 @@ class ProposerLoop(DaemonLoop[Order]):
             stats=self.stats,
             core=self.drafting,
             welcome=welcome,
-            cores=ThreadShare(threads, physical_cores(), host_id(), drafter=False, follows=False),
+            cores=ServersCores(model.cpu_threads),
             link=Link,
         )
         self._effects = CoreEffects(
@@ -247,6 +246,23 @@ class ProposerLoop(DaemonLoop[Order]):
                     raise AssertionError("no request gets so far")
                 case _:
                     assert_never(effect)
+
+
+class ServersCores(ThreadShare):
+    """The cores of this host that vLLM's steps take; 0 if they run on a GPU.
+
+    vLLM does not give cores to a drafter. Beside one its steps are slower all the same. So they are
+    measured apart from others, as if it did, and the gate compares drafting with not drafting from
+    the first text on.
+    """
+
+    def __init__(self, threads: int) -> None:
+        """Begin without drafters."""
+        super().__init__(threads, physical_cores(), host_id(), drafter=False, follows=threads > 0)
+
+    def beside(self, peers: Iterable[HostPeer]) -> None:
+        """Note the drafters; the log gets no line about threads, which stay as they are."""
+        super().beside(peers)
 
 
 def _info_of(model: ServedModel, settings: ProposerSettings) -> EngineInfo:

@@ -89,3 +89,17 @@ def test_dear_calls_rest_and_begin_again():
         checked(request)
     ended = texts.ended[m.FinishReason.CANCELLED]
     assert ended > 2 * len(served)
+
+
+def test_no_call_waits_for_a_thread_without_a_core():
+    """The other thread stands still in the middle of its work. The text goes on without drafts."""
+    texts = FollowedTexts()
+    vllm = server(texts)
+    request = vllm.ask([1, 2, 3], 60, ignore_eos=True)
+    vllm.step()
+    with texts.drafting._lock:
+        for _ in range(5):
+            vllm.step()
+    vllm.run()
+    checked(request)
+    assert vllm.accepted > 20

@@ -46,3 +46,9 @@ def test_what_was_saved_pays_for_a_while_only(allowance):
     calls(allowance, 1000, 0.0, accepted=4)
     assert allowance.left == MOST_SAVED
     assert calls(allowance, 1000, DEAR_S) < 1000
+
+
+def test_a_call_that_was_stopped_is_soon_forgotten(allowance):
+    calls(allowance, 1, 60.0)
+    steps = 2 * RESUMED_WITH / (OVERHEAD_SHARE * STEP_S)
+    assert calls(allowance, 1000, 0.0) == pytest.approx(1000 - steps, abs=2)
