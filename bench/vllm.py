@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -35,8 +35,18 @@ from statistics import median
 from command_line import Options, numbers
 from live import command, is_drafted, running, until
 from prose import prompts
-from vllm_server import EMPTY, OURS, Answer, Installed, VllmServer, custom, ours, repeated_texts
-from vllm_server import serving as serving_vllm
+from vllm_server import (
+    EMPTY,
+    OURS,
+    Answer,
+    Installed,
+    Start,
+    VllmServer,
+    custom,
+    ours,
+    repeated_texts,
+    serving,
+)
 
 from specmesh.client import Client
 
@@ -87,18 +97,21 @@ def all_servers(args: argparse.Namespace, folder: Path, names: Sequence[str]) ->
         "prompt_lookup_max": 12,
     }
     plain = {NONE: None, "ngram": own_ngram, EMPTY_NAME: custom(EMPTY, args.drafts)}
-    with ExitStack() as stack:
-        for name, speculative in plain.items():
-            if name in names:
-                server = serving_vllm(name, installed, speculative, *options)
-                found.by_name[name] = stack.enter_context(server)
-        if set(DRAFTERS) & set(names):
-            found.address, variables = ours(folder)
-            found.socket = folder / "vllm.sock"
-            speculative = custom(OURS, args.drafts)
-            server = serving_vllm("ours", installed, speculative, *options, variables=variables)
-            one = stack.enter_context(server)
-            found.by_name |= dict.fromkeys(DRAFTERS, one)
+    starts: dict[str, Start] = {}
+    for name, speculative in plain.items():
+        if name in names:
+            starts[name] = Start(name=name, speculative=speculative, options=options)
+    if set(DRAFTERS) & set(names):
+        found.address, variables = ours(folder)
+        found.socket = folder / "vllm.sock"
+        speculative = custom(OURS, args.drafts)
+        starts["ours"] = Start(
+            name="ours", speculative=speculative, options=options, variables=variables
+        )
+    with serving(installed, *starts.values()) as running_servers:
+        found.by_name = dict(zip(starts, running_servers, strict=True))
+        if "ours" in found.by_name:
+            found.by_name |= dict.fromkeys(DRAFTERS, found.by_name.pop("ours"))
         yield found
 
 

@@ -4,17 +4,18 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
 from edits import edits
-from live import free_port, running
+from live import Process, free_port, running
 from prose import prompts
 
 ROOT = Path(__file__).parents[1]
-STARTING_S = 600.0
+STARTING_S = 1800.0
+"""Seconds for all of them: 30 to 60 on a machine that does nothing else."""
 ANSWERING_S = 600.0
 MODEL = "target"
 OURS = "specmesh.vllm.Proposer"
@@ -100,41 +101,58 @@ class VllmServer:
         return False
 
 
-@contextmanager
-def serving(
-    name: str,
-    installed: Installed,
-    speculative: Json | None,
-    *options: str,
-    variables: dict[str, str] | None = None,
-) -> Iterator[VllmServer]:
-    """Run a server, and wait until it answers. Raise SystemExit if it ends before.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a server is started.
 
-    speculative: its --speculative-config. options: others. variables: of its environment.
+    name: of its log. speculative: its --speculative-config. options: others.
+    variables: of its environment.
     """
-    port = free_port()
-    words = [str(installed.python), "-m", "vllm.entrypoints.openai.api_server"]
-    words += ["--model", str(installed.model), "--served-model-name", MODEL, "--port", str(port)]
-    words += ["--dtype", "float32", "--enforce-eager", *options]
-    if speculative is not None:
-        words += ["--speculative-config", json.dumps(speculative)]
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    } | (variables or {})
-    words = ["env", *(f"{key}={value}" for key, value in environment.items()), *words]
-    server = VllmServer(port, installed.logs / f"{name}.log")
-    with running(words, log=server.log) as process:
+
+    name: str
+    speculative: Json | None = None
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    def command(self, installed: Installed, port: int) -> list[str]:
+        """Return the command that starts it."""
+        words = [str(installed.python), "-m", "vllm.entrypoints.openai.api_server"]
+        words += ["--model", str(installed.model), "--served-model-name", MODEL]
+        words += ["--port", str(port), "--dtype", "float32", "--enforce-eager", *self.options]
+        if self.speculative is not None:
+            words += ["--speculative-config", json.dumps(self.speculative)]
+        environment = {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        } | self.variables
+        return ["env", *(f"{key}={value}" for key, value in environment.items()), *words]
+
+
+@contextmanager
+def serving(installed: Installed, *starts: Start) -> Iterator[list[VllmServer]]:
+    """Run servers, which start side by side, and wait until all of them answer.
+
+    Raise SystemExit if one ends before.
+    """
+    servers: list[VllmServer] = []
+    with ExitStack() as stack:
+        processes: list[Process] = []
+        for one in starts:
+            server = VllmServer(free_port(), installed.logs / f"{one.name}.log")
+            words = one.command(installed, server.port)
+            processes.append(stack.enter_context(running(words, log=server.log)))
+            servers.append(server)
         deadline = time.monotonic() + STARTING_S
-        while not server.answers():
-            if process.poll() is not None or time.monotonic() > deadline:
-                end = server.log.read_text(errors="replace")[-2000:]
-                raise SystemExit(f"vLLM ended, or does not answer:\n{end}")
-            time.sleep(0.5)
-        yield server
+        for process, server in zip(processes, servers, strict=True):
+            while not server.answers():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    end = server.log.read_text(errors="replace")[-2000:]
+                    raise SystemExit(f"vLLM ended, or does not answer:\n{end}")
+                time.sleep(0.5)
+        yield servers
 
 
 def custom(path: str, drafts: int) -> Json:

@@ -1,7 +1,7 @@
 """Check a real vLLM with drafters of specmesh: the texts are those without speculation.
 
     python bench/vllm_soak.py --python PYTHON --model FOLDER [--drafter FILE] [--seconds N]
-                              [--clients N] [--tokens N] [--json]
+                              [--clients N] [--tokens N] [--only-soak] [--json]
 
 PYTHON is that of an environment with vLLM, FOLDER a Hugging Face model, FILE a GGUF of its family.
 First 40 prompts are answered without speculation, which is the truth. Then by a server with our
@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +31,10 @@ from pathlib import Path
 import zmq
 from command_line import Options
 from live import command, is_drafted, running, start, until
-from vllm_server import OURS, Answer, Installed, VllmServer, custom, ours, serving, texts
+from vllm_server import OURS, Answer, Installed, Start, VllmServer, custom, ours, serving, texts
 
 from specmesh.client import Client
-from specmesh.core.fields import number_at, object_at
+from specmesh.core.fields import object_at
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.link.dealer import Route
 from specmesh.errors import SpecmeshError
@@ -76,28 +77,43 @@ class Soak:
     errors: Counter[str] = field(default_factory=Counter[str])
 
 
-def told(server: VllmServer, prompts: Sequence[str], tokens: int) -> list[Answer]:
-    """Return the answers to all prompts, one after the other."""
-    return [server.complete(prompt, tokens) for prompt in prompts]
+def told(server: VllmServer, prompts: Sequence[str], tokens: int, clients: int = 1) -> list[Answer]:
+    """Return the answers to all prompts, asked by so many clients at once."""
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(lambda prompt: server.complete(prompt, tokens), prompts))
+
+
+def checked(
+    installed: Installed, drafters: Sequence[dict[str, object]], tokens: int
+) -> list[dict[str, object]]:
+    """Return how the answers beside each drafter compare with those without speculation."""
+    address, variables = ours(installed.logs)
+    alone = Start(name="alone", options=ROOMY)
+    speculative = custom(OURS, DRAFTS)
+    drafted = Start(name="beside", speculative=speculative, options=ROOMY, variables=variables)
+    found: list[dict[str, object]] = []
+    with serving(installed, alone, drafted) as (plain, server):
+        truth = told(plain, texts(), tokens)
+        for drafter in drafters:
+            words = command("drafter", connect=address, **drafter)
+            found.append(beside_a_drafter(installed.logs, server, truth, words, tokens))
+            print(json.dumps(found[-1]), file=sys.stderr)
+    return found
 
 
 def beside_a_drafter(
-    installed: Installed, truth: Sequence[Answer], drafter: dict[str, object], tokens: int
+    folder: Path, server: VllmServer, truth: Sequence[Answer], words: list[str], tokens: int
 ) -> dict[str, object]:
-    """Return how the answers beside a drafter compare with the truth."""
-    folder = installed.logs
-    address, variables = ours(folder)
-    kind = "model" if "model" in drafter else "ngram"
-    speculative = custom(OURS, DRAFTS)
-    prompts = texts()
-    words = command("drafter", connect=address, socket=folder / "d.sock", **drafter)
-    with serving(f"beside-{kind}", installed, speculative, *ROOMY, variables=variables) as server:
-        client = Client(folder / "vllm.sock")
-        with running(words, log=folder / f"{kind}.log"):
-            until(lambda: is_drafted(client))
-            answers = told(server, prompts, tokens)
-        drafted, accepted = server.drafts()
-        remote = number_at(client.get("/stats"), "totals.accepted_by_source.remote", 0)
+    """Return how the answers beside a drafter compare with the truth. words: its command."""
+    kind = "model" if "--model" in words else "ngram"
+    client = Client(folder / "vllm.sock")
+    before = server.drafts()
+    with running([*words, "--socket", str(folder / "d.sock")], log=folder / f"{kind}.log"):
+        until(lambda: is_drafted(client))
+        answers = told(server, texts(), tokens)
+        stats = client.get("/stats")
+    until(lambda: not is_drafted(client))
+    drafted, accepted = (now - then for now, then in zip(server.drafts(), before, strict=True))
     same = sum(one.ids == other.ids for one, other in zip(answers, truth, strict=True))
     return {
         "drafter": kind,
@@ -105,7 +121,7 @@ def beside_a_drafter(
         "same": same,
         "drafted": drafted,
         "accepted": accepted,
-        "accepted_of_the_drafter": int(remote),
+        "accepted_by_source_so_far": object_at(stats, "totals.accepted_by_source"),
     }
 
 
@@ -201,8 +217,6 @@ def soaked(
     """Return what a server that is short of everything has answered, and whether it was right."""
     folder = installed.logs
     prompts = [prompt[:LONGEST_PROMPT] for prompt in texts()]
-    with serving("truth", installed, None, *SHORT) as server:
-        truth = told(server, prompts, args.tokens)
     keys = KeyFolder(folder / "keys")
     address, variables = ours(folder, keys.path)
     public = keys.new().public.hex()
@@ -218,7 +232,12 @@ def soaked(
     dying, _, stranger = options
     soak = Soak()
     speculative = custom(OURS, DRAFTS)
-    with serving("soak", installed, speculative, *SHORT, variables=variables) as server:
+    starts = (
+        Start(name="truth", options=SHORT),
+        Start(name="soak", speculative=speculative, options=SHORT, variables=variables),
+    )
+    with serving(installed, *starts) as (plain, server):
+        truth = told(plain, prompts, args.tokens, args.clients)
         client = Client(folder / "vllm.sock")
         with (
             dying_drafter(dying, folder / "dying.log", soak),
@@ -310,18 +329,17 @@ def main() -> None:
     parser.option("--seconds", 100.0)
     parser.option("--clients", 5)
     parser.option("--tokens", 96)
+    parser.switch("--only-soak", "leave out the texts beside drafters that live")
     parser.switch("--json")
     args = parser.parse_args()
     with_model: dict[str, object] = {"model": args.drafter, "threads": 1}
     with tempfile.TemporaryDirectory() as folder:
         installed = Installed(args.python, args.model, Path(folder))
         try:
-            with serving("alone", installed, None, *ROOMY) as server:
-                truth = told(server, texts(), args.tokens)
-            checks = []
-            for drafter in ({"engine": "ngram"}, with_model):
-                checks.append(beside_a_drafter(installed, truth, dict(drafter), args.tokens))
-                print(json.dumps(checks[-1]), file=sys.stderr)
+            checks: list[dict[str, object]] = []
+            if not args.only_soak:
+                drafters: list[dict[str, object]] = [{"engine": "ngram"}, with_model]
+                checks = checked(installed, drafters, args.tokens)
             report = soaked(installed, with_model, args)
         except SpecmeshError as error:
             raise SystemExit(f"vllm_soak: {error}") from None
