@@ -36,7 +36,7 @@ from specmesh.engines.load import (
 from specmesh.errors import ConfigError, NotThereYet
 from specmesh.free_memory import MIB, free_bytes
 from specmesh.llama_options import LlamaOptions
-from specmesh.models.files import parts
+from specmesh.models.files import folder_files, parts
 from specmesh.security.addresses import bracketed, check_bind, endpoint, listen
 from specmesh.security.curve import Socket, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
@@ -318,7 +318,8 @@ def model_hash(model: ModelSettings) -> str:
     """Return the SHA-256 by which drafters know verifiers that run the same model.
 
     - It covers a model's files, all parts in their order: the size of each and evenly spread blocks
-      of it, the first and the last too.
+      of it, the first and the last too. Of a Hugging Face folder these are the weights, the
+      configuration and the tokenizer.
     - Nearly every block differs in files that were quantised or trained separately. Only if a few
       tensors were edited in place the hash may be the same.
     - Options that change the output, and adapters with their scales in any order, count too.
@@ -331,9 +332,12 @@ def model_hash(model: ModelSettings) -> str:
     if model.engine == "sim":
         digest.update(str(model.model).encode())
         return digest.hexdigest()
-    if not path.is_file():
+    files = parts(path)
+    if model.engine == "mlx":
+        files = folder_files(path)
+    if not files or not files[0].is_file():
         return ""
-    for part in parts(path):
+    for part in files:
         _sample(part, digest.update)
     for variation in _variations(model.llama):
         digest.update(variation)

@@ -183,6 +183,8 @@ class ModelSettings:
         if cells is not None and self.ctx is not None and self.ctx > cells:
             reason = f"--ctx {self.ctx} does not fit into --kv-cache {cells}"
             raise ConfigError(reason, "leave one out")
+        if self.engine == "mlx":
+            self._check_mlx()
         if self.stretch and self.engine != "llama":
             raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:
@@ -200,6 +202,13 @@ class ModelSettings:
             raise ConfigError("no model", remedy)
         self.check_llama_options(self.engine)
         self._check_devices()
+
+    def _check_mlx(self) -> None:
+        """Raise ConfigError for an option that only llama.cpp has a meaning for."""
+        for flag, given in (("--rpc", self.rpc), ("--swa-full", self.swa_full is not None)):
+            if given:
+                reason = f"--engine mlx has no {flag}"
+                raise ConfigError(reason, "leave out what is for --engine llama")
 
     def check_llama_options(self, engine: str) -> None:
         """Raise ConfigError for options that this engine has no meaning for."""
@@ -262,7 +271,7 @@ class VerifierSettings(DaemonSettings):
     grace: seconds that a session is kept after its drafter went away.
     max_queue: most requests that wait for a session.
     suffix_cache: MiB of memory for earlier outputs of API keys and local users; 0 keeps none.
-    draft_model: a GGUF file that drafts in this process; None for none.
+    draft_model: a model that drafts in this process; None for none.
     """
 
     bind: str
@@ -270,6 +279,11 @@ class VerifierSettings(DaemonSettings):
     grace: float = 30.0
     max_queue: int = 256
     suffix_cache: int = 0
+
+    def __post_init__(self) -> None:
+        DaemonSettings.__post_init__(self)
+        if self.model.engine == "mlx" and self.model.threads is not None:
+            raise ConfigError("--engine mlx has no --threads", "leave it out: MLX chooses them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

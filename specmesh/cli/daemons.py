@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, TypeVar, Unpack, cast
 
 import click
+from click.core import ParameterSource
 
 from specmesh import paths
 from specmesh.cli.config import DaemonCommand, config_option, managed
@@ -36,6 +37,7 @@ from specmesh.config import (
 )
 from specmesh.core.fields import Json
 from specmesh.core.text.tool_formats import FORMATS
+from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
 from specmesh.models.files import located
 from specmesh.security.addresses import check_bind, check_present, check_rpc, host_of, listen
@@ -182,16 +184,17 @@ _insecure_rpc_option = flag(
 @option(
     "--model",
     click.Path(),
-    "FILE",
-    "Target model: a GGUF file, a name in `models list`, or `bundled`.",
+    "FILE|DIR|HUB_ID",
+    "Target model: a GGUF file, for MLX a Hugging Face directory or hub id, a name in `models "
+    "list`, or `bundled`.",
     completion=local_models,
 )
 @option(
     "--draft-model",
     click.Path(),
-    "FILE",
-    "Draft model beside the target, in this process: a GGUF file, a name in `models list`, or "
-    "`bundled`.",
+    "FILE|DIR|HUB_ID",
+    "Draft model beside the target, in this process and by the same engine: a GGUF file, for MLX "
+    "a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
     completion=local_models,
 )
 @option(
@@ -259,9 +262,10 @@ _insecure_rpc_option = flag(
 @_insecure_rpc_option
 @option(
     "--engine",
-    click.Choice(["llama", "sim"]),
+    click.Choice(["llama", "mlx", "sim"]),
     None,
-    "llama: a GGUF model; sim: no model, steps that only take time, see docs/usage.md.",
+    "llama: a GGUF model; mlx: a Hugging Face model, see docs/mlx.md; sim: no model, steps that "
+    "only take time, see docs/usage.md.",
     "llama",
 )
 @_daemon_options
@@ -317,6 +321,7 @@ def _run(role: str, values: DaemonOptions) -> None:
     if port is not None and not wait:
         port = with_keys(port)
     window = parse_window(values.get("window", "auto"))
+    _check_mtp(values["engine"], values.get("mtp"))
     llama = llama_options_of(cast("Json", values))
     kv_cache = parse_kv_cache(values.get("kv_cache", "auto"))
     path = values["socket"] or paths.default_socket(role)
@@ -349,10 +354,21 @@ def _run(role: str, values: DaemonOptions) -> None:
             serve_drafter(_settings(DrafterSettings, given))
 
 
+def _check_mtp(engine: str, mtp: str | None) -> None:
+    """Raise ConfigError if a head is asked for that the engine does not run."""
+    source = click.get_current_context().get_parameter_source("mtp")
+    is_given = source not in (None, ParameterSource.DEFAULT)
+    if engine == "mlx" and mtp == "auto" and is_given:
+        raise ConfigError("--engine mlx has no --mtp auto", "leave it out, or give --engine llama")
+
+
 def _model_of(role: str, values: DaemonOptions, *, wait: bool) -> str | None:
     """Return the model's path or id. A daemon that waits looks for the file later."""
     model = values["model"]
     if model == "bundled" and role == "verifier":
+        if values["engine"] == "mlx":
+            reason = "the bundled target is a GGUF file, which MLX does not load"
+            raise ConfigError(reason, "give --engine llama, or --model DIR")
         return paths.bundled("target.gguf")
     if wait:
         return model

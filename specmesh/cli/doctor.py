@@ -100,7 +100,7 @@ def _mlx() -> Iterator[Check]:
     if installed is not None:
         yield ok("mlx", f"mlx-lm {installed}")
     elif sys.platform == "darwin" and platform.machine() == "arm64":
-        state = "not installed; it drafts fastest on Apple Silicon"
+        state = "not installed; on Apple Silicon it runs Hugging Face models, and drafts fastest"
         yield warn("mlx", state, pip_install("mlx"))
 
 

@@ -80,6 +80,13 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
             from specmesh.engines.llama.engine import LlamaVerifier
 
             return LlamaVerifier(settings, progress, guests=GUESTS)
+        case "mlx":
+            from specmesh.engines.mlx.model import check_library
+
+            check_library()
+            from specmesh.engines.mlx.verifier import MlxVerifier
+
+            return MlxVerifier(settings, progress, guests=GUESTS)
         case _:  # sim
             from specmesh.engines.sim import SimSettings, SimVerifier
 

@@ -56,6 +56,33 @@ def parts(path: Path) -> list[Path]:
     return list(map(path.with_name, names))
 
 
+_OF_FOLDERS = ("config.json", "generation_config.json", "tokenizer.json", "*.safetensors")
+"""Names of the files of a Hugging Face model that decide its output."""
+
+
+def folder_files(path: Path) -> list[Path]:
+    """Return the files of a Hugging Face folder that decide its output, or of a hub id's folder.
+
+    There are none if the folder is not here.
+    """
+    folder = path if path.is_dir() else _cached_folder(path.as_posix())
+    found: list[Path] = []
+    if folder is not None:
+        for name in _OF_FOLDERS:
+            found += sorted(folder.glob(name))
+    return found
+
+
+def _cached_folder(hub_id: str) -> Path | None:
+    """Return the folder of a hub id in the hub's cache; None if there is none."""
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - it comes with MLX
+
+        return Path(snapshot_download(hub_id, local_files_only=True))
+    except (ImportError, OSError, ValueError):
+        return None
+
+
 def check_files(path: Path) -> None:
     """Raise ConfigError, which names the file, if a part is missing or no file.
 

@@ -333,7 +333,9 @@ class Mesh:
         self, model: object = "", *args: object, engine: str = "sim", ready: bool = True, **how: Any
     ) -> Daemon:
         """Start a verifier; `model` is the simulation's settings or a file. how: as for `start`."""
-        options = ("--engine", engine, "--model", model or "step_ms=4", "--threads", 1)
+        options = ["--engine", engine, "--model", model or "step_ms=4"]
+        if engine != "mlx":  # which chooses them itself
+            options += ["--threads", 1]
         daemon = self.start("verifier", *options, "--bind", self.address, *args, **how)
         return daemon.ready() if ready else daemon
 

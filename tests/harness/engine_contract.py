@@ -30,6 +30,7 @@ OPTIONS = {
     "mamba-options": LlamaOptions(mlock=True, no_mmap=True),
 }
 ATTENTION = ("llama", "gemma3", "llama-options", *BUNDLED)
+MLX_ATTENTION = ("mlx-llama", "mlx-quantised")
 RECURRENT = ("mamba", "lfm2", "qwen35", "lfm2-options", "mamba-options")
 """Models with states: their sequences share no ids, and are drafted for one at a time."""
 
@@ -59,12 +60,22 @@ def llama_settings(request):
 
 
 def mlx_drafter(name, make_hf):
+    return MlxDrafter(mlx_settings(name, make_hf), n_batch=N_BATCH)
+
+
+def mlx_verifier(name, make_hf):
+    from specmesh.engines.mlx.verifier import MlxVerifier  # noqa: PLC0415 - it imports MLX
+
+    return MlxVerifier(mlx_settings(name, make_hf), n_batch=N_BATCH)
+
+
+def mlx_settings(name, make_hf):
     kind = name.removeprefix("mlx-")
     quantised = kind == "quantised"
     if quantised:
         kind = "llama"
     folder = make_hf(name, kind, quantised=quantised)
-    return MlxDrafter(settings("mlx", folder, gpu_layers=-1), n_batch=N_BATCH)
+    return settings("mlx", folder, gpu_layers=-1)
 
 
 def sim_settings():

@@ -37,12 +37,12 @@ KINDS = {
 }
 
 
-def write(folder, kind, *, quantised=False):
+def write(folder, kind, *, quantised=False, **changes):
     """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py.
 
-    Returns `folder`.
+    Returns `folder`. changes: of config.json; of more ids than N_VOCAB, the rest mean nothing.
     """
-    config, weights = _random(KINDS[kind], quantised)
+    config, weights = _random(KINDS[kind] | changes, quantised)
     return _save(folder, config, weights)
 
 

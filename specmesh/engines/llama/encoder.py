@@ -2,10 +2,9 @@
 
 import ctypes
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +12,7 @@ from specmesh.core.text.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import bytes_of
 from specmesh.engines.llama.library import keeping_gil, plain_function
+from specmesh.engines.text_coverage import NO_LIMIT, TextCoverage, bytes_lost
 from specmesh.errors import EngineError
 
 SHORT_TEXT = 4096
@@ -51,8 +51,8 @@ class LlamaEncoder:
             _ = self._coverage
 
     @cached_property
-    def _coverage(self) -> "TextCoverage":
-        return TextCoverage.of(self._lib, self._vocab, self.vocabulary)
+    def _coverage(self) -> TextCoverage:
+        return _coverage_of(self._lib, self._vocab, self.vocabulary)
 
     def least_ids(self, text: str) -> int:
         """Return a lower bound of the number of ids, in next to no time."""
@@ -121,57 +121,28 @@ class LlamaEncoder:
         return ids
 
 
-@dataclass(frozen=True, slots=True)
-class TextCoverage:
-    """The amount of text that an id of a vocabulary can stand for.
-
-    longest: most bytes of one id, special tokens as they are written. 0: there is no limit, since
-        an id stands for all that is unknown, or a special token swallows blanks.
-    lost: bytes that no id stands for.
-    """
-
-    longest: int
-    lost: bytes
-
-    @classmethod
-    def of(cls, lib: Any, vocab: Any, vocabulary: Vocabulary) -> "TextCoverage":
-        """Return the coverage of a vocabulary of llama.cpp."""
-        kind: int = lib.llama_vocab_type(vocab)
-        if kind not in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE):
-            return cls(0, b"")
-        spm = kind == lib.LLAMA_VOCAB_TYPE_SPM
-        swallows = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
-        attributes_of = plain_function(lib, "llama_vocab_get_attr", ctypes.c_int)
-        address = _address(vocab)
-        pieces = _Pieces(lib, vocab)
-        longest = 0
-        for token, piece in enumerate(vocabulary.pieces):
-            if attributes_of(address, token) & swallows:
-                return cls(0, b"")
-            text = piece or pieces.special(token)
-            size = len(text)
-            if spm:
-                # SentencePiece has a character of three bytes for a blank, as a text may.
-                size += 2 * text.count(b" ")
-            if size > longest:  # noqa: PLR1730 - half the time of `max`
-                longest = size
-        return cls(longest, bytes(_bytes_lost(vocabulary.pieces)))
-
-    def least_ids(self, text: str) -> int:
-        """Return a lower bound of the number of ids of a text."""
-        if not self.longest:
-            return 0
-        kept = text.encode("utf-8", "surrogatepass").translate(None, self.lost)
-        return -(-len(kept) // self.longest)
-
-
-def _bytes_lost(pieces: Sequence[bytes]) -> set[int]:
-    """Return the bytes that are no piece by themselves."""
-    lost = set(range(256))
-    for piece in set(pieces):
-        if len(piece) == 1:
-            lost.discard(piece[0])
-    return lost
+def _coverage_of(lib: Any, vocab: Any, vocabulary: Vocabulary) -> TextCoverage:
+    """Return the coverage of a vocabulary of llama.cpp."""
+    kind: int = lib.llama_vocab_type(vocab)
+    if kind not in (lib.LLAMA_VOCAB_TYPE_SPM, lib.LLAMA_VOCAB_TYPE_BPE):
+        return NO_LIMIT
+    spm = kind == lib.LLAMA_VOCAB_TYPE_SPM
+    swallows = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
+    attributes_of = plain_function(lib, "llama_vocab_get_attr", ctypes.c_int)
+    address = _address(vocab)
+    pieces = _Pieces(lib, vocab)
+    longest = 0
+    for token, piece in enumerate(vocabulary.pieces):
+        if attributes_of(address, token) & swallows:
+            return NO_LIMIT
+        text = piece or pieces.special(token)
+        size = len(text)
+        if spm:
+            # SentencePiece has a character of three bytes for a blank, as a text may.
+            size += 2 * text.count(b" ")
+        if size > longest:  # noqa: PLR1730 - half the time of `max`
+            longest = size
+    return TextCoverage(longest, bytes_lost(vocabulary.pieces))
 
 
 def _vocabulary(lib: Any, vocab: Any) -> Vocabulary:

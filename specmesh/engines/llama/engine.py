@@ -23,9 +23,9 @@ from specmesh.engines.base import (
     Sequences,
 )
 from specmesh.engines.chat_template import MAX_TEMPLATE, template_renderer
+from specmesh.engines.kv_size import ContextSize, context_size
 from specmesh.engines.llama.cache import LlamaCache, SavedState
 from specmesh.engines.llama.fitting import fitting_cache, free_memory, host_ids
-from specmesh.engines.llama.kv_size import ContextSize, context_size
 from specmesh.engines.llama.model import LlamaModel, warn_of_nextn
 from specmesh.engines.llama.mtp import MtpDrafter
 from specmesh.engines.llama.plan import Plan, plan_of

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import structlog
 
+from specmesh.engines.kv_size import ContextSize, ContextWish, context_size, halved
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, NoContext
-from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size, halved
 from specmesh.engines.llama.library import gpu_free_bytes
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.params import NUMBER_BYTES, metadata_text

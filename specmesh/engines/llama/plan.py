@@ -7,8 +7,8 @@ from specmesh.core.drafter.window import WINDOW_IDS
 from specmesh.core.kv_slots import GUEST_IDS
 from specmesh.core.kv_windows import WindowSizes
 from specmesh.engines.base import context_of
+from specmesh.engines.kv_size import ContextSize, ContextWish
 from specmesh.engines.llama.cache import CacheSizes
-from specmesh.engines.llama.kv_size import ContextSize, ContextWish
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.windows import HELPERS, cells_of, has_keeper
 from specmesh.host import physical_cores

@@ -91,10 +91,12 @@ class MlxDrafter(Unthreaded):
         first.clear()
         self.vocabulary = model.vocabulary(n_vocab)
         n_ctx = context_of(settings.ctx, model.trained_ctx)
-        if first.can_trim:
+        if first.caches.can_cut:
             capabilities = Capabilities(trimming="removal", reuse="cut")
         else:
-            capabilities = Capabilities(trimming="restore", reuse="whole", endless=first.is_endless)
+            capabilities = Capabilities(
+                trimming="restore", reuse="whole", endless=first.caches.is_endless
+            )
         self.info = EngineInfo(
             model=model.name,
             n_ctx=n_ctx,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -19,6 +19,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import token_bytes
+from specmesh.engines.tokenizer import ModelTexts
 from specmesh.errors import ConfigError, SpecmeshError, pip_install
 
 log = structlog.get_logger("specmesh.engines.mlx")
@@ -88,16 +89,41 @@ class MlxModel:
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary of `n_vocab` ids. Raises ConfigError if it cannot be read."""
+        ends = frozenset(range(n_vocab)) & frozenset(self._tokenizer.eos_token_ids)
+        try:
+            known = token_bytes(self.tokenizer_json, n_vocab, ends)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name} cannot be used: {error}") from error
+        return Vocabulary(known, ends)
+
+    @property
+    def tokenizer_json(self) -> dict[str, Any]:
+        """Return the contents of tokenizer.json, as the library has read them."""
+        contents: dict[str, Any] = json.loads(self.backend_tokenizer.to_str())
+        return contents
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """Return the `tokenizers.Tokenizer`. Raises ConfigError for a model without one."""
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
             reason = f"{self.name} has no tokenizer.json"
             raise ConfigError(reason, "choose a copy of the model that has one")
-        ends = frozenset(range(n_vocab)) & frozenset(self._tokenizer.eos_token_ids)
-        try:
-            known = token_bytes(json.loads(backend.to_str()), n_vocab, ends)
-        except ConfigError as error:
-            raise ConfigError(f"{self.name} cannot draft: {error}") from error
-        return Vocabulary(known, ends)
+        return backend
+
+    @property
+    def texts(self) -> ModelTexts:
+        """Return the texts that the model's files hold for a chat."""
+        template = getattr(self._tokenizer, "chat_template", None)
+        if isinstance(template, dict):  # several by name
+            named = cast("dict[str, str]", template)
+            template = named.get("default")
+        return ModelTexts(
+            bos=str(self._tokenizer.bos_token or ""),
+            eos=str(self._tokenizer.eos_token or ""),
+            adds_bos=self.bos is not None,
+            template=template if isinstance(template, str) else "",
+        )
 
 
 def _read_weights(mx: Any, module: Any, progress: Progress | None) -> None:
@@ -133,6 +159,12 @@ def mapped(error_of: Callable[[str], SpecmeshError]) -> Generator[None]:
     except Exception as error:  # MLX, mlx-lm, its models and the hub have no error in common
         first = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         raise error_of(first[:300]) from error
+
+
+def check_library() -> None:
+    """Raise ConfigError if MLX or mlx-lm cannot be imported."""
+    _library("mlx.core")
+    _library("mlx_lm")
 
 
 def _library(name: str) -> Any:

@@ -32,12 +32,16 @@ def _empty_sequences(request):
 ATTENTION = contract.model_params(*contract.ATTENTION)
 RECURRENT = contract.model_params(*contract.RECURRENT)
 MLX = contract.model_params(*contract.MLX_KINDS)
+MLX_ATTENTION = contract.model_params(*contract.MLX_ATTENTION)
+MLX_STATES = contract.model_params(*sorted({*contract.MLX_KINDS} - {*contract.MLX_ATTENTION}))
 
 
-@pytest.fixture(scope="module", params=["sim", *ATTENTION, *RECURRENT])
+@pytest.fixture(scope="module", params=["sim", *ATTENTION, *RECURRENT, *MLX])
 def verifier(request):
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
+    elif request.param.startswith("mlx"):
+        engine = contract.mlx_verifier(request.param, request.getfixturevalue("make_hf"))
     else:
         engine = LlamaVerifier(contract.llama_settings(request), n_batch=N_BATCH)
     yield engine
@@ -111,7 +115,7 @@ class TestVerifier:
     def test_trim_before_the_last_step(self, verifier, request):
         """Far back an engine holds the ids that it returns, and goes on from there.
 
-        Mamba has states only, and none of so long ago.
+        Models with states only where these are saved have none of so long ago.
         """
         ids = text_ids(20)
         straight = all_at_once(verifier, 0, ids)
@@ -119,7 +123,7 @@ class TestVerifier:
             step(verifier, span(1, start, ids[start:end]))
         held = verifier.carry_out(KVCut(1, 6))
         name = request.node.callspec.params["verifier"]
-        assert held == (0 if name.startswith("mamba") else 6)
+        assert held == (0 if name.startswith(("mamba", "mlx-hybrid")) else 6)
         check_next(verifier, 1, held, ids, straight)
 
     def test_rejected_drafts_leave_no_trace(self, verifier):
@@ -151,14 +155,14 @@ class TestVerifier:
         for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
-    @pytest.mark.parametrize("verifier", RECURRENT, indirect=True)
+    @pytest.mark.parametrize("verifier", [*RECURRENT, *MLX_STATES], indirect=True)
     def test_sequences_that_share_no_ids(self, verifier):
         assert verifier.info.capabilities.reuse == "whole"
         all_at_once(verifier, 0, text_ids(20))
         with pytest.raises(LocalProtocolError, match="share ids"):
             verifier.carry_out(KVCopy(1, 0, 6))
 
-    @pytest.mark.parametrize("verifier", ["sim", *ATTENTION], indirect=True)
+    @pytest.mark.parametrize("verifier", ["sim", *ATTENTION, *MLX_ATTENTION], indirect=True)
     def test_copies(self, verifier):
         assert verifier.info.capabilities.reuse == "copied"
         assert verifier.info.capabilities.trimming == "removal"

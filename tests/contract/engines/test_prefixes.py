@@ -32,7 +32,8 @@ CHECKED = 0.2  # share of the rows that are compared
 NOISE = 0.05
 """Share of the logits' spread by which kernels of different width may differ."""
 
-KINDS = ("gemma3", "gemma3-narrow", "gemma3-reproducible", "lfm2", "qwen35", "mamba")
+MLX = ("mlx-llama", "mlx-llama-reproducible", "mlx-sliding", "mlx-hybrid")
+KINDS = ("gemma3", "gemma3-narrow", "gemma3-reproducible", "lfm2", "qwen35", "mamba", *MLX)
 NATIVE = ("lfm2", "qwen35")
 """Models whose rejected rows llama.cpp takes back itself."""
 
@@ -43,13 +44,26 @@ def patches():
         yield patch
 
 
+def opened_by_mlx(kind, make_hf):
+    from specmesh.engines.mlx.verifier import MlxVerifier  # noqa: PLC0415 - it imports MLX
+
+    name = kind.removeprefix("mlx-").partition("-")[0]
+    folder = make_hf(f"prefixes-{name}", name)
+    settings = contract.settings("mlx", folder, ctx=LENGTH + 8)
+    changed = replace(settings, reproducible=kind.endswith("reproducible"))
+    return MlxVerifier(changed, n_batch=64, max_draft=DRAFTS)
+
+
 @pytest.fixture(scope="module")
-def opened(make_gguf, patches):
+def opened(make_gguf, patches, request):
     """Return a function that opens a target of a kind, with little more room than N_SEQ texts."""
     engines = []
     patches.setattr(windows, "LEAST_CELLS", 0)
 
     def open_one(kind, **changes):
+        if kind in MLX:
+            engines.append(opened_by_mlx(kind, request.getfixturevalue("make_hf")))
+            return engines[-1]
         arch, _, way = kind.partition("-")
         path = make_gguf(f"prefixes-{arch}", arch=arch)
         settings = contract.settings("llama", path, threads=1, ctx=LENGTH + 8)

@@ -226,6 +226,22 @@ def test_other_engines_of_drafters(flags, named):
     refused(f"drafter {flags}", named)
 
 
+@cases(
+    "flags, named",
+    """
+    ["--model a/b --mlock", "--engine mlx has no --mlock"]
+    ["--model a/b --rpc 127.0.0.1:1", "--engine mlx has no --rpc"]
+    ["--model a/b --swa-full on", "--engine mlx has no --swa-full"]
+    ["--model a/b --threads 2", "--engine mlx has no --threads"]
+    ["--model a/b --mtp auto", "--engine mlx has no --mtp auto"]
+    ["--model a/b --stretch spark-7b", "--stretch is for the demo's models"]
+    ["--model bundled", "GGUF file, which MLX does not load"]
+    """,
+)
+def test_mlx_at_a_verifier(flags, named):
+    refused(f"verifier --engine mlx {flags}", named)
+
+
 def refused(command, named):
     done = CliRunner().invoke(main, command.split())
     assert done.exit_code == 78, done.output

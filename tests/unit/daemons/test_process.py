@@ -283,6 +283,26 @@ def test_the_hash_of_a_model_of_one_part(tmp_path):
     assert hash_of(tmp_path / "first", b"x") != hash_of(tmp_path / "other", b"y")
 
 
+def folder_hash(folder):
+    return serve.model_hash(ModelSettings(engine="mlx", model=str(folder)))
+
+
+@pytest.mark.parametrize("changed", ["config.json", "tokenizer.json", "model-2.safetensors"])
+def test_the_hash_of_a_folder(tmp_path, changed):
+    """Another file beside the model changes nothing."""
+    for name in ("config.json", "tokenizer.json", "model-1.safetensors", "model-2.safetensors"):
+        (tmp_path / name).write_bytes(name.encode())
+    before = folder_hash(tmp_path)
+    (tmp_path / "README.md").write_bytes(b"new")
+    assert folder_hash(tmp_path) == before
+    (tmp_path / changed).write_bytes(b"other")
+    assert folder_hash(tmp_path) not in ("", before)
+
+
+def test_a_folder_that_is_not_here_has_no_hash(tmp_path):
+    assert folder_hash(tmp_path / "none") == folder_hash("nobody-here/none") == ""
+
+
 def varied(path, **options):
     llama = LlamaOptions(**options)
     settings = ModelSettings(engine="llama", model=str(path), gpu_layers=None, llama=llama)

@@ -4,7 +4,7 @@ import pytest
 from harness.tables import cases
 
 from specmesh.config import ModelSettings, parse_kv_cache
-from specmesh.engines.llama.kv_size import ContextSize, ContextWish, context_size, halved
+from specmesh.engines.kv_size import ContextSize, ContextWish, context_size, halved
 from specmesh.errors import ConfigError
 
 PLENTY = 10**12

@@ -25,10 +25,10 @@ from specmesh.core.kv_orders import KVCut, KVOffload, KVSave
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama import model as llama_model
 from specmesh.engines.llama import params as llama_params
-from specmesh.engines.llama.encoder import TextCoverage
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore
+from specmesh.engines.text_coverage import TextCoverage
 from specmesh.errors import (
     ChildFailed,
     ConfigError,

@@ -1,4 +1,4 @@
-"""How many ids a context of llama.cpp holds: by the settings, the model and the free memory."""
+"""How many ids a context holds: by the settings, the model and the free memory."""
 
 from dataclasses import dataclass, replace
 
@@ -6,7 +6,7 @@ from specmesh.config import KVCacheSize
 from specmesh.engines.base import DEFAULT_CTX
 from specmesh.errors import ConfigError
 
-MAX_CELLS = 2**31 - 1  # llama.cpp's 32-bit count would wrap around
+MAX_CELLS = 2**31 - 1  # a 32-bit count would wrap around, as llama.cpp's
 FREE_SHARE = 0.5
 """Of the free memory that the cells of all sessions get: another daemon may be on this host."""
 
@@ -57,7 +57,7 @@ def context_size(wish: ContextWish, cell_bytes: float, free: float | None) -> Co
     """
     longest = wish.ctx or wish.trained or DEFAULT_CTX
     if longest > MAX_CELLS:
-        raise ConfigError(f"--ctx {longest} is more than llama.cpp can count", "give a smaller one")
+        raise ConfigError(f"--ctx {longest} is more than can be counted", "give a smaller one")
     most = min(longest * wish.max_sessions, MAX_CELLS)
     room = min(_room(wish, cell_bytes, free, most), most)
     if wish.kv_cache is not None and wish.ctx is not None and room < wish.ctx:
