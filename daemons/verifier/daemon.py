@@ -351,6 +351,7 @@ def core_of(
         offload_after=capabilities.offload_after,
         checkpoints=capabilities.checkpoints,
         windows=capabilities.windows,
+        shares=capabilities.shares,
     )
     # Numbers of sessions differ from those before a restart.
     first = time.monotonic_ns() & 0xFFFFFF

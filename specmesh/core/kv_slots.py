@@ -100,6 +100,7 @@ class KVSlots:
         windows: WindowSizes = NO_WINDOWS,
         pool: KVPool | None = None,
         offload_after: int = 0,
+        shares: bool = True,
     ) -> None:
         """Begin with empty sequences: 0 .. max_sessions + guests - 1.
 
@@ -118,9 +119,11 @@ class KVSlots:
         windows: of the model's layers; they need no room if there is a cell for each id.
         pool: the cells that sequences share, but for those of guests. None if each has its own.
             Then `room` counts for nothing.
+        shares: a copy has the cells of its source; else it takes others.
         offload_after: with a pool, steps after which a sequence is offloaded that steps pay for.
         """
         self._reuse = reuse
+        self._shares = shares and reuse == "copied"  # others begin with a saved state
         self._room = room
         self._offloads = offloads
         self._guests = guests
@@ -255,7 +258,7 @@ class KVSlots:
             return True
         text = NewText(array("i", ids)[:-1], prompt, None)
         best = self._finder.best(text, others, cached=cached)
-        shares = self._reuse == "copied" and not self._saved_cells(pool, best.source)
+        shares = self._shares and not self._saved_cells(pool, best.source)
         shared = best.cells if shares else 0
         beginning = KVBeginning(best.source, shared, self._peak(best, len(ids)))
         return pool.used(claims, (beginning,)) <= room
@@ -309,8 +312,8 @@ class KVSlots:
             if in_place:
                 self.pool.taken(chosen.seq, chosen.cells, saved)
             else:
-                shares = self._reuse == "copied"  # others begin with a saved state
-                self.pool.copied(chosen.seq, source, chosen.cells, saved, shares=shares)
+                cells = chosen.cells
+                self.pool.copied(chosen.seq, source, cells, saved, shares=self._shares)
         begin = chosen.begin
         slot = KVSlot(seq=chosen.seq, length=chosen.cells, start=begin.start, bos=begin.bos)
         self._taken[slot.seq] = slot

@@ -67,6 +67,7 @@ class Capabilities:
     trimming: how the last ids of a sequence are taken back.
     reuse: the part of a sequence that another session may continue from, long after it was
         decoded.
+    shares: the sequences that hold the same ids by a copy have them in memory once.
     width: rows in which every span with logits is computed, and the most that it may have, so
         that its logits do not depend on the rest of the step. None: a step is as wide as its
         spans.
@@ -83,6 +84,7 @@ class Capabilities:
 
     trimming: Trimming = "removal"
     reuse: KVReuse = "whole"
+    shares: bool = True
     width: int | None = None
     batches: bool = False
     offloads: bool = False

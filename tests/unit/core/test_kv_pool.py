@@ -145,6 +145,19 @@ def test_a_prompt_with_ids_of_another_session_needs_cells_for_the_others_only():
     assert kept.filled({slot.seq: 101, second.seq: 120}) == 141
 
 
+def test_a_copy_has_cells_of_its_own_where_an_engine_shares_none():
+    kept = KVSlots(4, "copied", 0, pool=KVPool(230), shares=False)
+    slot = kept.acquire((*TEXTS[0], 1), 0, claims={})
+    others = [(slot.seq, KVContents(TEXTS[0], 0))]
+    ids = (*TEXTS[0][:80], *TEXTS[1][:40])
+    claims = {slot.seq: 101}
+    assert kept.fits(ids, 0, others, claims, growth=9)
+    assert not kept.fits(ids, 0, others, claims, growth=10)
+    second = kept.acquire(ids, 0, others, claims=claims)
+    assert kept.orders()[-1] == KVCopy(second.seq, slot.seq, 80)
+    assert kept.filled({slot.seq: 101, second.seq: 120}) == 221
+
+
 def test_an_idle_sequence_needs_no_cells_of_its_own():
     kept = slots(150)
     had(kept, TEXTS[0])
