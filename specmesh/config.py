@@ -151,6 +151,7 @@ class ModelSettings:
         depends on drafts.
     rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a target.
     insecure_rpc: these may be beyond this machine.
+    distributed: MLX's ranks have parts of a target; this process is one of them.
     mtp: a target drafts by its own NextN layers, if it has some.
     stretch: the machine whose step times llama imitates.
     llama: options that only llama.cpp has.
@@ -171,6 +172,7 @@ class ModelSettings:
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False
+    distributed: bool = False
     mtp: bool = False
     stretch: str | None = None
     llama: LlamaOptions = field(default_factory=LlamaOptions)
@@ -185,6 +187,8 @@ class ModelSettings:
             raise ConfigError(reason, "leave one out")
         if self.engine == "mlx":
             self._check_mlx()
+        elif self.distributed:
+            raise ConfigError("--distributed is for MLX's ranks", "give --engine mlx")
         if self.stretch and self.engine != "llama":
             raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:

@@ -38,6 +38,7 @@ from specmesh.config import (
 from specmesh.core.fields import Json
 from specmesh.core.text.tool_formats import FORMATS
 from specmesh.errors import ConfigError
+from specmesh.llama_options import LlamaOptions
 from specmesh.machines import STEPS_MS
 from specmesh.models.files import located
 from specmesh.security.addresses import check_bind, check_present, check_rpc, host_of, listen
@@ -69,6 +70,7 @@ class DaemonOptions(TypedDict):
     window: NotRequired[str]
     swa_full: NotRequired[str]
     mtp: NotRequired[str]
+    distributed: NotRequired[bool]
     draft_model: NotRequired[str | None]
 
 
@@ -260,6 +262,11 @@ _insecure_rpc_option = flag(
     "--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`."
 )
 @_insecure_rpc_option
+@flag(
+    "--distributed",
+    "Compute the target on all ranks that `mlx.launch` starts, with --engine mlx; the first of "
+    "them verifies, see docs/mlx.md.",
+)
 @option(
     "--engine",
     click.Choice(["llama", "mlx", "sim"]),
@@ -324,6 +331,9 @@ def _run(role: str, values: DaemonOptions) -> None:
     _check_mtp(values["engine"], values.get("mtp"))
     llama = llama_options_of(cast("Json", values))
     kv_cache = parse_kv_cache(values.get("kv_cache", "auto"))
+    if values.get("distributed") and _is_follower(values["engine"]):
+        _follow(values, llama)
+        return
     path = values["socket"] or paths.default_socket(role)
     with paths.instance_lock(path):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
@@ -352,6 +362,30 @@ def _run(role: str, values: DaemonOptions) -> None:
             serve_verifier(_settings(VerifierSettings, given))
         else:
             serve_drafter(_settings(DrafterSettings, given))
+
+
+def _is_follower(engine: str) -> bool:
+    """Return True for a rank that only computes. Raises ConfigError for a process without one."""
+    if engine != "mlx":
+        return False
+    from specmesh.engines.mlx.launch import own_rank
+
+    return own_rank() > 0
+
+
+def _follow(values: DaemonOptions, llama: LlamaOptions) -> None:
+    """Run a rank that is not the first, until that ends."""
+    from specmesh import logs
+    from specmesh.engines.mlx.model import check_library
+
+    logs.configure(values["log_level"])
+    model = _model_of("verifier", values, wait=False)
+    given: Json = {**values, "model": model, "kv_cache": None, "swa_full": None, "mtp": False}
+    settings = _settings(ModelSettings, given | {"llama": llama, "window": None})
+    check_library()
+    from specmesh.engines.mlx.follower import follow
+
+    follow(settings)
 
 
 def _check_mtp(engine: str, mtp: str | None) -> None:

@@ -48,6 +48,7 @@ def write(folder, kind, *, quantised=False, **changes):
 
 def _random(config, quantised):
     model_class, arguments = _get_classes(config)
+    mx.random.seed(0)  # some parameters begin at random
     model = model_class(arguments.from_dict(config))
     rng = np.random.default_rng(0)
     shapes = tree_flatten(model.parameters())

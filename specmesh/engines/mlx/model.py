@@ -32,10 +32,13 @@ class MlxModel:
     `module` belongs to the thread that loaded it.
     """
 
-    def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
+    def __init__(
+        self, settings: ModelSettings, progress: Progress | None = None, *, group: Any = None
+    ) -> None:
         """Load it on this thread, which must make all further calls. Raises ConfigError.
 
         progress: called with the share of the weights that is read.
+        group: MLX's group of ranks, each of which has a part of all layers; None for no other rank.
         """
         path = Path(settings.model or "")
         if path.is_file():
@@ -66,7 +69,19 @@ class MlxModel:
             # precision is slower.
             if not on_gpu:
                 self.module.set_dtype(mx.float32)
+            if group is not None:
+                self._split(group)
             _read_weights(mx, self.module, progress)
+
+    def _split(self, group: Any) -> None:
+        """Keep this rank's part of each layer, in `mlx_lm.utils.sharded_load`'s way.
+
+        That itself would load a model with missing weights, and run a folder's own code.
+        """
+        if not hasattr(self.module, "shard"):
+            raise ValueError("mlx-lm cannot split this architecture for --distributed")
+        self.module.shard(group)
+        self.backend += f", {group.size()} ranks"
 
     @property
     def trained_ctx(self) -> int:

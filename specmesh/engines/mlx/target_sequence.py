@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from specmesh.engines.mlx.caches import Caches, SavedStates, size_of
-from specmesh.errors import EngineError, LocalProtocolError
+from specmesh.errors import EngineError
 
 CARRY = 8
 """Most ids that are decoded again within the next pass, which reads the weights only once.
@@ -151,18 +151,15 @@ class TargetSequence:
         """Forget a checkpoint."""
         self.checkpoints.pop(length, None)
 
-    def begin_as(self, source: "TargetSequence", length: int) -> None:
-        """Begin with the first `length` ids of another; this one is empty.
+    def can_share(self, length: int) -> bool:
+        """Return True if another sequence can begin with the first `length` ids."""
+        return self.caches.can_cut or length in self.checkpoints
 
-        Raises LocalProtocolError if the other cannot be cut there, and has no such checkpoint.
-        """
+    def begin_as(self, source: "TargetSequence", length: int) -> None:
+        """Begin with the first `length` ids of another that can share them; this one is empty."""
         checkpoint = source.checkpoints.get(length)
-        if checkpoint is None and not source.caches.can_cut:
-            reason = f"no state of {length} ids was saved"
-            raise LocalProtocolError(f"a sequence cannot share ids with another: {reason}")
         states = _NO_STATES if checkpoint is None else checkpoint.states
-        surplus = source.read - length
-        if not self.caches.copy_from(source.caches, states, surplus):
+        if not self.caches.copy_from(source.caches, states, source.read - length):
             raise EngineError("a sequence could not be copied")
         self.ids = source.ids[:length]
         self.read = length

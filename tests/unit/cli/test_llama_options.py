@@ -236,6 +236,7 @@ def test_other_engines_of_drafters(flags, named):
     ["--model a/b --mtp auto", "--engine mlx has no --mtp auto"]
     ["--model a/b --stretch spark-7b", "--stretch is for the demo's models"]
     ["--model bundled", "GGUF file, which MLX does not load"]
+    ["--model a/b --distributed", "has no rank"]
     """,
 )
 def test_mlx_at_a_verifier(flags, named):

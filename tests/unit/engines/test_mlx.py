@@ -110,7 +110,7 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
     with closing(opened(make_hf("breaks"))) as drafter:
         drafter.predict([Ask(0, (5, 6, 7), None)])
         if step == "trim":
-            monkeypatch.setattr(sequence, "trim_prompt_cache", fail)
+            monkeypatch.setattr(sequence.Caches, "cut", fail)
             steps = partial(drafter.carry_out, KVCut(0, 1))
         else:
             monkeypatch.setattr(sequence, "mx", Mock(array=fail))
