@@ -26,13 +26,12 @@ def ranks(mesh, make_hf, monkeypatch):
     hosts.write_text(json.dumps(addresses), encoding="utf-8")
     monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
     model = ("--engine", "mlx", "--model", make_hf("ranks"), "--distributed", *SMALL)
-    found = []
-    for rank in range(2):
+    found = {}
+    for rank in (1, 0):  # drafters are for the last one
         monkeypatch.setenv("MLX_RANK", str(rank))
         options = (*model, "--bind", mesh.address)
-        found.append(mesh.start("verifier", *options, name=f"rank{rank}", program=SPECMESH))
-    found[0].ready()
-    return found
+        found[rank] = mesh.start("verifier", *options, name=f"rank{rank}", program=SPECMESH)
+    return found[0].ready(), found[1]
 
 
 @pytest.fixture
