@@ -145,7 +145,7 @@ def asked(server: VllmServer, texts: Sequence[str], clients: int, tokens: int) -
         begun = time.monotonic()
         answers = tuple(pool.map(lambda text: server.complete(text, tokens), texts))
         seconds = time.monotonic() - begun
-    drafted, accepted = (now - then for now, then in zip(server.drafts(), before, strict=True))
+    drafted, accepted = server.drafts_since(before)
     return Run(answers, seconds, drafted, accepted)
 
 

@@ -22,6 +22,14 @@ OURS = "specmesh.vllm.Proposer"
 EMPTY = "bench.empty_proposer.EmptyProposer"
 """Classes for vLLM's `custom_class`."""
 
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+"""Variables of each server: one GiB for its memory of texts, no network."""
+
 Json = dict[str, object]
 
 
@@ -90,6 +98,13 @@ class VllmServer:
         drafted = self.count("spec_decode_num_draft_tokens")
         return drafted, self.count("spec_decode_num_accepted_tokens")
 
+    def drafts_since(self, before: tuple[int, int]) -> tuple[int, int]:
+        """Return how many drafts were verified and accepted since `drafts` returned these."""
+        drafted, accepted = self.drafts()
+        drafted -= before[0]
+        accepted -= before[1]
+        return drafted, accepted
+
     def answers(self) -> bool:
         """Return True if it is up."""
         with (
@@ -121,14 +136,13 @@ class Start:
         words += ["--port", str(port), "--dtype", "float32", "--enforce-eager", *self.options]
         if self.speculative is not None:
             words += ["--speculative-config", json.dumps(self.speculative)]
-        environment = {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-        } | self.variables
-        return ["env", *(f"{key}={value}" for key, value in environment.items()), *words]
+        environment = dict(ENVIRONMENT)
+        environment["PYTHONPATH"] = str(ROOT)
+        environment |= self.variables
+        before = ["env"]
+        for name, value in environment.items():
+            before.append(f"{name}={value}")
+        return before + words
 
 
 @contextmanager
@@ -175,8 +189,12 @@ def ours(folder: Path, keys: Path | None = None) -> tuple[str, dict[str, str]]:
 
 def texts() -> list[str]:
     """Return 40 prompts: of prose and of edits, each whole and cut short."""
-    whole = [*prompts().values(), *repeated_texts()]
-    return [*whole, *(text[: len(text) * 2 // 3] for text in whole)]
+    whole = list(prompts().values())
+    whole += repeated_texts()
+    cut: list[str] = []
+    for text in whole:
+        cut.append(text[: len(text) * 2 // 3])
+    return whole + cut
 
 
 def repeated_texts() -> list[str]:

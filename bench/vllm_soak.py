@@ -113,7 +113,7 @@ def beside_a_drafter(
         answers = told(server, texts(), tokens)
         stats = client.get("/stats")
     until(lambda: not is_drafted(client))
-    drafted, accepted = (now - then for now, then in zip(server.drafts(), before, strict=True))
+    drafted, accepted = server.drafts_since(before)
     same = sum(one.ids == other.ids for one, other in zip(answers, truth, strict=True))
     return {
         "drafter": kind,
@@ -289,7 +289,9 @@ def _ask_for(
                 with lock:
                     soak.errors[f"{type(error).__name__}: {error}"[:200]] += 1
                 continue
-            right = answer.ids == truth.ids[: len(answer.ids)] and (leaving or answer == truth)
+            right = answer == truth
+            if leaving:
+                right = answer.ids == truth.ids[: len(answer.ids)]
             with lock:
                 soak.answers += 1
                 soak.left += leaving
@@ -311,8 +313,11 @@ def failed(report: dict[str, object], checks: Sequence[dict[str, object]]) -> li
             found.append(f"{check['drafter']}: {check['same']} of {check['texts']} texts the same")
         if not check["accepted"]:
             found.append(f"{check['drafter']}: no draft was accepted")
-    if report["different"] or report["errors"] or not report["alive"] or report["tracebacks"]:
-        found.append("the soak has differences, errors or a dead server")
+    for name in ("different", "errors", "tracebacks"):
+        if report[name]:
+            found.append(f"the soak has {name}: {report[name]}")
+    if not report["alive"]:
+        found.append("the server is dead")
     preemptions = report["preemptions"]
     assert isinstance(preemptions, int), "it is counted"
     if preemptions < LEAST_PREEMPTIONS:
