@@ -22,9 +22,9 @@ from specmesh.vllm.settings import ProposerSettings
 from specmesh.wire import messages as m
 
 HTTP = "http://192.0.2.1:8000/v1"
-STEP_S = 0.01
+STEP_S = 0.02
 TOKENS = 60
-ENOUGH = 30
+ENOUGH = 20
 LINES = b"def one(x):\n    return x + 1\n\ndef two(x):\n    return x + 2\n\n"
 """The text of a target that repeats itself."""
 
