@@ -11,7 +11,7 @@ from served import Served
 pytestmark = pytest.mark.models
 
 BUNDLED = Path(str(files("specmesh") / "models"))
-SMALL = ("--ctx", 256, "--max-sessions", 3)
+SMALL = ("--ctx", 512, "--max-sessions", 3)
 N = 48
 CODE = "class Stack:\n    def __init__(self"
 SAMPLED = {"temperature": 0.8, "seed": 7, "top_k": 40}
@@ -122,7 +122,9 @@ def test_a_grammar_with_drafts(verifier):
 
 
 def test_a_call_of_a_tool(verifier):
-    answer = Served(verifier).chat(max_tokens=120, tools=[TOOL], tool_choice="required")
+    answer = Served(verifier).chat(
+        max_tokens=200, tools=[TOOL], tool_choice="required", parallel_tool_calls=False
+    )
     [call] = answer.choices[0]["message"]["tool_calls"]
     assert call["function"]["name"] == "feel"
     assert json.loads(call["function"]["arguments"])["mood"] in ("good", "bad")
@@ -180,7 +182,7 @@ def test_windows_and_states(make_hf, mesh, kind):
     verifier = mesh.verifier(folder, *SMALL, engine="mlx")
     assert verifier.event("ready")["trimming"] == "restore"
     truth, _ = scored(verifier, CODE, draft_n=0)
-    mesh.drafter("", *SMALL, engine="ngram")
+    mesh.drafter(folder, *SMALL, engine="mlx")
     drafts = 0
 
     def enough():
