@@ -11,7 +11,7 @@ from specmesh.engines.mlx.model import mapped
 from specmesh.engines.text_coverage import NO_LIMIT, TextCoverage, bytes_lost
 from specmesh.errors import EngineError
 
-SHORT_TEXT = 4096
+_SHORT_TEXT = 4096
 """Letters of a text whose ids are counted as fast as they are bounded."""
 
 _KEEPING = {"Sequence", "Prepend", "Replace"}
@@ -41,7 +41,7 @@ class MlxEncoder:
 
     def least_ids(self, text: str) -> int:
         """Return a lower bound of the number of ids, in next to no time."""
-        return 0 if len(text) <= SHORT_TEXT else self._coverage.least_ids(text)
+        return 0 if len(text) <= _SHORT_TEXT else self._coverage.least_ids(text)
 
     def close(self) -> None:
         """Refuse further texts."""

@@ -10,8 +10,8 @@ from specmesh.engines.mlx.caches import Caches
 from specmesh.free_memory import free_bytes
 from specmesh.host import physical_memory
 
-CHECKPOINT_BYTES = 2 * 2**30
-MAX_CHECKPOINTS = 32
+_CHECKPOINT_BYTES = 2 * 2**30
+_MAX_CHECKPOINTS = 32
 """Memory for saved states, if that is not more than an eighth; and most of a sequence."""
 
 
@@ -57,5 +57,5 @@ def checkpoints_for(caches: Caches, sequences: int) -> int:
     """Return how many states may be saved; 0 where ids are cut off."""
     if caches.can_cut:
         return 0
-    room = min(CHECKPOINT_BYTES, physical_memory() // 8)
-    return min(room // max(caches.state_bytes, 1), MAX_CHECKPOINTS * sequences)
+    room = min(_CHECKPOINT_BYTES, physical_memory() // 8)
+    return min(room // max(caches.state_bytes, 1), _MAX_CHECKPOINTS * sequences)

@@ -29,7 +29,7 @@ from specmesh.errors import ConfigError, EngineError
 
 _log = structlog.get_logger("specmesh.engines.mlx")
 
-PATIENCE = 60.0  # seconds that a rank may take to connect
+_PATIENCE = 60.0  # seconds that a rank may take to connect
 _SECRET_WORDS = 8  # of 16 bits
 _ORDERS = {kind.__name__: kind for kind in (KVCut, KVCopy, KVDrop, KVNarrow, KVOffload, KVSave)}
 
@@ -67,7 +67,7 @@ class Leader:
         with socket.create_server((host_of_first(), 0)) as listener:
             words = [secrets.randbits(16) for _ in range(_SECRET_WORDS)]
             _tell_all(group, [listener.getsockname()[1], *words])
-            listener.settimeout(PATIENCE)
+            listener.settimeout(_PATIENCE)
             while len(self._others) < group.size() - 1:
                 self._accept(listener, _secret_bytes(words))
         for other in self._others:
@@ -79,7 +79,7 @@ class Leader:
             other, _ = listener.accept()
         except TimeoutError:
             raise ConfigError("--distributed: not all ranks have come", "see their logs") from None
-        other.settimeout(PATIENCE)
+        other.settimeout(_PATIENCE)
         with suppress(OSError):
             given = other.recv(len(secret), socket.MSG_WAITALL)
             if secrets.compare_digest(given, secret):
@@ -136,7 +136,7 @@ class LeadingSequences(TargetSequences):
         try:
             self._leader.tell({"decode": [list(span) for span in spans]})
             return super().decode(spans)
-        except Exception as error:
+        except Exception as error:  # whatever MLX or a connection raises
             # The others may wait for this rank's part, and what they hold now is not known.
             self._leader.give_up(str(error))
             raise
@@ -162,7 +162,7 @@ def messages(group: Any) -> Iterator[Json]:
     """Yield what rank 0 tells, until it ends."""
     port, *words = _tell_all(group, [0] * (1 + _SECRET_WORDS))
     address = (host_of_first(), port)
-    with socket.create_connection(address, timeout=PATIENCE) as connection:
+    with socket.create_connection(address, timeout=_PATIENCE) as connection:
         connection.sendall(_secret_bytes(words))
         connection.settimeout(None)
         with suppress(ConnectionError), connection.makefile("rb") as lines:

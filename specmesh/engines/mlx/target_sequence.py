@@ -9,7 +9,7 @@ import mlx.core as mx
 from specmesh.engines.mlx.caches import Caches, SavedStates, size_of
 from specmesh.errors import EngineError
 
-CARRY = 8
+_CARRY = 8
 """Most ids that are decoded again within the next pass, which reads the weights only once.
 
 More are decoded on their own, and the states are saved after them.
@@ -76,7 +76,7 @@ class TargetSequence:
         drafted: all but the first may be taken back.
         """
         behind = self.ids[self.read :]
-        if len(behind) > CARRY:
+        if len(behind) > _CARRY:
             self._pass(behind)
             mx.eval(self.caches.arrays())
             behind = []

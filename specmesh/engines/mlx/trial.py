@@ -8,7 +8,7 @@ from specmesh.core.kv_orders import KVCopy, KVCut
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import ConfigError
 
-NOISE = 0.05
+_NOISE = 0.05
 """Share of the logits' spread by which passes of different width may differ.
 
 A wrong state differs by all of it.
@@ -98,4 +98,4 @@ def _empty(engine: VerifyEngine, *seqs: int) -> None:
 
 def _alike(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
     spread = float(expected.max() - expected.mean())
-    return float(np.abs(found - expected).max()) <= NOISE * spread
+    return float(np.abs(found - expected).max()) <= _NOISE * spread

@@ -26,9 +26,9 @@ from specmesh.paths import read_text
 
 _log = structlog.get_logger("specmesh.engines.mlx")
 
-N_BATCH = 512
+_N_BATCH = 512
 
-WIDTH = 4
+_WIDTH = 4
 """Rows of a reproducible step. They must not depend on measurements: the next start could bring
 others.
 """
@@ -47,7 +47,7 @@ class MlxVerifier(Unthreaded):
         settings: ModelSettings,
         progress: Progress | None = None,
         *,
-        n_batch: int = N_BATCH,
+        n_batch: int = _N_BATCH,
         max_draft: int = MAX_DRAFTS,
         guests: int = 0,
     ) -> None:
@@ -217,7 +217,7 @@ class MlxVerifier(Unthreaded):
 
 def width_of(settings: ModelSettings) -> int | None:
     """Return the rows of each step; None if they differ."""
-    return WIDTH if settings.reproducible else None
+    return _WIDTH if settings.reproducible else None
 
 
 def targets_of(model: MlxModel, width: int | None, group: Any = None) -> TargetSequences:

@@ -182,6 +182,7 @@ COUNTERPARTS = {
     "config": "settings, and the commands that show them",
     "core": "of a verifier, and of a drafter",
     "daemon": "of a verifier, of a drafter, and the statistics of both",
+    "encoder": "of llama.cpp, and of MLX",
     "events": "of any core, and of the verifier's",
     "grammar": "compiled, and as a source of drafts",
     "llama_options": "of the commands, and as the engine takes them",
@@ -189,6 +190,7 @@ COUNTERPARTS = {
     "model": "of llama.cpp, and of MLX",
     "session": "of a verifier, and of a drafter",
     "steps": "that the core forms, and that engines run",
+    "trial": "of llama.cpp's options, and of a target on MLX",
     "vocabulary": "of any model, and read from a vLLM server's tokenizer",
 }
 """The names of modules that stand for the same thing in two places."""
