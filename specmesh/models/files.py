@@ -76,7 +76,10 @@ def folder_files(path: Path) -> list[Path]:
 def _cached_folder(hub_id: str) -> Path | None:
     """Return the folder of a hub id in the hub's cache; None if there is none."""
     try:
-        from huggingface_hub import snapshot_download  # noqa: PLC0415 - it comes with MLX
+        # It comes with MLX.
+        from huggingface_hub import (  # noqa: PLC0415
+            snapshot_download,  # pyright: ignore[reportUnknownVariableType]
+        )
 
         return Path(snapshot_download(hub_id, local_files_only=True))
     except (ImportError, OSError, ValueError):

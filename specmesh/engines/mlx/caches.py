@@ -21,6 +21,11 @@ it holds.
 """
 
 
+def evaluate(*arrays: Any) -> None:
+    """Have MLX compute arrays, and trees of them."""
+    mx.eval(*arrays)  # pyright: ignore[reportUnknownMemberType]  # of any tree
+
+
 def size_of(states: SavedStates) -> int:
     """Return the bytes of saved states."""
     size = 0

@@ -172,19 +172,22 @@ def messages(group: Any) -> Iterator[Json]:
 
 def obey(targets: TargetSequences, message: Json) -> None:
     """Do what rank 0 does. Raises what MLX raises in a step."""
-    match message:
-        case {"reserve": int(count)}:
-            targets.reserve(count)
-        case {"decode": list(spans)}:
-            targets.decode([_span(*span) for span in spans])
-        case {"order": [str(name), *fields]}:
+    told: dict[str, Any] = message
+    [(what, details)] = told.items()
+    match what:
+        case "reserve":
+            targets.reserve(details)
+        case "decode":
+            targets.decode([_span(*span) for span in details])
+        case "order":
+            name, *fields = details
             order: Any = _ORDERS[name]
             with suppress(Exception):  # as at rank 0, which then has the sequence cleared
                 targets.carry_out(order(*fields))
-        case {"clear": int(seq)}:
-            targets.clear(seq)
+        case "clear":
+            targets.clear(details)
         case _:
-            raise EngineError(f"rank 0 tells what is not known here: {list(message)}")
+            raise EngineError(f"rank 0 tells what is not known here: {what}")
 
 
 def _span(seq: int, position: int, ids: list[int], logits: object) -> Span:

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.engines.mlx.caches import Caches, SavedStates
+from specmesh.engines.mlx.caches import Caches, SavedStates, evaluate
 from specmesh.engines.mlx.model import mapped
 from specmesh.errors import EngineError
 
@@ -81,12 +81,12 @@ class MlxSequence:
         self.length += len(ids)
         self.n_vocab = int(rows.shape[-1])
         if sampler is None:  # nothing but the states is evaluated, and the output layer never runs
-            mx.eval(self.caches.arrays())
+            evaluate(self.caches.arrays())
             self._remember()
             return None
         row = rows[0, -1]
         best = mx.argmax(row)
-        mx.eval(best, row, self.caches.watched_arrays())
+        evaluate(best, row, self.caches.watched_arrays())
         self._remember()
         if sampler.argmax:
             return int(best.item())  # type: ignore[arg-type] # an index

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from specmesh.engines.mlx.caches import Caches, SavedStates, size_of
+from specmesh.engines.mlx.caches import Caches, SavedStates, evaluate, size_of
 from specmesh.errors import EngineError
 
 _CARRY = 8
@@ -67,7 +67,7 @@ class TargetSequence:
     def measure(self) -> int:
         """Take some ids in, so that the caches have sizes; return the number of the model's ids."""
         rows = self.append((0, 0), drafted=False)
-        mx.eval(rows, self.caches.arrays())
+        evaluate(rows, self.caches.arrays())
         return int(rows.shape[-1])
 
     def append(self, ids: Sequence[int], *, drafted: bool) -> Any:
@@ -78,7 +78,7 @@ class TargetSequence:
         behind = self.ids[self.read :]
         if len(behind) > _CARRY:
             self._pass(behind)
-            mx.eval(self.caches.arrays())
+            evaluate(self.caches.arrays())
             behind = []
         self._prepare(drafted=drafted and len(ids) > 1)
         self.ids += ids
@@ -143,7 +143,7 @@ class TargetSequence:
         behind = self.ids[self.read :]
         if behind:
             self._pass(behind)
-            mx.eval(self.caches.arrays())
+            evaluate(self.caches.arrays())
         states = self.caches.saved()
         self.checkpoints[self.length] = Checkpoint(states, size_of(states))
 

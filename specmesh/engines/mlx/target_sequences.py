@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
+from specmesh.engines.mlx.caches import evaluate
 from specmesh.engines.mlx.target_sequence import TargetSequence
 from specmesh.errors import EngineError
 
@@ -57,7 +58,7 @@ class TargetSequences:
                 wanted.append(caches.arrays())
             else:
                 wanted += [rows, caches.watched_arrays()]
-        mx.eval(wanted)
+        evaluate(wanted)
         self._steps += 1
         read = max((len(span.ids) for span in spans if not span.logits), default=0)
         if read >= LONG_READ or self._steps % CLEARED_EVERY == 0:
