@@ -46,7 +46,6 @@ def test_text_and_logits_are_those_of_llama_cpp(engines):
     one, other = engines
     ids = one.tokenizer.encode(TEXT)
     assert ids == other.tokenizer.encode(TEXT)
-    assert one.tokenizer.vocabulary.pieces == other.tokenizer.vocabulary.pieces
     found, expected = read_at_once(one, ids), read_at_once(other, ids)
     assert float(np.abs(found - expected).max()) < NOISE
     assert (found.argmax(-1) == expected.argmax(-1)).all()
