@@ -24,7 +24,10 @@ PROMPT = "def fibonacci(n):\n    "
 TEXT = "The keeper of the light counted the ships and wrote"
 WRONG = (40, 41, 42)
 NOISE = 0.05
-"""Largest difference to the logits of 16-bit weights in llama.cpp; 0.013 was seen."""
+"""Largest difference between passes of other widths, in single precision."""
+
+ROUNDED = 0.25
+"""Largest difference to llama.cpp's logits, which has weights and products in 16 bits."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_text_and_logits_are_those_of_llama_cpp(engines):
     ids = one.tokenizer.encode(TEXT)
     assert ids == other.tokenizer.encode(TEXT)
     found, expected = read_at_once(one, ids), read_at_once(other, ids)
-    assert float(np.abs(found - expected).max()) < NOISE
+    assert float(np.abs(found - expected).max()) < ROUNDED
     assert (found.argmax(-1) == expected.argmax(-1)).all()
 
 
