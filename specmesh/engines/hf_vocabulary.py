@@ -147,7 +147,8 @@ def _of_sentencepiece(processor: Any, ends: Collection[int]) -> dict[int, bytes]
     for token in range(processor.get_piece_size()):
         piece = processor.id_to_piece(token)
         silent = processor.is_unknown(token) or processor.is_unused(token)
-        if silent or processor.is_control(token):
+        is_control = processor.is_control(token) or _LOOKS_SPECIAL.fullmatch(piece)
+        if silent or is_control:
             known[token] = _added_bytes(token, piece, ends, special=True)
         else:
             known[token] = sentencepiece_bytes(piece)

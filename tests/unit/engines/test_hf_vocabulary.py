@@ -73,7 +73,7 @@ def test_unigram_has_a_list():
 class Pieces:
     """A SentencePieceProcessor."""
 
-    PIECES = ("<unk>", "</s>", "▁the", "<0x0A>", "[TOOL_CALLS]", "dummy")
+    PIECES = ("<unk>", "</s>", "▁the", "<0x0A>", "[TOOL_CALLS]", "dummy", "<end_of_turn>")
 
     def get_piece_size(self):
         return len(self.PIECES)
@@ -130,8 +130,8 @@ class Added(str):
 
 
 def test_sentencepiece():
-    found = bytes_of_ids(SimpleNamespace(sp_model=Pieces()), 7, ())
-    assert found == (b"", b"", b" the", b"\n", b"[TOOL_CALLS]", b"", b"")
+    found = bytes_of_ids(SimpleNamespace(sp_model=Pieces()), 8, ())
+    assert found == (b"", b"", b" the", b"\n", b"[TOOL_CALLS]", b"", b"", b"")
 
 
 def test_tokens_that_transformers_adds():
