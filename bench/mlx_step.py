@@ -28,7 +28,7 @@ from specmesh.engines.mlx.verifier import MlxVerifier
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.tiny_hf import write
 
-SIZES = {"vocab_size": 49_152, "hidden_size": 16, "intermediate_size": 32}
+SIZES: dict[str, Any] = {"vocab_size": 49_152, "hidden_size": 16, "intermediate_size": 32}
 """Small but for the ids: the less the model takes, the less noise is in the difference."""
 
 HELD = 32

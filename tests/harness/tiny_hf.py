@@ -1,14 +1,21 @@
 """Writes small Hugging Face directories with random weights, for MLX to load."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
+from numpy.typing import NDArray
 
 from harness.tables import rows
 from harness.tiny_gguf import MERGES, byte_alphabet
+
+Config = dict[str, Any]
+Array = NDArray[np.float32]
+Weights = dict[str, Array]
 
 N_VOCAB = 320
 WINDOW = 16
@@ -37,7 +44,7 @@ KINDS = {
 }
 
 
-def write(folder, kind, *, quantised=False, **changes):
+def write(folder: Path, kind: str, *, quantised: bool = False, **changes: object) -> Path:
     """Write a model of a kind named in KINDS, float32, with the vocabulary of tiny_gguf.py.
 
     Returns `folder`. changes: of config.json; of more ids than N_VOCAB, the rest mean nothing.
@@ -46,26 +53,27 @@ def write(folder, kind, *, quantised=False, **changes):
     return _save(folder, config, weights)
 
 
-def _random(config, quantised):
+def _random(config: Config, quantised: bool) -> tuple[Config, Weights]:
     model_class, arguments = _get_classes(config)
     mx.random.seed(0)  # some parameters begin at random
     model = model_class(arguments.from_dict(config))
     rng = np.random.default_rng(0)
-    shapes = tree_flatten(model.parameters())
+    shapes: Any = tree_flatten(model.parameters())
     weights = [(name, mx.array(_values(values, rng))) for name, values in shapes]
     model.load_weights(weights)
     if quantised:
         model, config = quantize_model(model, config, group_size=64, bits=8)
-    parameters = tree_flatten(model.parameters())
+    parameters: Any = tree_flatten(model.parameters())
     return config, {name: np.array(values) for name, values in parameters}
 
 
-def _values(like, rng):
+def _values(like: Any, rng: np.random.Generator) -> Array:
     if like.ndim < 2:
-        return np.array(like.astype(mx.float32))
+        same: Array = np.array(like.astype(mx.float32))
+        return same
     inputs = np.prod(like.shape[1:])
-    scale = np.float32(2.0 / np.sqrt(inputs))
-    return rng.standard_normal(like.shape, np.float32) * scale
+    values: Array = rng.standard_normal(like.shape, np.float32)
+    return values * np.float32(2.0 / np.sqrt(inputs))
 
 
 [TOKENIZER] = rows("""
@@ -83,7 +91,7 @@ def _values(like, rng):
 """tokenizer.json of tiny_gguf.py, without its vocabulary; ids from 262 on mean nothing."""
 
 
-def _save(folder, config, weights):
+def _save(folder: Path, config: Config, weights: Weights) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     from safetensors.numpy import save_file  # noqa: PLC0415 - comes with mlx-lm
 
