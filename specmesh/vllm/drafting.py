@@ -224,10 +224,14 @@ class Drafting:
         """Note how a text stands after a step."""
         text = self._texts.by_row[index]
         session = text.session
-        goes_on = session is None and bool(row.new) and not text.endless
-        if goes_on or (session is not None and len(session.prefix) != row.length):
-            # It was over for an id that ends texts, or its drafts were another row's: the core
-            # begins it anew.
+        if session is None and row.new and not text.endless:
+            # It was over for an id that ends texts, but its request ignores such ids.
+            again = self._open(row, ids, index, now)
+            again.endless = True
+            self._texts.by_row[index] = again
+            return
+        if session is not None and len(session.prefix) != row.length:
+            # Its drafts were another row's: the core begins it anew.
             self._close(text, CANCELLED, now)
             del self._texts.by_row[index]
             return

@@ -1,6 +1,6 @@
 """Texts of a fake vLLM, whatever its scheduler does: they are the target's own, and followed."""
 
-from harness.followed import FollowedTexts, checked, server
+from harness.followed import END, FollowedTexts, checked, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +67,15 @@ def test_right_drafts_are_accepted():
     checked(request)
     assert vllm.steps < 100
     assert vllm.accepted >= 0.9 * vllm.drafted > 100
+
+
+def test_a_request_that_ignores_ends_is_begun_anew_once():
+    texts = FollowedTexts()
+    vllm = server(texts)
+    request = vllm.ask([1, 2, 3], 600, ignore_eos=True)
+    vllm.run()
+    assert request.ids.count(END) > 2
+    assert texts.ended == {m.FinishReason.STOP: 1}
 
 
 def test_drafts_of_several_texts_are_their_own():
