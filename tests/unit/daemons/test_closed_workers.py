@@ -47,7 +47,7 @@ class SlowGrammars:
 @pytest.fixture
 def slow(monkeypatch):
     """Replace the grammars of drafters."""
-    monkeypatch.setattr(upstream_link, "Grammars", SlowGrammars)
+    monkeypatch.setattr(upstream_link, "grammar_compiler", SlowGrammars)
     monkeypatch.setattr(SlowGrammars, "made", [], raising=False)
     monkeypatch.setattr(SlowGrammars, "begun", SimpleQueue(), raising=False)
     monkeypatch.setattr(SlowGrammars, "go_on", threading.Semaphore(0), raising=False)
