@@ -84,7 +84,7 @@ def test_bench_run(verifier, beside):
     options = {"iterations": 1, "num_prompts": 1, "max_tokens": 16}
     done = command("bench", "run", socket=verifier.socket, json=True, **options)
     assert done.code == 0
-    assert [variant["identical"] for variant in done.json["variants"]] == [1] * 5
+    assert [variant["identical"] for variant in done.json["variants"]] == [1] * 4
 
 
 def test_a_text_is_resumed(verifier):
