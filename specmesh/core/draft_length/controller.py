@@ -59,7 +59,7 @@ class DraftLengthController:
     draft_n: drafts that its drafter is asked for.
     probing: they are asked for only to learn whether they would be accepted.
     relieved: another source does better than the drafter could, which is asked for nothing.
-    drafter_drafts: the client lets a drafter draft. If not, it may show the text all the same.
+    allows_remote: the client lets drafter daemons draft. If not, one may still pass on its text.
     policy, acceptance, estimate: of this session with its present drafter.
 
     In all methods `frontier` is the number of committed ids, and `lead` the number of drafts in
@@ -87,7 +87,7 @@ class DraftLengthController:
         self.acceptance = RollingAcceptance()
         self.estimate = ArrivalEstimate(Arrivals())
         self.drafter: DrafterEstimates | None = None
-        self.drafter_drafts = sources is None or REMOTE in sources
+        self.allows_remote = sources is None or REMOTE in sources
         self._sources = sources
         self._fixed = fixed
         self._most = most
@@ -111,7 +111,7 @@ class DraftLengthController:
     def attach(self, drafter: DrafterEstimates) -> None:
         """Take another drafter."""
         self.drafter = drafter
-        if not self.drafter_drafts:
+        if not self.allows_remote:
             return
         self.estimate = ArrivalEstimate(drafter.arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, drafter.acceptance)
@@ -161,7 +161,7 @@ class DraftLengthController:
         It is that of the number of sessions if steps are shared, else that of the drafter. None
         if the client chose draft_n or lets no drafter draft, or if there is no drafter.
         """
-        if self._fixed is not None or not self.drafter_drafts:
+        if self._fixed is not None or not self.allows_remote:
             return None
         if self._sessions > 1:
             # A shared step has one duration for the rows of all. No single drafter can be measured
@@ -177,7 +177,7 @@ class DraftLengthController:
     @property
     def lone(self) -> bool:
         """Return True if a drafter's draft_n adapts and the session has the steps to itself."""
-        return self._fixed is None and self.drafter_drafts and self._sessions <= 1
+        return self._fixed is None and self.allows_remote and self._sessions <= 1
 
     def refuses(self, drafter: DrafterEstimates | None) -> bool:
         """Return True if drafts of a drafter were found not to pay for this session."""
@@ -229,7 +229,7 @@ class DraftLengthController:
     @property
     def wants_drafts(self) -> bool:
         """Return True if drafts are asked for adaptively, or were until recently."""
-        if self._fixed is not None or self.drafter is None or not self.drafter_drafts:
+        if self._fixed is not None or self.drafter is None or not self.allows_remote:
             return False
         # Rounds between two wishes belong to drafting, too: a policy may want nothing for a while,
         # and the gate compares the mixture.
@@ -482,7 +482,7 @@ class DraftLengthController:
             self.acceptance.record(tested, accepted)
             self._accepted += accepted
             self._news = True
-        if self.drafter is not None and self.drafter_drafts:
+        if self.drafter is not None and self.allows_remote:
             self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
             self._ask()
 
@@ -490,7 +490,7 @@ class DraftLengthController:
         """Decide how many drafts are asked for next."""
         self.draft_n = self._wanted_drafts()
         self.probing = False
-        if self.drafter is None or not self.drafter_drafts:
+        if self.drafter is None or not self.allows_remote:
             return
         speculation = self.drafter.speculation
         if self.draft_n:
@@ -515,7 +515,7 @@ class DraftLengthController:
 
     def _wanted_drafts(self) -> int:
         """Return the number of drafts that are wanted of the drafter."""
-        if self._muted or self.relieved or not self.drafter_drafts:
+        if self._muted or self.relieved or not self.allows_remote:
             return 0
         if self._fixed is not None:
             return self._fixed

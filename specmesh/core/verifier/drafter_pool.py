@@ -118,7 +118,7 @@ class DrafterPool:
         """Give a session without a drafter one: first one to measure, then the best one."""
         session = context.session
         unowned = context.drafter is None and context.owner is None
-        if not (unowned and session.may_draft and session.draft_length.drafter_drafts):
+        if not (unowned and session.may_draft and session.draft_length.allows_remote):
             return
         fitting = self._fitting(context)
         if fitting:
@@ -217,7 +217,7 @@ class DrafterPool:
         if not possible and _drafts_by_itself(context):
             return None
         if not possible:
-            is_wanted = session.draft_length.drafter_drafts
+            is_wanted = session.draft_length.allows_remote
             return NoDrafts.NONE_ATTACHED if is_wanted else NoDrafts.CLIENT
         drafting = [drafter for drafter in possible if not drafter.muted]
         if not drafting:
@@ -230,7 +230,7 @@ class DrafterPool:
 
     def _possible(self, context: SessionContext) -> list[RemoteDrafter]:
         """Return the drafters that could draft for a session; none if its client wants none."""
-        if not context.session.draft_length.drafter_drafts:
+        if not context.session.draft_length.allows_remote:
             return []
         identity = context.drafter or context.owner
         return [drafter for drafter in self._drafters.values() if identity in (None, drafter.id)]

@@ -262,7 +262,7 @@ class VerifierSession:
             return []
         if isinstance(frame, m.Nack):
             return self.truth.nacked(frame, now)
-        if self.draft_length.drafter is None or not self.draft_length.drafter_drafts:
+        if self.draft_length.drafter is None or not self.draft_length.allows_remote:
             # They were on their way when the drafter was taken from the session, or nobody has
             # asked for them.
             self.counts.stale_drafts += len(frame.ids)

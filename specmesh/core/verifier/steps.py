@@ -348,7 +348,7 @@ class TargetSteps:
         if len(contexts) == 1:
             [lone] = contexts.values()
             speculation = self._lifecycle.drafters.speculation(lone)
-        elif any(each.session.draft_length.drafter_drafts for each in contexts.values()):
+        elif any(each.session.draft_length.allows_remote for each in contexts.values()):
             speculation = self._target.speculations.of(REMOTE, len(contexts))
         if speculation is None:
             # Nobody drafts, or the client has chosen: there is nothing to decide.
