@@ -3,13 +3,13 @@
     python bench/beside.py --llama-server FILE [--models FILE,...] [--threads 1,2] [--repeats N]
                            [--ids N] [--tokens N] [--turns N] [--ctx N] [--slots N] [--json]
 
-Both have the same cells, slots and threads. Each is started --repeats times, one after the other,
-and timed until /health answers 200. Then both stay, and take turns: a prompt of --ids random ids
-that is new to both, an answer of --tokens, and next turns of the same text and 60 ids more. Nothing
-is drafted. A client in this process reads both streams in the same way. `ratio` is ours by theirs:
-the median of the pairs, each measured one after the other. `cpu` is the processor time of the
-process and its children, which a busy machine changes less than the time by the clock. The load is
-printed.
+Both have the same cells, slots and threads. Both are started --repeats times, each timed until
+/health answers 200: one process may be faster than the next of the same program by a tenth. Then
+they take turns: a prompt of --ids random ids, an answer of --tokens, and next turns of the same
+text and 60 ids more. Nothing is drafted. A client in this process reads both streams in the same
+way. `ratio` is ours by theirs: the median of the pairs, each measured one after the other. `cpu` is
+the processor time of the process and its children, which a busy machine changes less than the time
+by the clock. The load is printed.
 """
 
 import json
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -313,6 +313,14 @@ def figures_of(server: Server, ids: list[int], mores: list[list[int]], tokens: i
     return figures
 
 
+def texts(seed: int, count: int, turns: int) -> tuple[list[int], list[list[int]]]:
+    """Return a prompt of so many random ids, and those that each next turn adds."""
+    rng = random.Random(seed)
+    drawn = [rng.randrange(LEAST_ID, 40_000) for _ in range(count + (turns - 1) * MORE)]
+    mores = [drawn[i : i + MORE] for i in range(count, len(drawn), MORE)]
+    return drawn[:count], mores
+
+
 def measured(
     program: Path, setting: Setting, repeats: int, lengths: tuple[int, int, int]
 ) -> dict[str, list[tuple[float, float]]]:
@@ -327,32 +335,21 @@ def measured(
             pairs[name].append((value, other[name]))
 
     count, tokens, turns = lengths
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for _ in range(repeats - 1):
-            with ours(setting, folder) as (_, our_start):
-                pass
-            with theirs(program, setting, folder) as (_, their_start):
-                pass
-            note(our_start, their_start)
-        us, our_start = stack.enter_context(ours(setting, folder))
-        them, their_start = stack.enter_context(theirs(program, setting, folder))
-        note(our_start, their_start)
-        time.sleep(4)  # until nothing of a start goes on
         for number in range(repeats):
-            rng = random.Random(number)
-            ids = [rng.randrange(LEAST_ID, 40_000) for _ in range(count)]
-            mores: list[list[int]] = []
-            for _ in range(turns - 1):
-                mores.append([rng.randrange(LEAST_ID, 40_000) for _ in range(MORE)])
-            found: dict[str, Figures] = {}
-            order = [us, them] if number % 2 else [them, us]
-            for server in order:
-                found[server.name] = figures_of(server, ids, mores, tokens)
+            ids, mores = texts(number, count, turns)
+            with (
+                ours(setting, folder) as (us, ours_took),
+                theirs(program, setting, folder) as (them, theirs_took),
+            ):
+                note(ours_took, theirs_took)
+                time.sleep(4)  # until nothing of a start goes on
+                order = [us, them] if number % 2 else [them, us]
+                found = {server.name: figures_of(server, ids, mores, tokens) for server in order}
+                for server in order:
+                    found[server.name]["resident then MB"] = resident_mb([server.pid])
             note(found["ours"], found["theirs"])
-        for server in (us, them):
-            found[server.name] = {"resident then MB": resident_mb([server.pid])}
-        note(found["ours"], found["theirs"])
     return pairs
 
 
