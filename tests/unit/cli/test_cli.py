@@ -4,21 +4,24 @@ import builtins
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
-from unittest.mock import Mock
+from threading import Event
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from click.testing import CliRunner
-from harness import snapshots
+from harness import PATIENCE, snapshots
 from harness.ports import free_port
 from harness.tables import cases
 from rich.console import Console
 
 from specmesh import client as client_module
-from specmesh.cli import main, model_names, status
+from specmesh.cli import demo, main, model_names, status
 from specmesh.cli.demo import predicted, result, screen
 from specmesh.cli.doctor import judge_reach
 from specmesh.cli.generate import Conversation
@@ -392,6 +395,26 @@ def test_result_of_a_demo(ids, same):
     assert (found["source"], found["by_source"]) == ("local", {"local": {"drafted": 8}})
     assert (found["speedup"], found["bytes_per_token"]) == (2.5, 80.0)
     assert (found["tokens_per_second_alone"], found["same_text"]) == (40.0, same)
+
+
+def test_an_interrupted_demo_ends_its_texts(monkeypatch):
+    """It does not wait until both have all of their tokens."""
+    ended = Event()
+    alone, drafted = MagicMock(), MagicMock()
+    alone.__exit__.side_effect = lambda *_: ended.set()
+    drafted.__exit__.return_value = None
+    pair = demo.Pair(alone, drafted, "", [])
+    monkeypatch.setattr(demo, "daemons", lambda *_, **__: nullcontext(pair))
+
+    def generated(client, *_):
+        if client is drafted:
+            signal.raise_signal(signal.SIGINT)
+        assert ended.wait(PATIENCE), "its client is closed"
+
+    monkeypatch.setattr(demo, "generate", generated)
+    monkeypatch.setattr(signal, "signal", Mock())  # what it sets would outlast it here
+    assert run("demo --json").exit_code == 130
+    assert ended.is_set()
 
 
 def test_screen_of_a_demo():
