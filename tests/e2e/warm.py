@@ -4,6 +4,7 @@ A daemon imports for most of a second before it does anything, and the tests sta
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,10 +16,31 @@ from pathlib import Path
 
 from specmesh.cli import main
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["specmesh.cli", "specmesh.daemons.serve", "specmesh.engines.llama.engine"]
+IMPORTED = (
+    "jinja2.sandbox",
+    "llama_cpp",
+    "llguidance",
+    "platformdirs",
+    "rich.live",
+    "specmesh.api.server",
+    "specmesh.cli",
+    "specmesh.client",
+    "specmesh.daemons.drafter.daemon",
+    "specmesh.daemons.runtime.backend",
+    "specmesh.daemons.serve",
+    "specmesh.daemons.verifier.daemon",
+    "specmesh.engines.grammar",
+    "specmesh.engines.llama.engine",
+    "specmesh.engines.mlx.drafter",
+    "specmesh.engines.mlx.verifier",
+    "specmesh.engines.sim",
+    "specmesh.engines.steps",
+    "uvicorn.lifespan.off",
 )
+"""What commands and daemons import when they need it; one that is not installed is left out."""
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([*IMPORTED])
 
 
 class Forked:
@@ -59,6 +81,7 @@ def _run(words: list[str], env: dict[str, str], cwd: str, streams: list[Connecti
 
     The interpreter ends as it does after a command, which multiprocessing spares.
     """
+    gc.freeze()  # a collection at the end would copy the memory of all that was imported
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()
