@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from math import inf
 
 from specmesh.core import events as ev
-from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.followed import ChosenIds, followed
 from specmesh.vllm.allowance import Allowance
-from specmesh.vllm.row_texts import Row, RowIds, RowText, RowTexts
+from specmesh.vllm.row_texts import BatchRows, RowIds, RowText, RowTexts
 from specmesh.wire import messages as m
 
 _QUIET = 2.0
@@ -38,6 +37,8 @@ MOST_OPENED = 4
 """Texts that one call opens: to take in 2,000 ids takes 0.2 ms. The others wait for the next."""
 LOCK_PATIENCE = 5e-3
 """Seconds that a call waits for the other thread, which takes microseconds: no step hangs on it."""
+MAY_WAIT = (vev.ToClient, vev.Forgotten, vev.Ran, vev.Noted)
+"""Effects that only statistics and the log need."""
 CANCELLED = m.FinishReason.CANCELLED
 
 
@@ -85,6 +86,7 @@ class Drafting:
         self._inbox = deque[tuple[vev.Happened, float]]()
         self._arrived = threading.Event()
         self._effects: list[vev.Effect] = []
+        self._urgent = False  # one of them cannot wait for `turn`
         self._texts = RowTexts()
         self._by_seq: dict[int, RowText] = {}
         self._opened = 0
@@ -108,7 +110,7 @@ class Drafting:
             return
         try:
             self._handle_events()
-            self._send(everything=True)
+            self._send()
         finally:
             self._lock.release()
 
@@ -122,7 +124,7 @@ class Drafting:
             for text in self._texts.forget():
                 self._close(text, CANCELLED, now)
             self._core.next_step(now)  # which notes that there is no session
-            self._send(everything=True)
+            self._send()
 
     # --- the thread of the server
 
@@ -141,11 +143,13 @@ class Drafting:
         try:
             self._called_at = now
             self._waited = 0.0
-            self._handle_events()
-            rows = [Row(length, new) for length, new in zip(lengths, sampled, strict=True)]
-            self._end_step(rows, ids, now)
-            self._open_texts(rows, ids, now)
-            self._send()
+            if self._inbox:
+                self._handle_events()
+            rows = BatchRows(lengths, sampled, ids)
+            self._end_step(rows, now)
+            self._open_texts(rows, now)
+            if self._urgent:
+                self._send()
             answer = self._begin_step(rows)
         finally:
             self._lock.release()
@@ -159,40 +163,52 @@ class Drafting:
         """Handle all events that wait."""
         while self._inbox:
             event, at = self._inbox.popleft()
-            self._effects += self._core.handle(event, at)
-        self._arrived.clear()
+            self._keep(self._core.handle(event, at))
 
-    def _send(self, *, everything: bool = False) -> None:
-        """Deliver the effects of the core, once one of them is urgent.
+    def _keep(self, effects: list[vev.Effect]) -> None:
+        """Keep effects of the core until they are delivered."""
+        self._effects += effects
+        for effect in effects:
+            if not isinstance(effect, MAY_WAIT):
+                self._urgent = True
 
-        The others wait for `turn`: to wake the other thread costs a step more than the rest here.
+    def _send(self) -> None:
+        """Deliver the effects of the core.
+
+        A call does so once one of them is urgent. The others wait for `turn`: to wake the other
+        thread costs a step more than the rest here.
         """
-        if self._effects and (everything or not all(map(_may_wait, self._effects))):
-            effects = self._effects
-            self._effects = []
+        effects = self._effects
+        self._effects = []
+        self._urgent = False
+        if effects:
             self._deliver(effects)
 
     # --- a step is over
 
-    def _end_step(self, rows: Sequence[Row], ids: RowIds, now: float) -> None:
+    def _end_step(self, rows: BatchRows, now: float) -> None:
         """Give each text the ids that its row got, and close those that are over."""
-        gone = self._texts.matched(rows, ids)
+        gone = self._texts.matched(rows)
         by_row = self._texts.by_row
         grown: dict[int, Sequence[int]] = {}  # by sequence
         astray: list[int] = []  # rows whose text has gone on unseen
+        accepted = 0
         for index, text in by_row.items():
-            row = rows[index]
-            if row.length != text.length + len(row.new):
+            new = rows.new[index]
+            if rows.lengths[index] != text.length + len(new):
                 astray.append(index)
-            elif row.new and text.session is not None:
-                grown[text.session.slot.seq] = row.new
-        self._finish(grown, now, other_work=len(grown) < len(rows))
+            elif new and text.session is not None:
+                grown[text.session.slot.seq] = new
+                accepted += len(new) - 1
+        self._finish(grown, now, other_work=len(grown) < len(rows.new))
+        if accepted:
+            self._allowance.saved(accepted, len(grown))
         for text in gone:
             self._close(text, CANCELLED, now)
         for index in astray:
             self._close(by_row.pop(index), CANCELLED, now)
-        for index in list(by_row):
-            self._note(index, rows[index], ids, now)
+        for index, text in list(by_row.items()):
+            self._note(text, rows, index, now)
 
     def _finish(self, grown: dict[int, Sequence[int]], now: float, *, other_work: bool) -> None:
         """End the step of the core.
@@ -213,31 +229,26 @@ class Drafting:
             new = grown.get(span.seq)
             result.append(None if new is None else ChosenIds(new))
         begun_at = min(self._begun_at, now)
-        effects = self._core.finish(step, result, begun_at, now, other_work=other_work)
-        for effect in effects:
-            if isinstance(effect, vev.Ran):
-                accepted = sum(done.accepted for done in effect.rounds)
-                self._allowance.saved(accepted, len(step.spans))
-        self._effects += effects
+        self._keep(self._core.finish(step, result, begun_at, now, other_work=other_work))
 
-    def _note(self, index: int, row: Row, ids: RowIds, now: float) -> None:
+    def _note(self, text: RowText, rows: BatchRows, index: int, now: float) -> None:
         """Note how a text stands after a step."""
-        text = self._texts.by_row[index]
         session = text.session
-        if session is None and row.new and not text.endless:
+        new = rows.new[index]
+        if session is None and new and not text.endless:
             # It was over for an id that ends texts, but its request ignores such ids.
-            again = self._open(row, ids, index, now)
+            again = self._open(rows, index, now)
             again.endless = True
             self._texts.by_row[index] = again
             return
-        if session is not None and len(session.prefix) != row.length:
+        if session is not None and len(session.prefix.ids) != rows.lengths[index]:
             # Its drafts were another row's: the core begins it anew.
             self._close(text, CANCELLED, now)
             del self._texts.by_row[index]
             return
-        if row.new:
-            text.grown_to(row.length, ids, index)
-            ends = not text.endless and not self._bounds.end_ids.isdisjoint(row.new)
+        if new:
+            text.grown(rows, index)
+            ends = not text.endless and not self._bounds.end_ids.isdisjoint(new)
             if ends or (session is not None and session.finished is not None):
                 self._close(text, m.FinishReason.STOP, now)
 
@@ -250,37 +261,37 @@ class Drafting:
         del self._by_seq[session.slot.seq]
         if session.finished is None:
             left = vev.ClientLeft(text.number, reason)
-            self._effects += self._core.handle(left, now)
+            self._keep(self._core.handle(left, now))
 
     # --- texts begin
 
-    def _open_texts(self, rows: Sequence[Row], ids: RowIds, now: float) -> None:
+    def _open_texts(self, rows: BatchRows, now: float) -> None:
         """Open the texts of rows that have none."""
         by_row = self._texts.by_row
-        if len(by_row) == len(rows):
+        if len(by_row) == len(rows.new):
             return
-        new = [index for index in range(len(rows)) if index not in by_row]
+        new = [index for index in range(len(rows.new)) if index not in by_row]
         for index in new[:MOST_OPENED]:
-            by_row[index] = self._open(rows[index], ids, index, now)
+            by_row[index] = self._open(rows, index, now)
 
-    def _open(self, row: Row, ids: RowIds, index: int, now: float) -> RowText:
+    def _open(self, rows: BatchRows, index: int, now: float) -> RowText:
         """Open the text that a row shows."""
         self._opened += 1
-        known = tuple(ids[index, : row.length].tolist())
-        self._effects += self._core.handle(followed(self._opened, known), now)
+        known = tuple(rows.ids[index, : rows.lengths[index]].tolist())
+        self._keep(self._core.handle(followed(self._opened, known), now))
         session = self._core.sessions()[-1]
         text = RowText(number=self._opened, session=session, length=0, tail=b"")
-        text.grown_to(row.length, ids, index)
+        text.grown(rows, index)
         self._by_seq[session.slot.seq] = text
         return text
 
     # --- a step begins
 
-    def _begin_step(self, rows: Sequence[Row]) -> list[list[int]]:
+    def _begin_step(self, rows: BatchRows) -> list[list[int]]:
         """Begin a step of the core; return its drafts by row."""
-        answer: list[list[int]] = [[] for _ in rows]
-        alone = len(rows) == 1
-        if not self._by_seq or (alone and not rows[0].new):
+        answer: list[list[int]] = [[] for _ in rows.new]
+        alone = len(answer) == 1
+        if not self._by_seq or (alone and not rows.new[0]):
             return answer  # drafts for a prompt that is read are of no use
         step = self._awaited() if alone else self._formed(self._clock())
         self._begun_at = self._clock()
@@ -291,7 +302,7 @@ class Drafting:
         for span in step.spans:
             if len(span.ids) > 1:
                 index = of_rows[id(self._by_seq[span.seq])]
-                if rows[index].new:
+                if rows.new[index]:
                     answer[index] = self._checked(span.ids[1:])
         return answer
 
@@ -313,10 +324,12 @@ class Drafting:
             until = min(step.until, latest)
             if until <= now or step.until == inf:
                 return self._formed(now)
+            self._arrived.clear()
             if not self._inbox:
                 self._arrived.wait(until - now)
             self._handle_events()
-            self._send()
+            if self._urgent:
+                self._send()
             begun = now
             now = self._clock()
             self._waited += now - begun
@@ -330,10 +343,3 @@ class Drafting:
                 break
             checked.append(draft)
         return checked
-
-
-def _may_wait(effect: vev.Effect) -> bool:
-    """Return True for an effect that only statistics need."""
-    if isinstance(effect, vev.ToClient):
-        return isinstance(effect.what, Round)
-    return isinstance(effect, vev.Ran)

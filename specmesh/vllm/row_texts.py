@@ -25,15 +25,21 @@ RowIds = NDArray[np.int32]
 """The ids of all rows, (rows, most ids of a text). What is behind a row's length means nothing."""
 
 
-class Row(NamedTuple):
-    """A row of a call.
+class BatchRows(NamedTuple):
+    """The rows of a batch, as a call shows them.
 
-    length: of its text, the new ids included.
-    new: ids that it got in the step; none while its prompt is read, which is known as a whole.
+    lengths: of each row's text, the new ids included.
+    new: ids that each row got in the step; none while its prompt is read, which is known as a whole.
+    ids: of all rows.
     """
 
-    length: int
-    new: Sequence[int]
+    lengths: Sequence[int]
+    new: Sequence[Sequence[int]]
+    ids: RowIds
+
+    def tail(self, index: int, length: int) -> bytes:
+        """Return the last of the first `length` ids of a row, by which its text is found."""
+        return self.ids[index, max(length - TAIL_IDS, 0) : length].tobytes()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -51,24 +57,23 @@ class RowText:
     tail: bytes
     endless: bool = False
 
-    def begins(self, row: Row, ids: RowIds, index: int) -> bool:
+    def begins(self, rows: BatchRows, index: int) -> bool:
         """Return True if a row may show this text, and perhaps more of it; by its last ids."""
         length = self.length
-        if row.length < length:
-            return False
-        return ids[index, max(length - TAIL_IDS, 0) : length].tobytes() == self.tail
+        return rows.lengths[index] >= length and rows.tail(index, length) == self.tail
 
-    def equals(self, row: Row, ids: RowIds, index: int) -> bool:
+    def equals(self, rows: BatchRows, index: int) -> bool:
         """Return True if a row shows this text, and perhaps more of it; by all ids."""
         session = self.session
-        if session is None or not self.begins(row, ids, index):
+        if session is None or not self.begins(rows, index):
             return False
-        return ids[index, : self.length].tobytes() == session.prefix.ids[: self.length].tobytes()
+        shown = rows.ids[index, : self.length].tobytes()
+        return shown == session.prefix.ids[: self.length].tobytes()
 
-    def grown_to(self, length: int, ids: RowIds, index: int) -> None:
+    def grown(self, rows: BatchRows, index: int) -> None:
         """Note the text as a row shows it now."""
-        self.length = length
-        self.tail = ids[index, max(length - TAIL_IDS, 0) : length].tobytes()
+        self.length = rows.lengths[index]
+        self.tail = rows.tail(index, self.length)
 
 
 class RowTexts:
@@ -78,7 +83,7 @@ class RowTexts:
         """Begin without texts."""
         self.by_row: dict[int, RowText] = {}
 
-    def matched(self, rows: Sequence[Row], ids: RowIds) -> list[RowText]:
+    def matched(self, rows: BatchRows) -> list[RowText]:
         """Give each row its text; return the texts that no row shows any more.
 
         Rows with new texts have none in `by_row`. Each text is given to one row only.
@@ -86,9 +91,9 @@ class RowTexts:
         before = self.by_row
         found: dict[int, RowText] = {}
         strange: list[int] = []
-        for index, row in enumerate(rows):
+        for index in range(len(rows.lengths)):
             text = before.get(index)
-            if text is not None and text.begins(row, ids, index):
+            if text is not None and text.begins(rows, index):
                 found[index] = text
             else:
                 strange.append(index)
@@ -97,16 +102,16 @@ class RowTexts:
             return []
         left = [text for index, text in before.items() if found.get(index) is not text]
         for index in strange:
-            moved = self._moved(left, rows[index], ids, index)
+            moved = self._moved(left, rows, index)
             if moved is not None:
                 found[index] = moved
                 left.remove(moved)
         return left
 
     @staticmethod
-    def _moved(left: Sequence[RowText], row: Row, ids: RowIds, index: int) -> RowText | None:
+    def _moved(left: Sequence[RowText], rows: BatchRows, index: int) -> RowText | None:
         """Return the longest text that a row shows as a whole; None if it shows none of them."""
-        fitting = [text for text in left if text.equals(row, ids, index)]
+        fitting = [text for text in left if text.equals(rows, index)]
         return max(fitting, key=lambda text: text.length, default=None)
 
     def forget(self) -> list[RowText]:

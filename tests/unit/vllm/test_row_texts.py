@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specmesh.core.prefix import Prefix
-from specmesh.vllm.row_texts import TAIL_IDS, Row, RowText, RowTexts
+from specmesh.vllm.row_texts import TAIL_IDS, BatchRows, RowText, RowTexts
 
 
 class Session:
@@ -19,27 +19,27 @@ def texts():
     return RowTexts()
 
 
-def array(*rows):
+def batch(*rows):
+    """Return a batch of these rows, each of a text and its new ids."""
     ids = np.zeros((len(rows), 256), np.int32)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row
-    return ids
+    return BatchRows([len(row) for row in rows], [()] * len(rows), ids)
 
 
 def follow(texts, *rows):
     """Let the texts be those of these rows."""
-    ids = array(*rows)
+    begun = batch(*rows)
     for index, row in enumerate(rows):
         text = RowText(number=index, session=Session(row), length=0, tail=b"")
-        text.grown_to(len(row), ids, index)
+        text.grown(begun, index)
         texts.by_row[index] = text
     return list(texts.by_row.values())
 
 
 def shown(texts, *rows):
     """Show rows, each of a text and its new ids; return the texts that are gone."""
-    made = [Row(len(row), ()) for row in rows]
-    return texts.matched(made, array(*rows))
+    return texts.matched(batch(*rows))
 
 
 def test_each_text_stays_in_its_row(texts):
