@@ -133,10 +133,11 @@ def bind_router(
 ) -> Socket:
     """Return a ROUTER bound to one address, beyond loopback only with a guard or if `insecure`.
 
+    tcp://HOST:* is a free port, which `Router.address` names.
     Raise NotThereYet if no interface has the address, ConfigError for other reasons. The guard is
     stopped then.
     """
-    check_bind(address, keyed=guard is not None, insecure=insecure)
+    check_bind(address, keyed=guard is not None, insecure=insecure, free_port=True)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:
         with zmq_errors():

@@ -10,7 +10,7 @@ import click
 from specmesh.cli.options import FILE, flag, json_option, option, print_result
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.errors import ConfigError
-from specmesh.security.addresses import check_bind, endpoint
+from specmesh.security.addresses import check_bind
 from specmesh.security.keys import find_keys
 
 DRAFTS = 8
@@ -25,7 +25,13 @@ DRAFTS = 8
     "Maximum number of drafts of a text in a step: vLLM's num_speculative_tokens.",
     DRAFTS,
 )
-@option("--bind", str, "ADDRESS", "Address to listen on for drafters.", "tcp://127.0.0.1:7071")
+@option(
+    "--bind",
+    str,
+    "ADDRESS",
+    "Address to listen on for drafters; tcp://HOST:* takes a free port.",
+    "tcp://127.0.0.1:7071",
+)
 @option(
     "--http",
     str,
@@ -45,9 +51,7 @@ def vllm_config(
     pip install specmesh vllm.
     """
     keyed = not insecure_no_auth and find_keys(keys) is not None
-    check_bind(bind, keyed=keyed, insecure=insecure_no_auth)
-    if endpoint(bind)[1] is None:
-        raise ConfigError(f"--bind {bind} has no port", "give tcp://HOST:PORT")
+    check_bind(bind, keyed=keyed, insecure=insecure_no_auth, free_port=True)
     if urlsplit(http).scheme not in ("http", "https") or not urlsplit(http).netloc:
         raise ConfigError(
             f"--http {http} is no URL", "give the one of vLLM's API, http://HOST:8000/v1"

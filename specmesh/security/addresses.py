@@ -102,11 +102,20 @@ def check_present(number: str, option: str) -> None:
                 raise NotThereYet.of(reason, "name an address of this machine") from None
 
 
-def host_of(address: str, option: str) -> str:
-    """Return the host of tcp://HOST:PORT. Raises ConfigError that names the option."""
+def is_free_port(address: str) -> bool:
+    """Return True for tcp://HOST:*, which is any port that is free."""
+    return address.endswith(":*")
+
+
+def host_of(address: str, option: str, *, free_port: bool = False) -> str:
+    """Return the host of tcp://HOST:PORT. Raises ConfigError that names the option.
+
+    free_port: PORT may be *.
+    """
     host, port = endpoint(address)
     is_tcp = address.lower().startswith("tcp://")
-    if not is_tcp or not port or not may_be_host(host):
+    has_port = bool(port) or (free_port and is_free_port(address))
+    if not is_tcp or not has_port or not may_be_host(host):
         remedy = "write tcp://HOST:PORT, like tcp://127.0.0.1:7071"
         raise ConfigError(f"{option} {address!r} is not an address", remedy)
     return host
@@ -143,22 +152,25 @@ def _is_old_number(host: str) -> bool:
     return True
 
 
-def check_one_network(address: str, option: str) -> str:
-    """Return the host to listen at. Raises ConfigError if that would be on every network."""
-    host = host_of(address, option)
+def check_one_network(address: str, option: str, *, free_port: bool = False) -> str:
+    """Return the host to listen at. Raises ConfigError if that would be on every network.
+
+    free_port: PORT may be *.
+    """
+    host = host_of(address, option, free_port=free_port)
     if means_everywhere(host):
         reason = f"{option} {address} would listen on every network"
         raise ConfigError(reason, "name the one address to listen on")
     return host
 
 
-def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
+def check_bind(address: str, *, keyed: bool, insecure: bool, free_port: bool = False) -> None:
     """Raise ConfigError if a verifier may not listen at this address.
 
     It may never listen on every network, and beyond loopback only with keys, or with `insecure` if
-    its user wants none.
+    its user wants none. free_port: PORT may be *.
     """
-    host = check_one_network(address, "--bind")
+    host = check_one_network(address, "--bind", free_port=free_port)
     if keyed or insecure or is_loopback(host):
         return
     raise ConfigError(

@@ -10,7 +10,7 @@ import zmq
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.sockets import Router, bind_router
-from specmesh.security.addresses import bracketed, endpoint
+from specmesh.security.addresses import bracketed, endpoint, is_free_port
 from specmesh.security.curve import Context, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 from specmesh.vllm.drafting import Drafting
@@ -67,9 +67,11 @@ def _bound(
     """
     context: Context = zmq.Context()
     ends.callback(context.term)
-    host, port = endpoint(settings.bind)
+    address = settings.bind
+    if not is_free_port(address):
+        host, port = endpoint(address)
+        address = f"tcp://{bracketed(host)}:{(port or 0) + place.engine}"
     guard = ZapGuard(context, keys) if keys is not None else None
-    address = f"tcp://{bracketed(host)}:{(port or 0) + place.engine}"
     socket = bind_router(context, address, settings.insecure, guard)
     ends.callback(socket.close, linger=100)
     if guard is not None:

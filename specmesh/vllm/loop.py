@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -183,7 +184,7 @@ class ProposerLoop(DaemonLoop[Order]):
         match order:
             case list():
                 for effect in order:
-                    self._effects.carry_out(effect, now)
+                    self._effects.carry_out(_quieter(effect), now)
             case Submit(texts):
                 for _, client in texts:
                     client.on_event(Failed(self._refusal))
@@ -263,6 +264,13 @@ class ServersCores(ThreadShare):
     def beside(self, peers: Iterable[HostPeer]) -> None:
         """Note the drafters; the log gets no line about threads, which stay as they are."""
         super().beside(peers)
+
+
+def _quieter(effect: vev.Effect) -> vev.Effect:
+    """Return an effect; a line about a single text is for debugging: vLLM's log has its own."""
+    if isinstance(effect, vev.Noted) and effect.level == "info" and "session" in effect.fields:
+        return replace(effect, level="debug")
+    return effect
 
 
 def _info_of(model: ServedModel, settings: ProposerSettings) -> EngineInfo:

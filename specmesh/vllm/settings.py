@@ -27,7 +27,7 @@ MOST_ROWS = 256
 class ProposerSettings:
     """Settings of the proposer.
 
-    bind: the address at which drafters attach.
+    bind: the address at which drafters attach; the log has the port that * has become.
     keys: the folder of keys. None: the usual ones. insecure: use no keys.
     http: the address of vLLM's own API, which clients of drafters are told.
     socket: of statistics. None: that of a verifier daemon. no_socket: there is none.

@@ -67,8 +67,13 @@ def served(make):
 
 
 @pytest.fixture
-def client(served, path):
-    return Client(path)
+def client_of(path):
+    return lambda: Client(path)
+
+
+@pytest.fixture
+def client(served, client_of):
+    return client_of()
 
 
 def run(path, *words):
@@ -156,6 +161,27 @@ def test_a_socket_that_is_taken_costs_no_drafts(make, path):
         server.run()
     assert "already running" in next(line for line in told if "error" in line)["error"]
     assert server.accepted > 0
+
+
+def test_lines_about_a_text_are_for_debugging(make):
+    """vLLM's own log says what it serves."""
+    with capture_logs() as told:
+        server = FakeVllm(make(), lambda ids: ids[-5], config_of())
+        server.ask(PROMPT, 40)
+        server.run()
+        until(lambda: "session_finished" in {line["event"] for line in told}, "it is over")
+    levels = {line["event"]: line["log_level"] for line in told if "session" in line}
+    assert levels == {"session_opened": "debug", "session_finished": "debug"}
+
+
+def test_servers_of_one_host_may_take_free_ports(make, client_of):
+    """Their log and their statistics name them."""
+    with capture_logs() as told:
+        make(bind="tcp://127.0.0.1:*")
+        make(bind="tcp://127.0.0.1:*", no_socket=True)
+    first, second = [line["bind"] for line in told if line["event"] == "ready"]
+    assert first != second
+    assert client_of().get("/stats")["address"] == first
 
 
 def test_no_socket(make, path):

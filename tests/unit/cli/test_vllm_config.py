@@ -80,6 +80,11 @@ def test_the_environment_is_read_as_it_was_meant(keys):
     assert (found.bind, found.http, found.keys) == (REMOTE[1], http, keys)
 
 
+def test_a_free_port():
+    free = "tcp://127.0.0.1:*"
+    assert settings.read_settings(as_json("--bind", free)["environment"]).bind == free
+
+
 def test_no_keys_at_all():
     environment = as_json(*REMOTE, "--insecure-no-auth")["environment"]
     assert settings.read_settings(environment).insecure

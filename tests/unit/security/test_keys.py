@@ -328,6 +328,13 @@ def test_beyond_loopback_needs_keys_or_a_word(check, option, host):
 
 
 @ways
+def test_a_free_port_is_for_those_who_can_tell_it(check, option):
+    """A daemon's drafters know its port by their own settings."""
+    with pytest.raises(ConfigError, match=f"{option} .*not an address"):
+        check("tcp://127.0.0.1:*", keyed=True, insecure=False)
+
+
+@ways
 @pytest.mark.parametrize("host", LOOPBACK.split())
 @pytest.mark.parametrize("keyed", [False, True])
 def test_loopback_needs_nothing(check, option, host, keyed):
