@@ -147,7 +147,8 @@ class Drafting:
                 self._handle_events()
             rows = BatchRows(lengths, sampled, ids)
             self._end_step(rows, now)
-            self._open_texts(rows, now)
+            if len(self._texts.by_row) < len(sampled):
+                self._open_texts(rows, now)
             if self._urgent:
                 self._send()
             answer = self._begin_step(rows)
@@ -247,7 +248,7 @@ class Drafting:
             del self._texts.by_row[index]
             return
         if new:
-            text.grown(rows, index)
+            text.length = rows.lengths[index]
             ends = not text.endless and not self._bounds.end_ids.isdisjoint(new)
             if ends or (session is not None and session.finished is not None):
                 self._close(text, m.FinishReason.STOP, now)
@@ -268,8 +269,6 @@ class Drafting:
     def _open_texts(self, rows: BatchRows, now: float) -> None:
         """Open the texts of rows that have none."""
         by_row = self._texts.by_row
-        if len(by_row) == len(rows.new):
-            return
         new = [index for index in range(len(rows.new)) if index not in by_row]
         for index in new[:MOST_OPENED]:
             by_row[index] = self._open(rows, index, now)
@@ -277,11 +276,13 @@ class Drafting:
     def _open(self, rows: BatchRows, index: int, now: float) -> RowText:
         """Open the text that a row shows."""
         self._opened += 1
-        known = tuple(rows.ids[index, : rows.lengths[index]].tolist())
+        length = rows.lengths[index]
+        known = tuple(rows.ids[index, :length].tolist())
         self._keep(self._core.handle(followed(self._opened, known), now))
         session = self._core.sessions()[-1]
-        text = RowText(number=self._opened, session=session, length=0, tail=b"")
-        text.grown(rows, index)
+        text = RowText(
+            number=self._opened, session=session, ids=session.prefix.ids, length=length, row=index
+        )
         self._by_seq[session.slot.seq] = text
         return text
 
@@ -298,12 +299,11 @@ class Drafting:
         self._step = step
         if step is None:
             return answer
-        of_rows = {id(text): index for index, text in self._texts.by_row.items()}
         for span in step.spans:
             if len(span.ids) > 1:
-                index = of_rows[id(self._by_seq[span.seq])]
-                if rows.new[index]:
-                    answer[index] = self._checked(span.ids[1:])
+                row = self._by_seq[span.seq].row
+                if rows.new[row]:
+                    answer[row] = self._checked(span.ids[1:])
         return answer
 
     def _formed(self, now: float) -> ev.Step | None:

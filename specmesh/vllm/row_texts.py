@@ -9,6 +9,7 @@ costs a microsecond and is nearly always right. In another row all ids are compa
 taken for another costs its drafts, and nothing else: vLLM verifies each draft for its own row.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,43 +38,38 @@ class BatchRows(NamedTuple):
     new: Sequence[Sequence[int]]
     ids: RowIds
 
-    def tail(self, index: int, length: int) -> bytes:
-        """Return the last of the first `length` ids of a row, by which its text is found."""
-        return self.ids[index, max(length - TAIL_IDS, 0) : length].tobytes()
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RowText:
     """A text that a row shows.
 
     number: of its client at the core. session: there; None once that has ended.
-    length: its ids after the newest call. tail: the last of them, as bytes.
+    ids: those of the session, which stay when it ends. length: of the text after the newest call.
+    row: that shows it.
     endless: it went on behind an id that ends texts, so such an id does not end it.
     """
 
     number: int
     session: VerifierSession | None
+    ids: "array[int]"
     length: int
-    tail: bytes
+    row: int
     endless: bool = False
 
     def begins(self, rows: BatchRows, index: int) -> bool:
         """Return True if a row may show this text, and perhaps more of it; by its last ids."""
         length = self.length
-        return rows.lengths[index] >= length and rows.tail(index, length) == self.tail
+        if rows.lengths[index] < length:
+            return False
+        tail = slice(max(length - TAIL_IDS, 0), length)
+        return rows.ids[index, tail].tobytes() == self.ids[tail].tobytes()
 
     def equals(self, rows: BatchRows, index: int) -> bool:
         """Return True if a row shows this text, and perhaps more of it; by all ids."""
-        session = self.session
-        if session is None or not self.begins(rows, index):
+        if self.session is None or not self.begins(rows, index):
             return False
-        shown = rows.ids[index, : self.length].tobytes()
-        return shown == session.prefix.ids[: self.length].tobytes()
-
-    def grown(self, rows: BatchRows, index: int) -> None:
-        """Note the text as a row shows it now."""
-        self.length = rows.lengths[index]
-        self.tail = rows.tail(index, self.length)
+        length = self.length
+        return rows.ids[index, :length].tobytes() == self.ids[:length].tobytes()
 
 
 class RowTexts:
@@ -104,6 +100,7 @@ class RowTexts:
         for index in strange:
             moved = self._moved(left, rows, index)
             if moved is not None:
+                moved.row = index
                 found[index] = moved
                 left.remove(moved)
         return left

@@ -1,17 +1,15 @@
 """Rows and the texts that they are."""
 
+from array import array
+
 import numpy as np
 import pytest
 
-from specmesh.core.prefix import Prefix
 from specmesh.vllm.row_texts import TAIL_IDS, BatchRows, RowText, RowTexts
 
 
 class Session:
-    """The part of a session that a text needs."""
-
-    def __init__(self, ids):
-        self.prefix = Prefix(ids)
+    """A session that has not ended."""
 
 
 @pytest.fixture
@@ -29,10 +27,9 @@ def batch(*rows):
 
 def follow(texts, *rows):
     """Let the texts be those of these rows."""
-    begun = batch(*rows)
     for index, row in enumerate(rows):
-        text = RowText(number=index, session=Session(row), length=0, tail=b"")
-        text.grown(begun, index)
+        ids = array("i", row)
+        text = RowText(number=index, session=Session(), ids=ids, length=len(row), row=index)
         texts.by_row[index] = text
     return list(texts.by_row.values())
 
