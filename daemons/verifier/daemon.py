@@ -385,6 +385,7 @@ def local_drafting(
         n_batch=info.n_batch,
         batches=capabilities.batches,
         follows=capabilities.follows,
+        kept_rows=capabilities.kept_rows,
         bos=0 if info.bos is None else 1,
         endless=capabilities.endless,
     )

@@ -78,8 +78,8 @@ class Capabilities:
     checkpoints: states that may be saved by `KVSave`, of all sequences together.
     windows: sizes of the model's sliding windows. If they have fewer cells than the rest, the
         caller makes room for each step by `KVNarrow`.
-    follows: a drafter that reads the rows of each step of its target right after that step. It
-        needs the target's hidden states, which the next step overwrites.
+    follows: a drafter that reads the rows of its target's steps. It needs their hidden states.
+    kept_rows: rows before the target's newest step whose hidden states such a drafter still has.
     """
 
     trimming: Trimming = "removal"
@@ -93,6 +93,7 @@ class Capabilities:
     checkpoints: int = 0
     windows: WindowSizes = NO_WINDOWS
     follows: bool = False
+    kept_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ from specmesh.errors import EngineError
 
 N_CTX = 128
 SESSIONS = 4
+KEPT_ROWS = 20
+CAPABILITIES = Capabilities(batches=True, follows=True, kept_rows=KEPT_ROWS)
 
 
 class DraftModel(SimDrafter):
@@ -49,34 +51,43 @@ class DraftModel(SimDrafter):
 
 
 class Target(SimVerifier):
-    """A target that keeps the places of its last step's rows, by sequence.
+    """A target that keeps the ids of its newest rows, by sequence and position.
 
-    steps: how many there were.
+    rows: of the newest step of each sequence, and KEPT_ROWS before. steps: how many there were.
     """
 
     def __init__(self, **settings):
         super().__init__(SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=SESSIONS, **settings))
-        self.rows = {}
+        self.rows = {seq: {} for seq in range(SESSIONS)}
         self.steps = 0
 
     def decode(self, spans):
         logits = super().decode(spans)
-        self.rows = {}
         self.steps += 1
+        begins = {}
         for span in spans:
-            self.rows.setdefault(span.seq, []).extend(range(span.position, span.end))
+            begins.setdefault(span.seq, span.position)
+            rows = self.rows[span.seq]
+            rows.update(zip(range(span.position, span.end), span.ids, strict=True))
+            oldest = begins[span.seq] - KEPT_ROWS
+            self.rows[span.seq] = {
+                place: token for place, token in rows.items() if oldest <= place < span.end
+            }
         return logits
 
 
 class Head(DraftModel):
     """A target's own head: the row of an id shows the next one, with that id.
 
-    Its hidden states are those of the target's last step, and its own for drafts.
+    Its hidden states are those that the target keeps, and its own for drafts.
+    restarts: how often a sequence began anew. read: ids that were read.
     """
+
+    restarts = 0
 
     def __init__(self, rng, target, **settings):
         super().__init__(rng, n_ctx=N_CTX, n_batch=32, **settings)
-        self.info = replace(self.info, capabilities=Capabilities(batches=True, follows=True))
+        self.info = replace(self.info, capabilities=CAPABILITIES)
         self._target = target
         self._drafts = {}
 
@@ -91,14 +102,16 @@ class Head(DraftModel):
         begin = self.sequences.held(ask.seq) + ask.shift
         end = begin + len(ask.ids)
         text = self._target.prefixes[ask.seq]
-        rows = self._target.rows.get(ask.seq, [])
+        rows = self._target.rows[ask.seq]
         own, place = self._drafts.pop(ask.seq, ((), None))
         if place == (self._target.steps, begin):  # it goes on after a draft of its own
             drafts = (*own, *ask.ids)
         else:
-            assert {*range(begin - 1, end - 1)} <= {*rows}, "the target has no such rows any more"
+            self._check_rows(rows, begin, end, text)
             assert list(ask.ids[:-1]) == text[begin : end - 1]
             drafts = ask.ids[-1:]
+            self.restarts += not self.sequences.held(ask.seq)
+            self.read += len(ask.ids)
         self.sequences.lengths[ask.seq] += len(ask.ids)
         if ask.sampler is None:
             return None
@@ -106,6 +119,12 @@ class Head(DraftModel):
         after.extend(drafts)
         self._drafts[ask.seq] = (drafts, (self._target.steps, end))
         return _PRINTABLE[_hash(_NEXT, after.crc) % len(_PRINTABLE)]
+
+    def _check_rows(self, rows, begin, end, text):
+        """Fail if the target has no hidden states for the rows of the ids [begin, end)."""
+        places = range(begin - 1, end - 1)
+        assert {*places} <= rows.keys(), "the target has no such rows any more"
+        assert [rows[place] for place in places] == text[begin - 1 : end - 1]
 
 
 @lru_cache(4096)
@@ -197,6 +216,22 @@ def test_head_follows_each_step_of_the_target(cells):
         seen += crowd.seen
     assert seen["drafted"] > 1000
     assert seen["accepted"] == seen["drafted"]
+
+
+def test_head_reads_little_of_texts_that_it_drafts_nothing_for():
+    """Rows that the target no longer has are never read: then the sequence begins anew."""
+    rng = random.Random(0)
+    target = Target()
+    head = Head(rng, target)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(head, head))
+    crowd.row_s = 0.1
+    crowd.draft_s = 5e-3
+    crowd.calibrate()
+    for _ in range(20):
+        crowd.ask(tuple(rng.choices(range(32, 120), k=40)), 80)
+        crowd.finish()
+    assert head.restarts > 1
+    assert head.read < 0.4 * 20 * 80
 
 
 @pytest.mark.parametrize("kind", [DraftModel, Head])

@@ -20,8 +20,9 @@ ids need no rule of their own.
 A text may be longer than the drafter's context, or be long when it is first drafted for. Then a
 window of it is read (see `core/drafter/window.py`).
 
-A drafter that `follows` needs the target's hidden states, which last until the target's next step.
-So the rows of each step are read right after it. Where some are missing the sequence begins anew.
+A drafter that `follows` needs the target's hidden states, which last for some steps. Rows are read
+with the next drafts, and those of a prompt before they are lost. While nothing is drafted nothing
+is read: then the sequence begins anew with the rows that are left.
 """
 
 from array import array
@@ -39,6 +40,7 @@ from specmesh.core.verifier.accept import uses_proposals
 from specmesh.core.verifier.scheduler import Part
 from specmesh.core.verifier.session import SessionState, VerifierSession
 from specmesh.core.verifier.session_context import SessionContext
+from specmesh.core.verifier.unread_rows import UnreadRows
 from specmesh.errors import SpecmeshError
 
 PROBE_SHARE = 0.01  # of the seconds without drafts, for drafts that show whether they pay again
@@ -55,7 +57,8 @@ class LocalLimits:
 
     n_ctx: ids that a sequence holds. n_batch: most ids of a step.
     batches: a step may have rows of several sequences.
-    follows: it reads the rows of each step of the target right after it.
+    follows: it reads the rows of the target's steps.
+    kept_rows: rows before the target's newest step that it can still read then.
     bos: cells of the BOS that a window begins with: 0 or 1.
     endless: a sequence holds any number of ids.
     """
@@ -64,6 +67,7 @@ class LocalLimits:
     n_batch: int
     batches: bool = False
     follows: bool = False
+    kept_rows: int = 0
     bos: int = 0
     endless: bool = False
 
@@ -143,7 +147,7 @@ class LocalDrafting:
         self._failed: set[int] = set()  # sessions that get no more drafts
         self._planned = False  # it is decided what is drafted before the target's next step
         self._wanted: dict[int, int] = {}  # by session, drafts that are still to be made
-        self._decoded: dict[int, tuple[int, int]] = {}  # by session, rows of the target's last step
+        self._unread = UnreadRows(limits.kept_rows)  # of the target, if the drafter follows it
         self._probe_s = 0.0  # seconds that a probe may take
         self._probes = 0
         self._quiet_turns = 0  # steps until it is seen again whether drafts pay
@@ -195,9 +199,8 @@ class LocalDrafting:
             fixed = session.params.allowed_draft_n
             if session.id in self._failed or not self._may_draft(session):
                 continue
-            begins = len(session.prefix.ids) == session.n_prompt + session.resumed
-            if begins and not self._limits.follows:
-                continue  # nor does it wait until its prompt is read
+            if _begins(session):
+                continue  # the first id comes without drafts, as soon as it can
             if fixed is not None:
                 wanted[session.id] = fixed
             elif gate.open:
@@ -211,14 +214,28 @@ class LocalDrafting:
             if source is not None:
                 source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
         if self._limits.follows:
-            for number in self._decoded:
-                if number not in sessions or number in self._failed:
-                    continue
-                if sessions[number].session.local is None:
-                    continue
-                if gate.open or sessions[number].session.params.allowed_draft_n:
-                    wanted.setdefault(number, 0)
+            self._unread.forget_others(sessions)
+            pays = gate.open and self._quiet_turns <= 0
+            for context in sessions.values():
+                if self._reads_along(context.session, pays=pays):
+                    wanted[context.session.id] = 0
         return wanted
+
+    def _reads_along(self, session: VerifierSession, *, pays: bool) -> bool:
+        """Return True if rows of a prompt are to be read now, as they are lost otherwise.
+
+        pays: drafts were last seen to pay.
+        """
+        if session.local is None or session.id in self._failed:
+            return False
+        if session.state is SessionState.GENERATING and not _begins(session):
+            return False
+        if not pays and not session.params.allowed_draft_n:
+            return False
+        if not self._unread.is_full(session):
+            return False
+        self._unread.read(session, len(session.prefix) - self._most_read(session))
+        return len(self._unread.of(session)) > 0
 
     def _may_draft(self, session: VerifierSession) -> bool:
         """Return True if a session takes drafts, and no other source has some in hand."""
@@ -263,8 +280,8 @@ class LocalDrafting:
         They are made, but not verified: that costs least, and shows whether to draft again.
         """
         costs = self.estimates.costs
-        missing = min(len(session.prefix) - self._held_of(session).end, PROBE_IDS)
-        cost = costs.seconds(1, PROBE_DRAFTS) + max(missing, 0) * costs.id_seconds
+        missing = min(self._missing(session), PROBE_IDS)
+        cost = costs.seconds(1, PROBE_DRAFTS) + missing * costs.id_seconds
         if self._probe_s < cost:
             return {}
         self._probe_s = 0.0
@@ -272,6 +289,12 @@ class LocalDrafting:
         assert session.local is not None, "only such sessions may draft"
         session.local.probing = True
         return {session.id: PROBE_DRAFTS}
+
+    def _missing(self, session: VerifierSession) -> int:
+        """Return the ids of a session's text that are to be read before drafts."""
+        if self._limits.follows:
+            return len(self._unread.of(session))
+        return max(len(session.prefix) - self._held_of(session).end, 0)
 
     # --- rows
 
@@ -283,7 +306,10 @@ class LocalDrafting:
         end = len(session.prefix.ids) + len(source.tokens)
         drafts = min(wanted, session.max_drafts()) - len(source.tokens)
         if self._limits.follows:
-            end = self._place_following(session, held)
+            rows = self._unread.of(session)
+            if not rows:
+                return None
+            end = _place_following(held, rows)
         elif drafts > 0:
             self._place(session, held, end, drafts)
         else:
@@ -299,9 +325,9 @@ class LocalDrafting:
         if not self._limits.endless:
             # The last draft is not appended.
             drafts = min(drafts, self._limits.n_ctx - held.bos - (end - held.start) + 1)
+        if self._limits.follows:
+            self._unread.read(session, begin + len(portion) - 1)
         generates = session.state is SessionState.GENERATING
-        if self._limits.follows and len(session.prefix.ids) == session.n_prompt + session.resumed:
-            generates = False  # the first id comes without drafts, as soon as it can
         sampler = None
         if len(portion) == len(ids) and drafts > 0 and generates:
             sampler = self._sampler_of(session)
@@ -370,18 +396,6 @@ class LocalDrafting:
         expected = min(session.end - length, EXPECTED_IDS)
         seconds = READ_SHARE * expected * self._costs.seconds(1, length)
         return max(int(seconds / costs.id_seconds), PROBE_IDS)
-
-    def _place_following(self, session: VerifierSession, held: HeldText) -> int:
-        """Have a sequence go on with the rows of the target's last step; return their end.
-
-        The row of an id shows the next one, so it is read together with that.
-        """
-        begin, end = self._decoded.pop(session.id, (0, 0))
-        if held.ids and held.start <= begin + 1 <= held.end:
-            held.keep(begin + 1 - held.start)
-        else:
-            held.begin(begin + 1, 0)
-        return min(end + 1, len(session.prefix.ids))
 
     def _sampler_of(self, session: VerifierSession) -> Sampler:
         """Return the sampler of a session's drafts.
@@ -482,7 +496,6 @@ class LocalDrafting:
     def begun(self) -> bool:
         """Note that the target's step begins; return True if there were drafts before it."""
         self._planned = False
-        self._decoded = {}
         return self._ran
 
     def stepped(
@@ -498,7 +511,7 @@ class LocalDrafting:
         """
         for number, part in parts:
             rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
-            self._decoded[number] = (part.position, part.position + rows)
+            self._unread.note(contexts[number].session, part.position, part.position + rows)
         self._failed.intersection_update(contexts)
         asked = any(context.session.local is not None for context in contexts.values())
         if spent is not None and asked and not self.drafted:
@@ -509,6 +522,24 @@ class LocalDrafting:
 
 
 _LIKELIEST = Sampler(SamplingParams())
+
+
+def _place_following(held: HeldText, rows: range) -> int:
+    """Have a sequence go on with rows of the target; return the end of the ids that it reads.
+
+    The row of an id shows the next one, so it is read together with that.
+    """
+    begin = rows.start + 1
+    if held.ids and held.start <= begin <= held.end:
+        held.keep(begin - held.start)
+    else:
+        held.begin(begin, 0)
+    return rows.stop + 1
+
+
+def _begins(session: VerifierSession) -> bool:
+    """Return True if a session's text has no id yet behind its prompt, or the resumed one."""
+    return len(session.prefix.ids) == session.n_prompt + session.resumed
 
 
 class _FollowingSampler(Sampler):

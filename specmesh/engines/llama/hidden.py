@@ -1,7 +1,7 @@
 """Hidden states of a target's rows: kept from each of its steps until its own head reads them."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,8 @@ from specmesh.engines.llama.library import extension, keeping_gil
 States = NDArray[np.float32]
 """Hidden states, (rows, width)."""
 
-KEPT = 64
-"""Rows that stay when memory is made for more: a head may read them later than the step."""
+KEPT_ROWS = 64
+"""Rows before those of the newest step that a head can still read, at least."""
 
 
 @dataclass(slots=True)
@@ -47,14 +47,34 @@ class _Kept:
         self.ids += ids
 
     def _make_room(self, rows: int) -> None:
-        """Make room for so many rows: only the last KEPT ones stay."""
-        staying = min(len(self.ids), KEPT)
+        """Make room for so many rows: only the last KEPT_ROWS ones stay."""
+        staying = min(len(self.ids), KEPT_ROWS)
         last = self.states[len(self.ids) - staying : len(self.ids)].copy()
         self.start = self.end - staying
         self.ids = self.ids[len(self.ids) - staying :]
         if staying + rows > len(self.states):
-            self.states = np.empty((staying + rows + KEPT, last.shape[1]), np.float32)
+            self.states = np.empty((staying + rows + KEPT_ROWS, last.shape[1]), np.float32)
         self.states[:staying] = last
+
+
+def _joined(spans: Sequence[Span]) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """Yield sequence, position and ids of a step's rows; spans that follow each other are one.
+
+    So all rows of a step are there after it, also those before the last id of a prompt.
+    """
+    seq = position = -1
+    ids: list[int] = []
+    for span in spans:
+        if span.seq == seq and span.position == position + len(ids):
+            ids += span.ids
+            continue
+        if ids:
+            yield seq, position, ids
+        seq = span.seq
+        position = span.position
+        ids = [*span.ids]
+    if ids:
+        yield seq, position, ids
 
 
 class HiddenStates:
@@ -95,18 +115,18 @@ class HiddenStates:
             self._memory = np.ctypeslib.as_array(pointer, self._shape)
             self._address = address
         begin = 0
-        for span in spans:
-            end = begin + len(span.ids)
-            self._add(span, self._memory[begin:end])
+        for seq, position, ids in _joined(spans):
+            end = begin + len(ids)
+            self._add(seq, position, ids, self._memory[begin:end])
             begin = end
 
-    def _add(self, span: Span, rows: States) -> None:
-        kept = self._kept.get(span.seq)
-        if kept is None or not kept.start <= span.position <= kept.end:
-            kept = _Kept(span.position, np.empty((KEPT, self.width), np.float32))
-            self._kept[span.seq] = kept
-        kept.cut(span.position)
-        kept.add(span.ids, rows)
+    def _add(self, seq: int, position: int, ids: Sequence[int], rows: States) -> None:
+        kept = self._kept.get(seq)
+        if kept is None or not kept.start <= position <= kept.end:
+            kept = _Kept(position, np.empty((KEPT_ROWS, self.width), np.float32))
+            self._kept[seq] = kept
+        kept.cut(position)
+        kept.add(ids, rows)
 
     def cut(self, seq: int, length: int) -> None:
         """Forget the rows of a sequence from `length` on; all if it is empty then."""

@@ -31,7 +31,7 @@ from specmesh.core.kv_orders import KVCopy, KVCut, KVDrop, KVNarrow, KVOffload, 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, Capabilities, EngineInfo, Sequences, rows_of
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, RowBatch
-from specmesh.engines.llama.hidden import HiddenStates, States
+from specmesh.engines.llama.hidden import KEPT_ROWS, HiddenStates, States
 from specmesh.engines.llama.library import extension, keeping_gil
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError, NoRoom
@@ -149,9 +149,9 @@ class HeadCache(LlamaCache):
 class MtpDrafter:
     """The NextN layers of a loaded target, `DraftEngine`.
 
-    Its sequences are the target's own. It has the hidden states of a step of the target until the
-    next one. Where some are missing, a sequence begins anew behind them: it drafts worse then, and
-    nothing else.
+    Its sequences are the target's own. It has the hidden states of the target's newest step, and of
+    KEPT_ROWS rows before. Where some are missing, a sequence begins anew behind them: it drafts
+    worse then, and nothing else.
 
     layers: that draft one after the other.
     """
@@ -198,7 +198,9 @@ class MtpDrafter:
             n_ctx=info.n_ctx + 1,
             n_batch=rows,
             n_outputs=None,
-            capabilities=Capabilities(reuse="copied", batches=True, follows=True),
+            capabilities=Capabilities(
+                reuse="copied", batches=True, follows=True, kept_rows=KEPT_ROWS
+            ),
             cell_bytes=0,
             host_ids=0,
         )
@@ -347,12 +349,11 @@ class MtpDrafter:
             ids = ids[missing:]
             first = track.begin = begin
             missing = 0
-        # Those before are known too, perhaps. The first one of a text has no hidden state.
-        earlier = start + 1 if start else 0
-        if not before and earlier < first:
-            ids = [*self.hidden.ids(seq, earlier, first), *ids]
-            first = track.begin = earlier
-            missing = int(first == 0)
+        # The first one of a text has no hidden state, and comes with the second one.
+        if not before and first == 1 and not start:
+            ids = [*self.hidden.ids(seq, 0, 1), *ids]
+            first = track.begin = 0
+            missing = 1
         states = np.zeros((len(ids), self.hidden.width), np.float32)
         states[missing:] = self.hidden.rows(seq, first + missing - 1, end - 1)
         return _Rows(ask=ask, position=first, ids=ids, states=states)

@@ -193,13 +193,14 @@ def test_a_copy_drafts_as_its_source(engine):
     assert draft(engine, 1, text[-1:])[:1] == expected[:1]
 
 
-def test_an_empty_sequence_begins_with_all_rows_that_are_known(engine):
+def test_an_empty_sequence_reads_the_rows_of_several_steps(engine):
+    """The first row of a text comes with the second one: no id is before it."""
     text = [*prompt(3, 40), 51]
     expected = anew(engine, 1, text)
     verify(engine, 0, 0, text[:20])
     verify(engine, 0, 20, text[20:-1])
-    engine.head.predict([Ask(0, tuple(text[21:-1]), None, shift=21)])
-    assert draft(engine, 0, text[-1:], shift=21) == expected
+    engine.head.predict([Ask(0, tuple(text[1:-1]), None, shift=1)])
+    assert draft(engine, 0, text[-1:], shift=1) == expected
 
 
 def test_a_sequence_that_begins_late_is_cut_as_any(engine):
