@@ -33,4 +33,4 @@ def _line(_: object, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[st
     name = event.pop("event")
     event.pop("level", None)
     fields = " ".join(f"{key}={value!r}" for key, value in event.items())
-    return (f"specmesh: {name} {fields}".replace("%", "%%").rstrip(),), {}
+    return (f"specmesh: {name} {fields}".rstrip(),), {}

@@ -105,5 +105,6 @@ class Proposer:
 
     def _give_up(self, why: str) -> None:
         """Draft nothing from now on."""
+        configure("info")  # settings that cannot be read name no level
         log.error("no_drafts", why=why, meaning="vLLM goes on without drafts of specmesh")
         self.close()

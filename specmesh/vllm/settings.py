@@ -4,7 +4,7 @@ vLLM has no options for it. So each setting is a variable, `SPECMESH_VLLM_BIND` 
 of the table `[vllm]` in the verifier's file of settings:
 
     [vllm]
-    bind = "tcp://0.0.0.0:7071"
+    bind = "tcp://192.168.1.20:7071"
     http = "http://192.168.1.20:8000/v1"
 """
 
