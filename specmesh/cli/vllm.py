@@ -52,7 +52,7 @@ def vllm_config(
     """
     keyed = not insecure_no_auth and find_keys(keys) is not None
     check_bind(bind, keyed=keyed, insecure=insecure_no_auth, free_port=True)
-    if urlsplit(http).scheme not in ("http", "https") or not urlsplit(http).netloc:
+    if not _is_url(http):
         raise ConfigError(
             f"--http {http} is no URL", "give the one of vLLM's API, http://HOST:8000/v1"
         )
@@ -67,6 +67,16 @@ def vllm_config(
     warning = _installed()
     if warning is not None:
         click.echo(f"specmesh: {warning}", err=True)
+
+
+def _is_url(text: str) -> bool:
+    """Return True for an address that clients can ask."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _environment(bind: str, http: str, keys: Path | None, *, insecure: bool) -> dict[str, str]:

@@ -98,6 +98,8 @@ def test_no_keys_at_all():
     [["--bind", "tcp://127.0.0.1"], "--bind"]
     [["--bind", "7071"], "--bind"]
     [["--http", "100.64.0.7:8000"], "http://HOST:8000/v1"]
+    [["--http", "http://[::1/v1"], "http://HOST:8000/v1"]
+    [["--http", "http://host:port/v1"], "http://HOST:8000/v1"]
     [["--keys", "/nowhere/at/all"], "/nowhere/at/all"]
     """,
 )
