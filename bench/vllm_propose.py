@@ -44,7 +44,7 @@ class NoCore:
 
 
 class CoreTime:
-    """Seconds of processor time that a core takes in its own methods, and how often they are called."""
+    """Seconds of processor time that a core takes in its own methods, and how many calls."""
 
     def __init__(self, core: Any) -> None:
         """Count from now on."""

@@ -156,7 +156,7 @@ def judge_daemon(daemon: Found) -> Check:
         fix = "specmesh stats  # and see below: network; then its log"
         return warn(name, f"{state}, has no verifier", fix)
     reason = stats.get("no_drafts")
-    lasting = reason in (NoDrafts.VOCABULARY, NoDrafts.CONTEXT)
+    lasting = reason in (NoDrafts.VOCABULARY, NoDrafts.CONTEXT, NoDrafts.FAULT)
     if reason and (lasting or name == "drafter"):
         return warn(name, f"{state}; {printable(str(reason))}", "see docs/troubleshooting.md")
     if name == "verifier" and not stats.get("peers"):

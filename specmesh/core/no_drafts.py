@@ -12,9 +12,16 @@ class NoDrafts(StrEnum):
     CONTEXT = "context"  # the text is longer than any drafter can hold
     GRAMMAR = "grammar"  # it used up its time, and no draft can be checked against it any more
     GATE = "gate"  # drafts would cost more than they save, or it is being measured whether they do
+    FAULT = "fault"  # too many errors of a vLLM server's proposer, whose log has them
     BEHIND = "drafter behind"  # drafts are asked for, and do not come in time
 
 
-LASTING = (NoDrafts.NONE_ATTACHED, NoDrafts.VOCABULARY, NoDrafts.CONTEXT, NoDrafts.GRAMMAR)
+LASTING = (
+    NoDrafts.NONE_ATTACHED,
+    NoDrafts.VOCABULARY,
+    NoDrafts.CONTEXT,
+    NoDrafts.GRAMMAR,
+    NoDrafts.FAULT,
+)
 """Reasons that hold until somebody changes something; the others come and go while a text is
 generated."""

@@ -14,6 +14,7 @@ to it as they do to `specmesh verifier`.
 | `row_texts` | which row of a batch is which text |
 | `drafting` | `VerifierCore`, driven by vLLM's steps |
 | `draft_service` | the bound port, and the thread that `loop` and `local_socket` share |
+| `allowance`, `faults` | what drafting may cost, and how many errors it survives |
 | `loop` | drafters' frames, and statistics |
 | `local_socket` | the API at a Unix socket |
 | `vocabulary` | the bytes of a Hugging Face tokenizer's ids |

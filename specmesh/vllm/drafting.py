@@ -14,22 +14,31 @@ waits for drafts of one lone text only, and no longer than the patience of the s
 
 Nothing says that the last texts have ended: then there is no call. After _QUIET seconds without one
 all texts are closed.
+
+An unexpected error drops what is known of the rows: all texts end, and the next call opens them
+again (faults.py).
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
+
+import structlog
 
 from specmesh.core import events as ev
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.followed import ChosenIds, followed
 from specmesh.vllm.allowance import Allowance
+from specmesh.vllm.faults import Faults
 from specmesh.vllm.row_texts import BatchRows, RowIds, RowText, RowTexts
 from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.vllm")
 
 _QUIET = 2.0
 """Seconds without a call after which all texts are over."""
@@ -58,6 +67,8 @@ class Drafting:
     """Drafts for the rows of a server.
 
     `propose` is called on the server's thread, all else on that of the frames.
+
+    faults: the unexpected errors of both.
     """
 
     stuck = False
@@ -95,6 +106,7 @@ class Drafting:
         self._called_at = -inf
         self._waited = 0.0  # seconds of the call that is being answered
         self._allowance = Allowance()
+        self.faults = Faults()
 
     # --- the thread of the frames
 
@@ -109,8 +121,9 @@ class Drafting:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._handle_events()
-            self._send()
+            with self._surviving():
+                self._handle_events()
+                self._send()
         finally:
             self._lock.release()
 
@@ -118,7 +131,7 @@ class Drafting:
         """Close all texts if there was no call for _QUIET seconds."""
         if self._clock() < self._called_at + _QUIET or not self._texts.by_row:
             return
-        with self._lock:
+        with self._lock, self._surviving():
             now = self._clock()
             self._finish({}, now, other_work=True)
             for text in self._texts.forget():
@@ -136,22 +149,17 @@ class Drafting:
         sampled: ids that each row got. lengths: of each row, these included. ids: of all rows.
         """
         now = self._clock()
-        if self._allowance.called(now):
+        if self.faults.off or self._allowance.called(now):
             return [[] for _ in sampled]
         if not self._lock.acquire(timeout=LOCK_PATIENCE):
             return [[] for _ in sampled]  # the other thread got no core in the middle of its work
+        answer: list[list[int]]
         try:
-            self._called_at = now
-            self._waited = 0.0
-            if self._inbox:
-                self._handle_events()
-            rows = BatchRows(lengths, sampled, ids)
-            self._end_step(rows, now)
-            if len(self._texts.by_row) < len(sampled):
-                self._open_texts(rows, now)
-            if self._urgent:
-                self._send()
-            answer = self._begin_step(rows)
+            answer = self._answer(BatchRows(lengths, sampled, ids), now)
+            self.faults.answered()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server's texts go on
+            self._begin_anew(error)
+            answer = [[] for _ in sampled]
         finally:
             self._lock.release()
         if self._inbox:
@@ -160,8 +168,23 @@ class Drafting:
         self._allowance.answered(ended - now - self._waited, ended)
         return answer
 
+    def _answer(self, rows: BatchRows, now: float) -> list[list[int]]:
+        """End the step that brought these rows, and begin the next; return its drafts by row."""
+        self._called_at = now
+        self._waited = 0.0
+        if self._inbox:
+            self._handle_events()
+        self._end_step(rows, now)
+        if len(self._texts.by_row) < len(rows.new):
+            self._open_texts(rows, now)
+        if self._urgent:
+            self._send()
+        return self._begin_step(rows)
+
     def _handle_events(self) -> None:
-        """Handle all events that wait."""
+        """Handle all events that wait; after too many errors nothing is of use."""
+        if self.faults.off:
+            self._inbox.clear()
         while self._inbox:
             event, at = self._inbox.popleft()
             self._keep(self._core.handle(event, at))
@@ -184,6 +207,31 @@ class Drafting:
         self._urgent = False
         if effects:
             self._deliver(effects)
+
+    # --- errors
+
+    @contextmanager
+    def _surviving(self) -> Generator[None]:
+        """Begin anew after an unexpected error; the lock is held."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, frames and statistics go on
+            self._begin_anew(error)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Drop all texts after an unexpected error: the next call opens them again."""
+        self.faults.came()
+        self._texts = RowTexts()
+        self._by_seq = {}
+        self._step = None
+        meaning = "all texts are begun anew"
+        if self.faults.off:
+            meaning = "there were too many such errors: nothing is drafted until vLLM is restarted"
+        log.error("drafting_failed", error=f"{type(error).__name__}: {error}", meaning=meaning)
+        # If this raises too, the texts stay as they are, and the next call fails again.
+        with suppress(Exception):
+            self._keep(self._core.abandon(self._clock()))
+            self._send()
 
     # --- a step is over
 

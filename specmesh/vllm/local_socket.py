@@ -9,6 +9,7 @@ import threading
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -25,12 +26,20 @@ log = structlog.get_logger("specmesh.vllm")
 _CLOSING = 2.0  # seconds that the thread may take to end
 
 
+class DraftingLoop(Loop, Protocol):
+    """The loop beside vLLM's worker."""
+
+    def fault(self) -> SpecmeshError | None:
+        """Return why nothing is drafted any more; None while it goes on."""
+        ...
+
+
 class SocketBackend:
     """The API's view of the loop beside vLLM's worker; both share an event loop."""
 
     role = "verifier"
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: DraftingLoop) -> None:
         """Ask this loop."""
         self._loop = loop
 
@@ -45,7 +54,8 @@ class SocketBackend:
         return self._loop.tokenizer
 
     def not_ready(self) -> SpecmeshError | None:
-        """Return None: vLLM had loaded its model before this began."""
+        """Return why nothing is drafted any more; vLLM had loaded its model before this began."""
+        return self._loop.fault()
 
     def served(self, name: str) -> ModelInfo:
         """Return the limits and the vocabulary of the model."""

@@ -25,6 +25,7 @@ from specmesh.api.backend import (
 from specmesh.core.cpu_threads import HostPeer, ThreadShare
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.liveness import Link
+from specmesh.core.no_drafts import NoDrafts
 from specmesh.core.requests import Failed, Reply
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics.daemon import DaemonFacts, VerifierStats
@@ -41,7 +42,7 @@ from specmesh.daemons.runtime.loops import DaemonLoop
 from specmesh.daemons.verifier.core_effects import CoreEffects
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.engines.base import Capabilities, EngineInfo
-from specmesh.errors import NotOffered
+from specmesh.errors import EngineError, NotOffered
 from specmesh.host import host_id, physical_cores
 from specmesh.vllm.drafting import Drafting, TargetBounds
 from specmesh.vllm.served_model import ServedModel
@@ -164,7 +165,7 @@ class ProposerLoop(DaemonLoop[Order]):
             encrypted=self._router.encrypted,
             offloaded_bytes=0,
         )
-        return self.stats.snapshot(
+        snapshot = self.stats.snapshot(
             max_sessions=self._info.max_sessions,
             core=self._effects.report,
             peers={identity: peer.describe() for identity, peer in self._drafters.peers.items()},
@@ -173,6 +174,16 @@ class ProposerLoop(DaemonLoop[Order]):
             live=self._clients.running,
             **facts,
         )
+        if self.drafting.faults.off:
+            snapshot = replace(snapshot, no_drafts=NoDrafts.FAULT)
+        return snapshot
+
+    def fault(self) -> EngineError | None:
+        """Return why nothing is drafted until the server is restarted; None without a reason."""
+        if not self.drafting.faults.off:
+            return None
+        reason = "too many unexpected errors: nothing is drafted, and vLLM goes on"
+        return EngineError(reason, "its log has them; restart vLLM to draft again")
 
     # --- the loop
 

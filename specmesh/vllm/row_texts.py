@@ -30,7 +30,7 @@ class BatchRows(NamedTuple):
     """The rows of a batch, as a call shows them.
 
     lengths: of each row's text, the new ids included.
-    new: ids that each row got in the step; none while its prompt is read, which is known as a whole.
+    new: ids that each row got in the step; none while its prompt is read, which is known whole.
     ids: of all rows.
     """
 

@@ -7,6 +7,7 @@ const REASONS = {
   "context": "the text is longer than a drafter can hold",
   "grammar": "the grammar leaves no time for them",
   "gate": "they would cost more time than they save",
+  "fault": "there were too many errors, which the server's log has",
   "drafter behind": "they come too late",
 };
 

@@ -110,6 +110,20 @@ class VerifierCore:
         self._lifecycle.advance(ended)
         return self._take_effects()
 
+    def abandon(self, now: float) -> list[vev.Effect]:
+        """End all sessions, and forget the step that runs.
+
+        A shell calls it that cannot say any more what its target has done.
+        """
+        self._steps.abandon()
+        self._lifecycle.abandon(now)
+        late = self._late
+        self._late = []
+        for event in late:
+            self._change(event, now)
+        self._lifecycle.advance(now)
+        return self._take_effects()
+
     def _take_effects(self) -> list[vev.Effect]:
         """Return the effects since the last call, and begin anew."""
         effects = self._outbox.copy()

@@ -397,6 +397,11 @@ class SessionLifecycle:
                 self._refuse(context.client, error)
             self._cancel(context, now, m.FinishReason.ERROR)
 
+    def abandon(self, now: float) -> None:
+        """End all sessions by an error of which nothing is known."""
+        for context in list(self.running.values()):
+            self._cancel(context, now, m.FinishReason.ERROR)
+
     def _cancel(
         self,
         context: SessionContext,

@@ -186,6 +186,12 @@ class TargetSteps:
                 self.batch = self.batch._replace(pure=False)
             self._finish_step(step, result, started, ended)
 
+    def abandon(self) -> None:
+        """Forget the step that runs, if there is one: it has no result."""
+        self.batch = None
+        self._drafting = False
+        self._meter.idle()
+
     def _finish_drafting(
         self, step: ev.DraftStep, result: ev.DraftedRows | SpecmeshError, seconds: float
     ) -> None:

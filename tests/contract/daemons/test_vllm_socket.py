@@ -1,5 +1,6 @@
 """The local socket beside vLLM's worker: what a verifier daemon's answers, but no texts."""
 
+import itertools
 import json
 import socket
 from contextlib import closing
@@ -20,6 +21,7 @@ from specmesh.client import Client
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NotOffered
 from specmesh.paths import instance_lock
+from specmesh.vllm.faults import MOST_FAULTS
 from specmesh.vllm.proposer import Proposer
 from specmesh.vllm.settings import ProposerSettings
 
@@ -27,6 +29,7 @@ HTTP = "http://192.168.1.20:8000/v1"
 VOCABULARY = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "stats-verifier.json").read_text())
 PROMPT = [1, 2, 3, 4, 5] * 8
+STEP_S = 0.02  # which pays for calls that draft nothing
 
 
 @pytest.fixture
@@ -103,14 +106,18 @@ def test_stats_for_people(path):
     assert "none attached" in done.stdout
 
 
-@pytest.mark.usefixtures("served")
-def test_metrics(path):
+def metrics(path):
     connection = HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
     with closing(connection):
         connection.sock.connect(str(path))
         connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
+        return connection.getresponse().read().decode().splitlines()
+
+
+@pytest.mark.usefixtures("served")
+def test_metrics(path):
+    lines = metrics(path)
     assert 'specmesh_build_info{role="verifier",version="' in "\n".join(lines)
     assert "specmesh_engine_healthy 1.0" in lines
 
@@ -182,6 +189,78 @@ def test_servers_of_one_host_may_take_free_ports(make, client_of):
     first, second = [line["bind"] for line in told if line["event"] == "ready"]
     assert first != second
     assert client_of().get("/stats")["address"] == first
+
+
+def breaking(proposer, numbers):
+    """Let the core of a proposer raise in these steps, after or before it has done its work."""
+    core = proposer.service.drafting._core
+    finish = core.finish
+    count = itertools.count(1)
+
+    def broken(*args, **options):
+        number = next(count)
+        if number in numbers and number % 2:
+            raise KeyError("before")
+        effects = finish(*args, **options)
+        if number in numbers:
+            raise KeyError("after")
+        return effects
+
+    core.finish = broken
+
+
+def serve(proposer, tokens):
+    server = FakeVllm(proposer, lambda ids: ids[-5], config_of(), step_s=STEP_S)
+    request = server.ask(PROMPT, tokens)
+    server.run()
+    assert request.text == (PROMPT * tokens)[:tokens]
+    return server
+
+
+def test_an_error_is_survived(make, client_of):
+    """The text goes on, and gets drafts again; each error has a line in the log."""
+    proposer = make()
+    breaking(proposer, {3, 6, 9, 12})
+    with capture_logs() as told:
+        server = serve(proposer, 300)
+    lines = [line for line in told if line["event"] == "drafting_failed"]
+    assert len(lines) == MOST_FAULTS - 1
+    assert server.accepted > 200
+    assert client_of().get("/stats")["no_drafts"] != "fault"
+
+
+def test_an_error_beside_the_server_is_survived(make, client_of):
+    """Of an event that the thread of the frames handles, as one of a drafter."""
+    proposer = make()
+    client_of().get("/stats")  # that thread runs
+    core = proposer.service.drafting._core
+    handle = core.handle
+
+    def broken(*args):
+        core.handle = handle
+        raise KeyError("once")
+
+    core.handle = broken
+    with capture_logs() as told:
+        client_of().get("/stats")
+    assert [line["error"] for line in told] == ["KeyError: 'once'"]
+    assert serve(proposer, 60).accepted > 20
+
+
+def test_many_errors_end_drafting(make, client_of, path):
+    proposer = make()
+    breaking(proposer, set(range(3, 1000)))
+    with capture_logs() as told:
+        serve(proposer, 60)
+        after = serve(proposer, 20)
+    lines = [line["meaning"] for line in told if line["event"] == "drafting_failed"]
+    assert len(lines) == MOST_FAULTS
+    assert "until vLLM is restarted" in lines[-1]
+    assert after.drafted == 0
+    stats = client_of().get("/stats")
+    assert stats["no_drafts"] == "fault"
+    assert judge_daemon(Found(path, "running", stats)).status == "warn"
+    assert "specmesh_engine_healthy 0.0" in metrics(path)
 
 
 def test_no_socket(make, path):
