@@ -209,7 +209,11 @@ class ModelSettings:
 
     def _check_mlx(self) -> None:
         """Raise ConfigError for an option that only llama.cpp has a meaning for."""
-        for flag, given in (("--rpc", self.rpc), ("--swa-full", self.swa_full is not None)):
+        for flag, given in (
+            ("--rpc", self.rpc),
+            ("--insecure-rpc", self.insecure_rpc),
+            ("--swa-full", self.swa_full is not None),
+        ):
             if given:
                 reason = f"--engine mlx has no {flag}"
                 raise ConfigError(reason, "leave out what is for --engine llama")

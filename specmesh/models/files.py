@@ -100,6 +100,9 @@ def check_files(path: Path) -> None:
         missing = [file.name for file in parts(path) if not file.is_file()]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if path.is_dir():
+        remedy = "a Hugging Face folder is for --engine mlx, llama.cpp loads .gguf files"
+        raise ConfigError(f"{path} is a folder", remedy)
     if missing:
         lacking = ", ".join(missing[:3])
         reason = f"{path}: {lacking} is missing, or no file"

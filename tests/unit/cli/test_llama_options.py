@@ -231,6 +231,7 @@ def test_other_engines_of_drafters(flags, named):
     """
     ["--model a/b --mlock", "--engine mlx has no --mlock"]
     ["--model a/b --rpc 127.0.0.1:1", "--engine mlx has no --rpc"]
+    ["--model a/b --insecure-rpc", "--engine mlx has no --insecure-rpc"]
     ["--model a/b --swa-full on", "--engine mlx has no --swa-full"]
     ["--model a/b --threads 2", "--engine mlx has no --threads"]
     ["--model a/b --mtp auto", "--engine mlx has no --mtp auto"]

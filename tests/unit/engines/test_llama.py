@@ -374,8 +374,9 @@ def test_no_file(tiny_gguf, tmp_path):
     os.mkfifo(tmp_path / "fifo.gguf")
     (tmp_path / "directory.gguf").mkdir()
     (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
-    for name in ("fifo.gguf", "none.gguf", "directory.gguf", "loop.gguf"):
+    for name in ("fifo.gguf", "none.gguf", "loop.gguf"):
         assert f"{name} is missing, or no file" in refused(tmp_path / name)
+    assert "is a folder" in refused(tmp_path / "directory.gguf")
 
 
 # --- how rows are taken back by models with recurrent layers
