@@ -2,7 +2,7 @@
 
     python bench/vllm.py --python PYTHON --model FOLDER [--drafter FILE] [--texts edits|prose]
                          [--clients N,...] [--tokens N] [--rounds N] [--drafts N] [--only NAME,...]
-                         [--json]
+                         [--judged] [--json]
 
 PYTHON is that of an environment with vLLM, FOLDER a Hugging Face model. Servers run side by side,
 each idle while another is asked:
@@ -15,8 +15,15 @@ each idle while another is asked:
 
 Texts are greedy. Prompts are read before, and stay in each server's prefix cache. In each round
 each contender answers the same texts, asked by so many clients at once, in an order that rotates.
-`ratio` is the median over rounds of tokens per second over those of `none` in the same round, `of
-empty` the same over `empty`. `same` counts texts with the ids that `none` gave in the same round.
+`of none` is the median over rounds of tokens per second over those of `none` in the same round, so
+are the others. `same` counts texts with the ids that `none`, or without it the first contender,
+gave in the same round. A drafter runs while its contender is asked. If no other contender needs
+that server it stays, as a drafter of a team would.
+
+--judged measures the ratios that have a bar, and prints them with those of each round: edits by one
+client, without a drafter, over `none` and `ngram`; prose, with a drafter that does not pay, over
+`empty`, at each number of clients. That drafter is `ours-llama` with --drafter: a model on the
+server's own cores. Without it, it is `ours-ngram`.
 """
 
 import argparse
@@ -51,13 +58,34 @@ from vllm_server import (
 from specmesh.client import Client
 
 NONE = "none"
+NGRAM = "ngram"
 EMPTY_NAME = "empty"
-DRAFTERS = ("suffix", "ours-ngram", "ours-llama")
-NAMES = (NONE, "ngram", EMPTY_NAME, *DRAFTERS)
+SUFFIX = "suffix"
+DRAFTERS = (SUFFIX, "ours-ngram", "ours-llama")
+OTHERS = (NONE, NGRAM, EMPTY_NAME)
+NAMES = (*OTHERS, *DRAFTERS)
+EDITS = "edits"
+PROSE = "prose"
 TEXTS: dict[str, Callable[[], list[str]]] = {
-    "edits": repeated_texts,
-    "prose": lambda: [*prompts().values()],
+    EDITS: repeated_texts,
+    PROSE: lambda: [*prompts().values()],
 }
+BARS = {(EDITS, NONE): 3.0, (EDITS, NGRAM): 1.0, (PROSE, EMPTY_NAME): 0.97}
+"""Least ratio of ours to another contender, by kind of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Contenders that answer texts of a kind, by so many clients at once."""
+
+    texts: str
+    names: tuple[str, ...]
+    clients: int
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Return the contenders that our server is."""
+        return tuple(name for name in self.names if name in DRAFTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +124,7 @@ def all_servers(args: argparse.Namespace, folder: Path, names: Sequence[str]) ->
         "prompt_lookup_min": 3,
         "prompt_lookup_max": 12,
     }
-    plain = {NONE: None, "ngram": own_ngram, EMPTY_NAME: custom(EMPTY, args.drafts)}
+    plain = {NONE: None, NGRAM: own_ngram, EMPTY_NAME: custom(EMPTY, args.drafts)}
     starts: dict[str, Start] = {}
     for name, speculative in plain.items():
         if name in names:
@@ -149,61 +177,83 @@ def asked(server: VllmServer, texts: Sequence[str], clients: int, tokens: int) -
     return Run(answers, seconds, drafted, accepted)
 
 
+Runs = dict[str, list[Run]]
+"""Those of each contender, by round."""
+
+
 def measured(
-    found: Servers, args: argparse.Namespace, clients: int, names: Sequence[str], folder: Path
-) -> dict[str, list[Run]]:
-    """Return the rounds of each contender with so many clients."""
-    texts = TEXTS[args.texts]()
-    for server in {id(one): one for one in found.by_name.values()}.values():
+    found: Servers, args: argparse.Namespace, comparison: Comparison, folder: Path
+) -> Runs:
+    """Return the rounds of each contender."""
+    names = comparison.names
+    texts = TEXTS[comparison.texts]()
+    for name in names:
         for text in texts:
-            server.complete(text, 1)
-    runs: dict[str, list[Run]] = defaultdict(list)
-    for number in range(args.rounds):
-        first = number % len(names)
-        for name in (*names[first:], *names[:first]):
-            with drafter_of(name, found, args, folder):
-                run = asked(found.by_name[name], texts, clients, args.tokens)
-            runs[name].append(run)
-            speed = f"{run.tokens_per_second:.1f} tokens/s, {run.accepted} of {run.drafted} drafts"
-            print(f"round {number + 1}, {clients} clients, {name}: {speed}", file=sys.stderr)
+            found.by_name[name].complete(text, 1)
+    runs: Runs = defaultdict(list)
+    lasting = comparison.drafters[0] if len(comparison.drafters) == 1 else SUFFIX
+    with drafter_of(lasting, found, args, folder):
+        for number in range(args.rounds):
+            first = number % len(names)
+            for name in (*names[first:], *names[:first]):
+                drafter = SUFFIX if name == lasting else name
+                with drafter_of(drafter, found, args, folder):
+                    run = asked(found.by_name[name], texts, comparison.clients, args.tokens)
+                runs[name].append(run)
+                speed = f"{run.tokens_per_second:.1f} tokens/s"
+                drafts = f"{run.accepted} of {run.drafted} drafts"
+                place = f"{comparison.texts}, round {number + 1}, {comparison.clients} clients"
+                print(f"{place}, {name}: {speed}, {drafts}", file=sys.stderr)
     return runs
 
 
-def rows(runs: dict[str, list[Run]], clients: int) -> list[dict[str, object]]:
+def rows(runs: Runs, comparison: Comparison) -> list[dict[str, object]]:
     """Return a row of the table for each contender."""
     table: list[dict[str, object]] = []
-    for name in NAMES:
-        if name not in runs:
-            continue
+    truth = runs[NONE] if NONE in runs else runs[comparison.names[0]]
+    for name in comparison.names:
         own = runs[name]
-        drafted = sum(run.drafted for run in own)
-        table.append(
-            {
-                "clients": clients,
-                "contender": name,
-                "tokens/s": round(median(run.tokens_per_second for run in own), 1),
-                "ratio": _ratio(own, runs.get(NONE)),
-                "of empty": _ratio(own, runs.get(EMPTY_NAME)),
-                "accepted": sum(run.accepted for run in own),
-                "drafted": drafted,
-                "same": _same(own, runs.get(NONE)),
-            }
-        )
+        row: dict[str, object] = {
+            "texts": comparison.texts,
+            "clients": comparison.clients,
+            "contender": name,
+            "tokens/s": round(median(run.tokens_per_second for run in own), 1),
+        }
+        for other in OTHERS:
+            if other in runs:
+                row[f"of {other}"] = round(median(ratios(own, runs[other])), 3)
+        row["accepted"] = sum(run.accepted for run in own)
+        row["drafted"] = sum(run.drafted for run in own)
+        row["same"] = _same(own, truth)
+        table.append(row)
     return table
 
 
-def _ratio(own: Sequence[Run], others: Sequence[Run] | None) -> float | None:
-    """Return the median ratio of speeds in the same rounds."""
-    if others is None:
-        return None
+def judged(runs: Runs, comparison: Comparison) -> list[str]:
+    """Return a line for each bar: the median ratio, the bar, and the ratio of each round."""
+    lines: list[str] = []
+    [ours_name] = comparison.drafters
+    for other in OTHERS:
+        bar = BARS.get((comparison.texts, other))
+        if bar is None or other not in runs:
+            continue
+        found = ratios(runs[ours_name], runs[other])
+        ratio = median(found)
+        verdict = "reached" if ratio >= bar else "missed"
+        what = f"{comparison.texts}, {comparison.clients} clients: {ours_name} of {other}"
+        each = " ".join(f"{one:.3f}" for one in found)
+        lines.append(f"{what} {ratio:.3f}, at least {bar}: {verdict} (rounds: {each})")
+    return lines
+
+
+def ratios(own: Sequence[Run], others: Sequence[Run]) -> list[float]:
+    """Return the ratio of speeds in each round."""
     pairs = zip(own, others, strict=True)
-    return round(median(one.tokens_per_second / other.tokens_per_second for one, other in pairs), 3)
+    return [one.tokens_per_second / other.tokens_per_second for one, other in pairs]
 
 
-def _same(own: Sequence[Run], others: Sequence[Run] | None) -> str | None:
+def _same(own: Sequence[Run], others: Sequence[Run]) -> str:
     """Return how many texts have the same ids, of how many."""
-    if others is None:
-        return None
     texts = 0
     same = 0
     for one, other in zip(own, others, strict=True):
@@ -212,32 +262,50 @@ def _same(own: Sequence[Run], others: Sequence[Run] | None) -> str | None:
     return f"{same}/{texts}"
 
 
+def comparisons(args: argparse.Namespace) -> list[Comparison]:
+    """Return the comparisons of the options."""
+    clients = numbers(args.clients)
+    if args.judged:
+        drafter = "ours-llama" if args.drafter else "ours-ngram"
+        found = [Comparison(EDITS, (NONE, NGRAM, SUFFIX), 1)]
+        return found + [Comparison(PROSE, (EMPTY_NAME, drafter), count) for count in clients]
+    names = [name for name in args.only.split(",") if name != "ours-llama" or args.drafter]
+    return [Comparison(args.texts, tuple(names), count) for count in clients]
+
+
 def main() -> None:
     """Measure and print."""
     parser = Options(__doc__)
     parser.option("--python", Path(sys.executable), "Python of an environment with vLLM.")
     parser.option("--model", Path(), "folder of a Hugging Face model.")
     parser.option("--drafter", "", "GGUF file of ours-llama.")
-    parser.add_argument("--texts", choices=TEXTS, default="edits")
+    parser.add_argument("--texts", choices=TEXTS, default=EDITS)
     parser.option("--clients", "1,4,8")
     parser.option("--tokens", 96)
     parser.option("--rounds", 3)
     parser.option("--drafts", 8)
     parser.option("--ctx", 2048)
     parser.option("--only", ",".join(NAMES))
+    parser.switch("--judged", "measure the ratios that have a bar")
     parser.switch("--json")
     args = parser.parse_args()
-    names = [name for name in args.only.split(",") if name != "ours-llama" or args.drafter]
+    planned = comparisons(args)
+    names = sorted({name for one in planned for name in one.names})
     table: list[dict[str, object]] = []
+    verdicts: list[str] = []
     with tempfile.TemporaryDirectory() as folder, all_servers(args, Path(folder), names) as found:
-        for clients in numbers(args.clients):
-            runs = measured(found, args, clients, names, Path(folder))
-            table += rows(runs, clients)
+        for one in planned:
+            runs = measured(found, args, one, Path(folder))
+            table += rows(runs, one)
+            if args.judged:
+                verdicts += judged(runs, one)
     if args.json:
-        print(json.dumps(table))
+        print(json.dumps({"rows": table, "judged": verdicts}))
         return
     for row in table:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
+    for line in verdicts:
+        print(line)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ PYTHON is that of an environment with vLLM, FOLDER a Hugging Face model, FILE a 
 First 40 prompts are answered without speculation, which is the truth. Then by a server with our
 class, one after the other: beside a drafter without a model, and beside one with FILE. Last, for
 N seconds, by a server that is short of everything: four rows, prompts read in parts of 96 ids, so
-few blocks that rows are preempted, clients that leave in the middle. Meanwhile the drafter is
-killed and started again, another one lies in every draft, and a third one has a key that nobody
-allows. Exit code 1 if a text differs, an answer fails, or less happened than was meant to.
+few blocks that rows are preempted, clients that leave in the middle. It goes on until 20 rows were
+preempted, three times as long at most. Meanwhile the drafter is killed and started again, another
+one lies in every draft, and a third one has a key that nobody allows. The last line has the counts.
+Exit code 1 if a text differs, an answer fails, or less happened than was meant to.
 """
 
 import argparse
@@ -46,15 +47,24 @@ from specmesh.wire.codec import decode, encode
 DRAFTS = 8
 ROOMY = ("--max-num-seqs", "4", "--max-model-len", "2048")
 BLOCK = 32
+BLOCKS = 8
 SHORT = (
-    "--max-num-seqs", "4", "--max-model-len", "384", "--max-num-batched-tokens", "96",
-    "--enable-chunked-prefill", "--block-size", str(BLOCK), "--num-gpu-blocks-override", "13",
-    "--no-enable-prefix-caching",
+    "--max-num-seqs", "4", "--max-model-len", str(BLOCKS * BLOCK),
+    "--max-num-batched-tokens", "96", "--enable-chunked-prefill", "--block-size", str(BLOCK),
+    "--num-gpu-blocks-override", str(BLOCKS + 1), "--no-enable-prefix-caching",
 )  # fmt: skip
-"""A server whose rows do not all find blocks: 12 of 32 ids for four texts of up to 250."""
+"""A server whose rows do not all find blocks: vLLM needs as many as the longest text, and one.
 
-LONGEST_PROMPT = 500
-"""Characters of a prompt of the soak, some 150 ids."""
+Four short prompts fit into half of them, and need 20 at the end of their texts.
+"""
+
+PROMPTS = 24
+LONG_PROMPT = 350
+SHORT_PROMPT = 150
+"""Characters of prompts of the soak, by turns: up to 145 ids, more than a step reads, and 50."""
+
+MOST_TIMES = 3
+"""Times the seconds of the soak, at most, until there were enough preemptions."""
 
 LEAVING = 0.15
 """Share of clients that leave."""
@@ -211,12 +221,20 @@ def _meanwhile(work: object, over: threading.Event) -> Iterator[None]:
 # --- the soak
 
 
+def soaked_prompts() -> list[str]:
+    """Return prompts that need all blocks, or few of them at first."""
+    prompts: list[str] = []
+    for number, text in enumerate(texts()[:PROMPTS]):
+        prompts.append(text[: SHORT_PROMPT if number % 2 else LONG_PROMPT])
+    return prompts
+
+
 def soaked(
     installed: Installed, drafter: dict[str, object], args: argparse.Namespace
 ) -> dict[str, object]:
     """Return what a server that is short of everything has answered, and whether it was right."""
     folder = installed.logs
-    prompts = [prompt[:LONGEST_PROMPT] for prompt in texts()]
+    prompts = soaked_prompts()
     keys = KeyFolder(folder / "keys")
     address, variables = ours(folder, keys.path)
     public = keys.new().public.hex()
@@ -244,7 +262,11 @@ def soaked(
             lying_drafter(address, KeyFolder(folder / "keys-lying"), soak),
             running(stranger, log=folder / "stranger.log"),
         ):
-            _ask_for(args.seconds, server, list(zip(prompts, truth, strict=True)), soak, args)
+            known = list(zip(prompts, truth, strict=True))
+            for _ in range(MOST_TIMES):
+                _ask_for(args.seconds, server, known, soak, args)
+                if server.count("num_preemptions") >= LEAST_PREEMPTIONS:
+                    break
         stats = client.get("/stats")
         preemptions = server.count("num_preemptions")
         drafted, accepted = server.drafts()
@@ -325,6 +347,13 @@ def failed(report: dict[str, object], checks: Sequence[dict[str, object]]) -> li
     return found
 
 
+def in_a_line(report: dict[str, object]) -> str:
+    """Return the counts, for people."""
+    counts = [f"{name} {report[name]}" for name in ("different", "preemptions", "kills", "lies")]
+    up = "up" if report["alive"] else "down"
+    return f"soak: {report['answers']} texts, {', '.join(counts)}, server {up}"
+
+
 def main() -> None:
     """Check, soak and print."""
     parser = Options(__doc__)
@@ -349,6 +378,7 @@ def main() -> None:
         except SpecmeshError as error:
             raise SystemExit(f"vllm_soak: {error}") from None
     print(json.dumps({"checks": checks, "soak": report}, indent=None if args.json else 2))
+    print(in_a_line(report), file=sys.stderr)
     raise SystemExit("\n".join(failed(report, checks)) or 0)
 
 
