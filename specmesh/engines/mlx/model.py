@@ -64,6 +64,7 @@ class MlxModel:
                 path = Path(hub.snapshot_download(self.name, local_files_only=True))
             loaded = mlx_lm.load(str(path), lazy=True, return_config=True)
             self.module, self._tokenizer, self._config = loaded
+            self._read_texts_whole()
             # Logits in half precision are rounded so coarsely that the best two of a thousand
             # positions are equal at one or two. Single precision costs nothing on a CPU, whose half
             # precision is slower.
@@ -72,6 +73,16 @@ class MlxModel:
             if group is not None:
                 self._split(group)
             _read_weights(mx, self.module, progress)
+
+    def _read_texts_whole(self) -> None:
+        """Have texts neither cut off nor filled up, as a file that was saved after training says.
+
+        transformers itself takes no notice of it either.
+        """
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            backend.no_truncation()
+            backend.no_padding()
 
     def _split(self, group: Any) -> None:
         """Keep this rank's part of each layer, in `mlx_lm.utils.sharded_load`'s way.
@@ -89,7 +100,7 @@ class MlxModel:
         config: dict[str, Any] = self._config | (self._config.get("text_config") or {})
         for key in ("max_position_embeddings", "n_positions", "max_seq_len"):
             length = config.get(key)
-            if isinstance(length, int):
+            if isinstance(length, int) and length > 0:
                 return length
         return 0
 

@@ -1,5 +1,6 @@
 """MLX as verifier: text to ids, errors, what is refused while it loads."""
 
+import json
 from contextlib import closing
 from unittest.mock import Mock
 
@@ -38,6 +39,29 @@ def engine(make_hf):
 
 def test_special_tokens_are_read_as_such(engine):
     assert engine.tokenizer.encode("a<|end|>b") == [97, 260, 98]
+
+
+CUTS = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+FILLS = {
+    "strategy": {"Fixed": 9},
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 260,
+    "pad_type_id": 0,
+    "pad_token": "<|end|>",
+}
+
+
+def test_a_prompt_is_neither_cut_off_nor_filled_up(make_hf):
+    """A tokenizer.json that was saved after training says to do both."""
+    folder = make_hf("verifier-cuts")
+    file = folder / "tokenizer.json"
+    contents = json.loads(file.read_text(encoding="utf-8"))
+    changed = json.dumps(contents | {"truncation": CUTS, "padding": FILLS})
+    file.write_text(changed, encoding="utf-8")
+    with closing(opened(folder)) as made:
+        assert made.info.bos is None
+        assert made.tokenizer.encode("a-b-c-d") == list(b"a-b-c-d")
 
 
 def test_a_lone_surrogate_is_refused(engine):
