@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map  # pyright: ignore[reportUnknownVariableType]
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 SavedStates = Mapping[int, Any]
 """States of caches that cannot be cut, by their places.
@@ -19,6 +19,10 @@ SavedStates = Mapping[int, Any]
 Their arrays have handles of their own: a cache that assigns to a slice changes only the handle that
 it holds.
 """
+
+
+SPARE = 512
+"""Ids that a cache may have memory for beyond those that it holds."""
 
 
 def evaluate(*arrays: Any) -> None:
@@ -134,6 +138,32 @@ class Caches:
             if not its.empty():
                 mine.state = tree_map(copy.copy, its.state)
         return self.restore(states, surplus)
+
+    def shrink(self) -> None:
+        """Free memory behind the ids: mlx-lm's caches keep what they have ever had, as do copies.
+
+        One cache after the other: until its arrays are copied it takes both memories.
+        """
+        for cache in self.parts:
+            if type(cache) is KVCache and not cache.empty():
+                _shrink(cache)
+
+
+def _shrink(cache: Any) -> None:
+    """Copy the ids of a cache, and nothing behind them, if that frees much."""
+    room = (cache.offset // cache.step + 1) * cache.step
+    if cache.keys.shape[2] - room < SPARE:
+        return
+    cache.keys = _beginning(cache.keys, cache.offset, room)
+    cache.values = _beginning(cache.values, cache.offset, room)
+    evaluate(cache.keys, cache.values)
+
+
+def _beginning(array: Any, length: int, room: int) -> Any:
+    """Return the first `length` ids of an array in memory of their own, which has some `room`."""
+    heads = array.shape[:2]
+    zeros = mx.zeros((*heads, room - length, array.shape[3]), array.dtype)
+    return mx.concatenate([array[..., :length, :], zeros], axis=2)
 
 
 def _flat(caches: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from specmesh.engines.mlx.caches import Caches, SavedStates, evaluate, size_of
+from specmesh.engines.mlx.caches import SPARE, Caches, SavedStates, evaluate, size_of
 from specmesh.errors import EngineError
 
 _CARRY = 8
@@ -106,8 +106,11 @@ class TargetSequence:
             return self.length
         for saved in [saved for saved in self.checkpoints if saved > length]:
             del self.checkpoints[saved]
+        is_much = self.length - length >= SPARE
         if not length or not self._go_back(length):
             self.clear()
+        elif is_much:
+            self.caches.shrink()
         del self.ids[length:]
         return self.length
 
@@ -161,6 +164,7 @@ class TargetSequence:
         states = _NO_STATES if checkpoint is None else checkpoint.states
         if not self.caches.copy_from(source.caches, states, source.read - length):
             raise EngineError("a sequence could not be copied")
+        self.caches.shrink()
         self.ids = source.ids[:length]
         self.read = length
         for saved, kept in source.checkpoints.items():

@@ -126,6 +126,42 @@ def test_a_copy_is_its_own(models):
     assert same(read(sequence, TEXT[:4]), row_after(model, (*TEXT[:10], *WRONG, *TEXT[:4])))
 
 
+LONG = tuple(np.random.default_rng(6).integers(33, 126, 1500).tolist())
+
+
+def held_bytes(sequence):
+    return sum(part.nbytes for part in sequence.caches.parts)
+
+
+@pytest.fixture(params=["llama", "hybrid"])
+def long_model(models, request):
+    return models[request.param]
+
+
+@pytest.fixture
+def long_one(long_model):
+    """A sequence of many ids, which may be shared and cut after 40."""
+    sequence = TargetSequence(long_model)
+    read(sequence, LONG[:40])
+    sequence.keep()
+    read(sequence, LONG[40:])
+    return sequence
+
+
+def test_a_copy_of_few_ids_takes_little_memory(long_model, long_one):
+    copy = TargetSequence(long_model)
+    copy.begin_as(long_one, 40)
+    assert held_bytes(copy) < held_bytes(long_one) / 2
+    assert same(read(copy, LONG[40:400]), row_after(long_model, LONG[:400]))
+
+
+def test_a_long_text_that_is_cut_gives_memory_back(long_model, long_one):
+    before = held_bytes(long_one)
+    long_one.trim(40)
+    assert held_bytes(long_one) < before / 2
+    assert same(read(long_one, LONG[40:400]), row_after(long_model, LONG[:400]))
+
+
 @cases(
     "kind, cuts, takes_back",
     """
