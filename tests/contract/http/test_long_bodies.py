@@ -30,8 +30,8 @@ from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import RequestError
 
 TARGET = SimVerifier(SimSettings())
-SHORT = 12_000
-LONG = 24_000
+SHORT = 6000
+LONG = 12_000
 
 
 def read(shape):

@@ -377,7 +377,7 @@ def is_a(value, kind):
     return isinstance(value, get_origin(kind) or kind)
 
 
-@settings(PROFILE, max_examples=1000)
+@settings(PROFILE, max_examples=300)
 @given(st.sampled_from(CONTROL).flatmap(control), st.data())
 def test_any_json_is_a_message_or_a_frame_error(message, data):
     body = json.loads(encode_body(message))
