@@ -13,8 +13,9 @@ each idle while another is asked:
 - suffix: ours without a drafter: what a text repeats;
 - ours-ngram, ours-llama: the same server with one drafter daemon, without a model or with FILE.
 
-Texts are greedy. Prompts are read before, and stay in each server's prefix cache. In each round
-each contender answers the same texts, asked by so many clients at once, in an order that rotates.
+Texts are greedy; those of prose have a penalty, so that they repeat nothing. Prompts are read
+before, and stay in each server's prefix cache. In each round each contender answers the same texts,
+asked by so many clients at once, in an order that rotates.
 `of none` is the median over rounds of tokens per second over those of `none` in the same round, so
 are the others. `same` counts texts with the ids that `none`, or without it the first contender,
 gave in the same round. A drafter runs while its contender is asked. If no other contender needs
@@ -70,6 +71,8 @@ TEXTS: dict[str, Callable[[], list[str]]] = {
     EDITS: repeated_texts,
     PROSE: lambda: [*prompts().values()],
 }
+NO_REPEATS = 1.3
+"""Penalty with which prose repeats nothing. Without one a small model soon repeats a sentence."""
 BARS = {(EDITS, NONE): 3.0, (EDITS, NGRAM): 1.0, (PROSE, EMPTY_NAME): 0.97}
 """Least ratio of ours to another contender, by kind of text."""
 
@@ -81,6 +84,11 @@ class Comparison:
     texts: str
     names: tuple[str, ...]
     clients: int
+
+    @property
+    def penalty(self) -> float:
+        """Return the penalty of ids that repeat."""
+        return NO_REPEATS if self.texts == PROSE else 1.0
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -166,12 +174,16 @@ def drafter_of(name: str, found: Servers, args: argparse.Namespace, folder: Path
     until(lambda: not is_drafted(client))
 
 
-def asked(server: VllmServer, texts: Sequence[str], clients: int, tokens: int) -> Run:
-    """Return the answers to all texts, by so many clients at once."""
+def asked(server: VllmServer, texts: Sequence[str], tokens: int, comparison: Comparison) -> Run:
+    """Return the answers to all texts."""
+
+    def answer(text: str) -> Answer:
+        return server.complete(text, tokens, penalty=comparison.penalty)
+
     before = server.drafts()
-    with ThreadPoolExecutor(clients) as pool:
+    with ThreadPoolExecutor(comparison.clients) as pool:
         begun = time.monotonic()
-        answers = tuple(pool.map(lambda text: server.complete(text, tokens), texts))
+        answers = tuple(pool.map(answer, texts))
         seconds = time.monotonic() - begun
     drafted, accepted = server.drafts_since(before)
     return Run(answers, seconds, drafted, accepted)
@@ -198,7 +210,7 @@ def measured(
             for name in (*names[first:], *names[:first]):
                 drafter = SUFFIX if name == lasting else name
                 with drafter_of(drafter, found, args, folder):
-                    run = asked(found.by_name[name], texts, comparison.clients, args.tokens)
+                    run = asked(found.by_name[name], texts, args.tokens, comparison)
                 runs[name].append(run)
                 speed = f"{run.tokens_per_second:.1f} tokens/s"
                 drafts = f"{run.accepted} of {run.drafted} drafts"

@@ -57,13 +57,19 @@ class VllmServer:
     port: int
     log: Path
 
-    def complete(self, prompt: str, tokens: int, leave_after: int = 0) -> Answer:
-        """Return a greedy text. leave_after: ids after which its client leaves; 0: never."""
+    def complete(
+        self, prompt: str, tokens: int, leave_after: int = 0, *, penalty: float = 1.0
+    ) -> Answer:
+        """Return a greedy text.
+
+        leave_after: ids after which its client leaves; 0: never. penalty: of ids that repeat.
+        """
         body = {
             "model": MODEL,
             "prompt": prompt,
             "max_tokens": tokens,
             "temperature": 0,
+            "repetition_penalty": penalty,
             "return_token_ids": True,
             "stream": True,
         }
