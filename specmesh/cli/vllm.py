@@ -3,14 +3,13 @@
 import json as jsons
 import shlex
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
 from specmesh.cli.options import FILE, flag, json_option, option, print_result
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.errors import ConfigError
-from specmesh.security.addresses import check_bind
+from specmesh.security.addresses import check_bind, is_web_address
 from specmesh.security.keys import find_keys
 
 DRAFTS = 8
@@ -52,7 +51,7 @@ def vllm_config(
     """
     keyed = not insecure_no_auth and find_keys(keys) is not None
     check_bind(bind, keyed=keyed, insecure=insecure_no_auth, free_port=True)
-    if not _is_url(http):
+    if not is_web_address(http):
         raise ConfigError(
             f"--http {http} is no URL", "give the one of vLLM's API, http://HOST:8000/v1"
         )
@@ -67,16 +66,6 @@ def vllm_config(
     warning = _installed()
     if warning is not None:
         click.echo(f"specmesh: {warning}", err=True)
-
-
-def _is_url(text: str) -> bool:
-    """Return True for an address that clients can ask."""
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _environment(bind: str, http: str, keys: Path | None, *, insecure: bool) -> dict[str, str]:

@@ -64,6 +64,16 @@ def endpoint(address: str) -> tuple[str, int | None]:
     return host, port
 
 
+def is_web_address(text: str) -> bool:
+    """Return True for a URL that a client may ask by HTTP."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and " " not in text
+
+
 def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 

@@ -1,13 +1,28 @@
 """Lines of the log: in a vLLM server they go to vLLM's own log."""
 
 import logging
+import re
 from collections.abc import MutableMapping
+from enum import Enum
 from typing import Any
 
 import structlog
 
+from specmesh.errors import OR_WAIT
+
 LOGGER = "vllm.specmesh"
 """A child of vLLM's logger, which has its form, its level and its place."""
+
+
+_VARIABLES = {
+    "--bind": "SPECMESH_VLLM_BIND",
+    "--keys": "SPECMESH_VLLM_KEYS",
+    "--insecure-no-auth": "SPECMESH_VLLM_INSECURE=1",
+    "--socket": "SPECMESH_VLLM_SOCKET",
+}
+"""What takes the places of a daemon's options: vLLM has none of them."""
+
+_OPTION = re.compile(rf"(?:{'|'.join(_VARIABLES)})(?![\w-])")
 
 
 def configure(level: str) -> None:
@@ -32,5 +47,18 @@ def _line(_: object, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[st
     """Return the line of an event: its name, then its fields."""
     name = event.pop("event")
     event.pop("level", None)
-    fields = " ".join(f"{key}={value!r}" for key, value in event.items())
+    fields = " ".join(f"{key}={_shown(value)!r}" for key, value in event.items())
     return (f"specmesh: {name} {fields}".rstrip(),), {}
+
+
+def _shown(value: object) -> object:
+    """Return a value as a person reads it."""
+    plain: object = value.value if isinstance(value, Enum) else value
+    return _with_variables(plain) if isinstance(plain, str) else plain
+
+
+def _with_variables(text: str) -> str:
+    """Name variables in the places of options, but not within commands, which have backticks."""
+    parts = text.removesuffix(OR_WAIT).split("`")
+    parts[::2] = [_OPTION.sub(lambda found: _VARIABLES[found[0]], part) for part in parts[::2]]
+    return "`".join(parts)

@@ -17,6 +17,7 @@ from pathlib import Path
 from specmesh import paths
 from specmesh.core.fields import is_object
 from specmesh.errors import ConfigError
+from specmesh.security.addresses import endpoint, is_web_address
 
 VARIABLES = "SPECMESH_VLLM_"
 _MAX_SIZE = 2**20  # bytes of a file of settings
@@ -62,9 +63,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
     environ = os.environ if environ is None else environ
     written = _of_file(environ)
     for key in _PARSERS:
-        variable = environ.get(f"{VARIABLES}{key.upper().replace('-', '_')}")
-        if variable is not None:
-            written[key] = variable, f"{VARIABLES}{key.upper().replace('-', '_')}"
+        name = f"{VARIABLES}{key.upper().replace('-', '_')}"
+        variable = environ.get(name)
+        if variable:  # an empty one is as none
+            written[key] = variable, name
     given: dict[str, object] = {}
     for key, (value, origin) in written.items():
         try:
@@ -118,7 +120,22 @@ def _flag(text: str) -> bool:
     raise ValueError("is neither true nor false")
 
 
+def _bind(text: str) -> str:
+    has_port = endpoint(text)[1] is not None or text.endswith(":*")
+    if not text.startswith("tcp://") or not has_port:
+        raise ValueError("is not tcp://HOST:PORT")
+    return text
+
+
+def _url(text: str) -> str:
+    if not is_web_address(text):
+        raise ValueError("is not the URL of vLLM's API, http://HOST:8000/v1")
+    return text
+
+
 def _path(text: str) -> Path:
+    if not text:
+        raise ValueError("is no path")
     return Path(paths.expanded(text))
 
 
@@ -145,10 +162,10 @@ def _level(text: str) -> str:
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
-    "bind": str,
+    "bind": _bind,
     "keys": _path,
     "insecure": _flag,
-    "http": str,
+    "http": _url,
     "socket": _path,
     "no-socket": _flag,
     "rows": _rows,

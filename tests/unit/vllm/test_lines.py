@@ -3,7 +3,10 @@
 import pytest
 import structlog
 from harness.fake_vllm import config_of
+from harness.tables import cases
 
+from specmesh.core.no_drafts import NoDrafts
+from specmesh.errors import NotThereYet
 from specmesh.vllm import proposer
 from specmesh.vllm.lines import LOGGER, configure
 
@@ -33,3 +36,30 @@ def test_percents_are_written_once(logged):
     configure("info")
     proposer.log.warning("vocabulary_partial", meaning="12.7 % of the tokens")
     assert logged() == ["specmesh: vocabulary_partial meaning='12.7 % of the tokens'"]
+
+
+def test_a_value_of_a_list_is_its_text(logged):
+    configure("info")
+    proposer.log.warning("no_drafts", why=NoDrafts.NONE_ATTACHED)
+    assert logged() == ["specmesh: no_drafts why='none attached'"]
+
+
+@cases(
+    "text, shown",
+    """
+    ["--bind tcp://a:1 is in use", "SPECMESH_VLLM_BIND tcp://a:1 is in use"]
+    ["add --insecure-no-auth", "add SPECMESH_VLLM_INSECURE=1"]
+    ["run `specmesh keys new --keys /k`", "run `specmesh keys new --keys /k`"]
+    ["--keys-of others", "--keys-of others"]
+    """,
+)
+def test_options_are_variables_here(logged, text, shown):
+    configure("info")
+    proposer.log.warning("told", why=text)
+    assert logged() == [f"specmesh: told why={shown!r}"]
+
+
+def test_nothing_waits_here(logged):
+    configure("info")
+    proposer.log.warning("told", why=str(NotThereYet.of("no key", "make one")))
+    assert logged() == ["specmesh: told why='no key: make one'"]

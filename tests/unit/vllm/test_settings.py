@@ -33,6 +33,11 @@ def test_variables_and_keys_have_the_same_names(write):
     assert found == expected
 
 
+def test_empty_variables_are_as_none():
+    names = ("BIND", "KEYS", "INSECURE", "HTTP", "SOCKET", "NO_SOCKET", "ROWS", "PATIENCE")
+    assert read_settings({f"SPECMESH_VLLM_{name}": "" for name in names}) == ProposerSettings()
+
+
 def test_a_named_file(tmp_path):
     path = tmp_path / "other.toml"
     path.write_text("[vllm]\npatience = 0.5\n")
@@ -43,7 +48,9 @@ def test_a_named_file(tmp_path):
     "name, value",
     """["ROWS", "0"] ["ROWS", "many"] ["ROWS", "257"]
     ["PATIENCE", "2"] ["PATIENCE", "-1"] ["PATIENCE", "soon"] ["PATIENCE", "nan"]
-    ["INSECURE", "perhaps"] ["LOG_LEVEL", "loud"]""",
+    ["INSECURE", "perhaps"] ["LOG_LEVEL", "loud"]
+    ["BIND", "7071"] ["BIND", "ipc:///tmp/x"] ["BIND", "tcp://127.0.0.1"]
+    ["BIND", "tcp://127.0.0.1:70000"] ["HTTP", "100.64.0.7:8000"] ["HTTP", "http://a b/v1"]""",
 )
 def test_wrong_values_are_named(name, value):
     with pytest.raises(ConfigError, match=f"SPECMESH_VLLM_{name}: '{value}' is"):
@@ -53,7 +60,8 @@ def test_wrong_values_are_named(name, value):
 @cases(
     "text, fault",
     """["vllm = 1", "no table"] ["[vllm]\\nrow = 1", "unknown key row"]
-    ["[vllm", "Expected"] ["[vllm]\\nrows = 0", "no number from 1"]""",
+    ["[vllm", "Expected"] ["[vllm]\\nrows = 0", "no number from 1"]
+    ["[vllm]\\nkeys = ''", "is no path"] ["[vllm]\\nbind = 7071", "7071 is not tcp://"]""",
 )
 def test_wrong_files_are_named(write, folder, text, fault):
     write(text)
