@@ -51,14 +51,10 @@ check:  ## what a change must pass, one after the other
 	$(MAKE) wheel
 	$(MAKE) test
 
-# Each worker imports what it collects: clients of other APIs are left out where their tests are.
-WITHOUT := tests/unit tests/contract tests/properties tests/faults
-
-# End to end, processes wait for each other half of the time: three tests at once keep two cores busy.
+# One run: no core is idle while the last file of a part ends. Processes, which are first, wait for each other at times:
+# three tests at once keep two cores busy.
 test: $(STAMP) models templates  ## the whole suite: unit, property, end to end with the real daemons, and with real models
-	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile $(WITHOUT)
-	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults tests/contract
-	$(BIN)/python -m pytest -m 'real and not slow' --numprocesses 2 --dist loadfile tests/real
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 # What is installed elsewhere has neither this checkout nor its links; --target holds the wheel alone.
 wheel: $(STAMP)  ## build the wheel, and have what it holds start both daemons

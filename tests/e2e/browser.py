@@ -29,6 +29,7 @@ def chromium():
 
     with sync_playwright() as playwright:
         # its sandbox needs another user than root, who runs the tests in a container
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        args = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
         browser.close()

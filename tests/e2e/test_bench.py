@@ -286,7 +286,7 @@ def test_the_demo_ends_with_its_pair(mesh, home):
     running.end().refused(1, "a daemon of the demo does not run")
 
 
-@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize("look", [{}, {"NO_COLOR": "1"}], ids=str)
 def test_the_demo_on_a_terminal_keeps_its_pair(home, look):
     """It draws nothing where the user asks for plain lines."""
     words = ("--hardware", "this", "--max-tokens", 4)

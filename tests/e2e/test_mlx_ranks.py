@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.ports import free_port
-from processes import SPECMESH, body, complete, drafted, until
+from processes import body, complete, drafted, until
 
 from specmesh.errors import SpecmeshError
 
@@ -30,7 +30,7 @@ def ranks(mesh, make_hf, monkeypatch):
     for rank in (1, 0):  # drafters are for the last one
         monkeypatch.setenv("MLX_RANK", str(rank))
         options = (*model, "--bind", mesh.address)
-        found[rank] = mesh.start("verifier", *options, name=f"rank{rank}", program=SPECMESH)
+        found[rank] = mesh.start("verifier", *options, name=f"rank{rank}")
     return found[0].ready(), found[1]
 
 
