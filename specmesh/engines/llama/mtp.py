@@ -36,7 +36,8 @@ from specmesh.engines.llama.library import extension, keeping_gil
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError, NoRoom
 
-_WARM_UP = (0, 0)
+_WARM_UP = (0, 1)
+_SAME_STATE = 0.02  # most difference that numerics make, as a share of the largest number
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,7 +176,7 @@ class MtpDrafter:
         if cells is None:
             cells = sizes.n_ctx * sizes.max_sessions
         # Each draft of a sequence has as many rows as layers before it.
-        rows = max(sizes.rows, sizes.sequences * layers, len(_WARM_UP))
+        rows = max(sizes.rows, sizes.sequences * layers, len(_WARM_UP) + 1)
         own = replace(
             sizes,
             rows=rows,
@@ -192,6 +193,7 @@ class MtpDrafter:
         self._rows = rows
         self._sequences = Sequences(own.sequences, info.n_ctx + 1, model.n_vocab, rows)
         self._tracks = [_Track() for _ in range(own.sequences)]
+        self._whole = False  # a row's own state is right with others before it in its decode
         self.info = replace(
             info,
             model=f"{info.model}, NextN",
@@ -217,12 +219,27 @@ class MtpDrafter:
             self._use_layer(layer)
             self._cache.vacate(0)
             self._cache.decode_rows([Span(0, 0, _WARM_UP, logits=False)], [zeros])
-            self._cache.decode_rows([Span(0, len(_WARM_UP), (0,), logits=True)], [zeros[:1]])
+            self._cache.decode_rows([Span(0, len(_WARM_UP), (2,), logits=True)], [zeros[:1]])
             finite = np.isfinite(self._cache.logits(1)).all()
-            if not finite or not np.isfinite(self._cache.own_states(1)).all():
+            own = self._cache.own_states(1)
+            if not finite or not np.isfinite(own).all():
                 raise EngineError("they compute no numbers")
         self._use_layer(0)
         self._cache.vacate(0)
+        if self.layers == 1:
+            self._whole = self._is_whole(own, zeros)
+            self._cache.vacate(0)
+
+    def _is_whole(self, own: States, zeros: States) -> bool:
+        """Return True if the last row of the warm-up has the same own state in one decode.
+
+        Llama.cpp returns that of another row for some architectures (0c1e5709: Qwen3.5, GLM-4.5).
+        """
+        before = Span(0, 0, _WARM_UP, logits=False)
+        last = Span(0, len(_WARM_UP), (2,), logits=True)
+        self._cache.decode_rows([before, last], [zeros, zeros[:1]])
+        difference = float(np.abs(self._cache.own_states(1) - own).max())
+        return difference <= _SAME_STATE * float(np.abs(own).max())
 
     # --- DraftEngine
 
@@ -378,7 +395,8 @@ class MtpDrafter:
         return {}
 
     def _tried(self, works: Sequence[_Rows]) -> dict[int, int]:
-        self._read(works)
+        whole = self._whole and sum(len(rows.ids) for rows in works) <= self._rows
+        self._read(works, whole=whole)
         by_layer: dict[int, list[_Rows]] = {}
         for rows in works:
             if rows.drafts:
@@ -386,7 +404,7 @@ class MtpDrafter:
         drafts: dict[int, int] = {}
         owns: dict[int, States] = {}
         for layer, group in by_layer.items():
-            logits = self._decode_last(layer, group)
+            logits = self._decode_last(layer, group, whole=whole)
             states = self._cache.own_states(len(group))
             for rows, row, own in zip(group, logits, states, strict=True):
                 drafts[rows.ask.seq] = self._chosen(rows.ask, row)
@@ -395,12 +413,15 @@ class MtpDrafter:
             self._note(rows, owns.get(rows.ask.seq))
         return drafts
 
-    def _read(self, works: Sequence[_Rows]) -> None:
-        """Decode the rows that no draft is wanted of, in every layer."""
+    def _read(self, works: Sequence[_Rows], *, whole: bool) -> None:
+        """Decode the rows that no draft is wanted of, in every layer.
+
+        whole: those before a draft are decoded with the one that it is wanted of.
+        """
         blocks: list[tuple[Span, States]] = []
         for rows in works:
             count = len(rows.ids) - rows.drafts
-            if rows.continued and self.layers > 1:
+            if (rows.continued and self.layers > 1) or (whole and rows.drafts):
                 count = 0  # these are decoded together, by one layer
             if count > 0:
                 ids = tuple(rows.ids[:count])
@@ -417,14 +438,17 @@ class MtpDrafter:
                 self._cache.decode_rows(*part)
         self._use_layer(0)
 
-    def _decode_last(self, layer: int, group: Sequence[_Rows]) -> States:
-        """Decode the rows that drafts are wanted of, by one layer; return a row of logits each."""
+    def _decode_last(self, layer: int, group: Sequence[_Rows], *, whole: bool) -> States:
+        """Decode the rows that drafts are wanted of, by one layer; return a row of logits each.
+
+        whole: with the rows before them.
+        """
         spans: list[Span] = []
         states: list[States] = []
         for rows in group:
             seq = rows.ask.seq
-            if rows.continued and layer:
-                before = tuple(rows.ids[:-1])
+            before = tuple(rows.ids[:-1])
+            if before and (whole or (rows.continued and layer)):
                 spans.append(Span(seq, rows.position, before, logits=False))
                 states.append(rows.states[:-1])
             spans.append(Span(seq, rows.last, tuple(rows.ids[-1:]), logits=True))
