@@ -215,6 +215,7 @@ class MtpDrafter:
 
     def _warm_up(self) -> None:
         zeros = np.zeros((len(_WARM_UP), self.hidden.width), np.float32)
+        own = zeros
         for layer in range(self.layers):
             self._use_layer(layer)
             self._cache.vacate(0)
