@@ -242,12 +242,14 @@ def accepted_per_round(trouble, round_trip, accuracy, draft_n):
     return sum(late) / len(late)
 
 
-@ADAPTIVE_AND_FIXED
-@pytest.mark.parametrize("accuracy", [0.8, 1.0])
+@pytest.mark.parametrize(("accuracy", "draft_n"), [(0.8, None), (1.0, None), (1.0, 4)])
 @pytest.mark.parametrize("round_trip", [0.0003, 0.08])
 @pytest.mark.parametrize("trouble", ["drafts lost", "truths lost", "both lost", "everything"])
 def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n):
-    """A second after two seconds of trouble drafts are accepted as if there had been none."""
+    """A second after two seconds of trouble drafts are accepted as if there had been none.
+
+    Wrong drafts matter where the number of drafts follows what was accepted.
+    """
     undisturbed = accepted_per_round("none", round_trip, accuracy, draft_n)
     after = accepted_per_round(trouble, round_trip, accuracy, draft_n)
     assert after > 0.7 * undisturbed > 0.2
@@ -349,9 +351,9 @@ def test_a_recurrent_drafter_that_comes_late_reads_one_window(window, accuracy):
     """It goes on from there through a text of thousands, and reads nothing again."""
     world = endless(round_trip=0.02)
     drafter = Drafter(window=window, n_ctx=window, endless=True, accuracy=accuracy)
-    served = world.open(params_of(1500, 4), [drafter], LONG)
+    served = world.open(params_of(700, 4), [drafter], LONG)
     check(world.run())
-    assert served.accepted > 300
+    assert served.accepted > 140
     assert served.drafter.core.began == [len(LONG) - window]
 
 

@@ -22,7 +22,7 @@ from specmesh.paths import bundled
 pytestmark = pytest.mark.models
 
 N_CTX = 256
-LENGTH = 60
+LENGTH = 40
 MOST = 4
 TINY = {
     "mimo2": {"nextn": 1},
