@@ -149,7 +149,7 @@ def demo(
         if source == "prediction":
             content = predicted(generate(pair.alone, without_drafts).text)
             body["prediction"] = {"type": "content", "content": content}
-        # Who interrupts the demo does not wait for the rest of the texts: clients that close end them.
+        # Who interrupts the demo waits for no more texts: clients that close end them.
         with ThreadPoolExecutor() as threads, pair.alone, pair.drafted:
             streams = [
                 threads.submit(generate, pair.alone, without_drafts, alone),

@@ -145,7 +145,7 @@ class Caches:
         One cache after the other: until its arrays are copied it takes both memories.
         """
         for cache in self.parts:
-            if type(cache) is KVCache and not cache.empty():
+            if type(cache) is KVCache and cache.keys is not None:
                 _shrink(cache)
 
 
