@@ -36,7 +36,7 @@ NOISE = 0.05
 MLX = ("mlx-llama", "mlx-llama-reproducible", "mlx-sliding", "mlx-hybrid")
 KINDS = ("gemma3", "gemma3-narrow", "gemma3-reproducible", "lfm2", "qwen35", "mamba", *MLX)
 TWICE = [kind for kind in KINDS if not kind.startswith("mlx")] + ["mlx-hybrid"]
-"""Kinds of which two histories are tried: one of MLX with states, as MLX takes ten times as long."""
+"""Kinds of which two histories are tried: MLX takes ten times as long, so one with states."""
 
 NATIVE = ("lfm2", "qwen35")
 """Models whose rejected rows llama.cpp takes back itself."""
