@@ -14,7 +14,10 @@ SLOW = [pytest.param(length, marks=pytest.mark.slow) for length in (3000, 6000, 
 SLOW_GEMMA = [pytest.param(length, marks=pytest.mark.slow) for length in (400, 3000, 16000)]
 """The target reads these for minutes: `pytest -m 'real and slow' tests/real`."""
 
-WINDOW = 256
+WINDOW = 128
+LENGTH = 400
+"""Ids of a text that is longer than two windows."""
+
 DOCUMENTS = ("ARCHITECTURE.md", "docs/usage.md", "docs/operations.md", "README.md")
 
 
@@ -39,7 +42,7 @@ def text_of(verifier):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("length", [1000, *SLOW])
+@pytest.mark.parametrize("length", [LENGTH, *SLOW])
 def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
     drafter = beside.drafter(real_models.path("smollm2-q4_0.gguf"), engine="llama")
     # Steps of one width compute a cached beginning as any other.
@@ -54,7 +57,7 @@ def test_drafts_at_every_length_change_no_id(verifier, beside, text, length):
 def test_no_round_waits_while_windows_take_over(verifier, beside, text):
     draft = real_models.path("smollm2-q4_0.gguf")
     drafter = beside.drafter(draft, "--window", WINDOW, engine="llama")
-    asked = body(text[:1000], WINDOW + N, draft_n=4, draft_sources=["remote"], cache_prompt=True)
+    asked = body(text[:LENGTH], WINDOW + N, draft_n=4, draft_sources=["remote"], cache_prompt=True)
     complete(verifier, asked)
     window = drafter.stats()["window"]
     assert window["takeovers"] > 0

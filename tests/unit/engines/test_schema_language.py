@@ -153,7 +153,10 @@ def documents(draw, root, nodes, depth=0):
     return document
 
 
-slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+slow = settings(
+    max_examples=settings().max_examples // 2,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 
 
 @slow
