@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import cache
 
 import gguf
 import pytest
@@ -39,8 +40,9 @@ def fingerprint(tokenizer, like):
     return Vocabulary(bytes_of_ids(tokenizer, len(like), like.end_ids), like.end_ids).fingerprint()
 
 
+@cache
 def tokens_of(name):
-    """Return the texts and the kinds of a model's tokens."""
+    """Return the texts and the kinds of a model's tokens, which gguf reads for seconds."""
     fields = gguf.GGUFReader(real_models.path(name)).fields
     texts = fields["tokenizer.ggml.tokens"].contents()
     kinds = fields["tokenizer.ggml.token_type"].contents()
