@@ -15,7 +15,7 @@ PROMPTS = {
     "planets": "The planets of the solar system are Mercury, Venus,",
     "bread": "To make bread you need flour, water,",
 }
-N = 48
+N = 32
 OPTIONS = ("--ctx", 512, "--max-sessions", 2)
 
 
