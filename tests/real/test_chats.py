@@ -81,7 +81,7 @@ def test_sixteen_turns_compute_new_tokens_only(served):
     prompt_before = 0
     for subject in SUBJECTS.split():
         messages.append({"role": "user", "content": f"Tell me something about {subject}."})
-        answer = served.chat(*messages, max_tokens=16)
+        answer = served.chat(*messages, max_tokens=8)
         messages.append({"role": "assistant", "content": answer.texts[0]})
         cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert cached >= prompt_before
