@@ -145,12 +145,14 @@ class Caches:
         One cache after the other: until its arrays are copied it takes both memories.
         """
         for cache in self.parts:
-            if type(cache) is KVCache and cache.keys is not None:
+            if type(cache) is KVCache:
                 _shrink(cache)
 
 
 def _shrink(cache: Any) -> None:
     """Copy the ids of a cache, and nothing behind them, if that frees much."""
+    if cache.keys is None:
+        return
     room = (cache.offset // cache.step + 1) * cache.step
     if cache.keys.shape[2] - room < SPARE:
         return
