@@ -3,7 +3,8 @@
 Sessions of `--ids` ids each ask at once for `--tokens` more, greedy, on a pool with half of the
 cells that all of them need. Then each is asked for alone, on a verifier that has read nothing.
 Two texts may differ at a near tie: where they part, the log probabilities of both tokens are at
-most `--tie` nats apart, as steps of different widths round differently.
+most `--tie` nats apart, as steps of different widths round differently. How much that may be is the
+model's: with --reproducible both verifiers round alike, and texts have to be the same.
 """
 
 import argparse
@@ -38,20 +39,18 @@ class Answer:
 
 
 @contextmanager
-def verifier(model: Path, cells: int, folder: Path) -> Iterator[tuple[int, Client]]:
-    """Run a verifier with default options but for its cells; yield its port and its client."""
+def verifier(words: Sequence[str], folder: Path) -> Iterator[tuple[int, Client]]:
+    """Run a verifier; yield its port and its client. words: its options, defaults besides."""
     port = free_port()
     socket_path = folder / f"{port}.sock"
-    words = command(
+    place = command(
         "verifier",
-        model=model,
-        kv_cache=cells,
         http=f"127.0.0.1:{port}",
         bind=f"tcp://127.0.0.1:{free_port()}",
         socket=socket_path,
         log_level="warning",
     )
-    with started([*words, "--insecure-no-auth"], port, folder / "verifier.log"):
+    with started([*place, "--insecure-no-auth", *words], port, folder / "verifier.log"):
         yield port, Client(socket_path)
 
 
@@ -107,18 +106,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--vocabulary", type=int, default=40_000)
     parser.add_argument("--tie", type=float, default=0.1)
+    parser.add_argument("--reproducible", action="store_true")
     asked = parser.parse_args()
     texts = prompts(asked.sessions, asked.ids, asked.vocabulary)
     cells = asked.sessions * asked.ids // 2
+    words = ["--model", str(asked.model), "--kv-cache", str(cells)]
+    if asked.reproducible:
+        words.append("--reproducible")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with verifier(asked.model, cells, folder) as (port, client):
+        with verifier(words, folder) as (port, client):
             began = time.perf_counter()
             with ThreadPoolExecutor(asked.sessions) as pool:
                 together = list(pool.map(lambda text: ask(port, text, asked.tokens), texts))
             print(f"together: {time.perf_counter() - began:.0f} s", flush=True)
             print(json.dumps(client.get("/stats")["kv_cache"]), flush=True)
-        with verifier(asked.model, cells, folder) as (port, _):
+        with verifier(words, folder) as (port, _):
             for i, text in enumerate(texts):
                 alone = ask(port, text, asked.tokens)
                 print(f"session {i}: {compared(together[i], alone, asked.tie)}", flush=True)

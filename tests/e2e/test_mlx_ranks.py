@@ -70,7 +70,8 @@ def ends(first):
     """Check that rank 0 says what it has lost, and ends."""
     assert first.wait() == 0
     assert "Traceback" not in first.text()
-    assert len(first.events("rank_lost")) == 1
+    # MLX's own messages may begin the same line.
+    assert first.text().count('"event": "rank_lost"') == 1
 
 
 def test_another_rank_dies_between_steps(ranks):

@@ -98,7 +98,7 @@ WRONG = lines(f"""
 --http 127.0.0.1 | HOST:PORT
 --http 300.1.1.1:80 --api-key-file keys | HOST:PORT
 --engine llama --model othr.gguf | othr.gguf
---engine llama --model empty | no file
+--engine llama --model empty | is a folder
 --engine llama --model keys | keys
 --engine llama --model bundled --require-gpu | CPU
 --config keys | keys
