@@ -71,6 +71,7 @@ LEAVING = 0.15
 
 DRAFTER_LIVES_S = 12.0
 LEAST_PREEMPTIONS = 20
+TRACEBACK = 4000  # characters that are printed of one
 TEXT_OF_PIECE = (0, 1, 2)
 """Ids that a lying drafter drafts, again and again."""
 
@@ -271,7 +272,8 @@ def soaked(
         preemptions = server.count("num_preemptions")
         drafted, accepted = server.drafts()
         alive = server.answers()
-    log = server.log.read_text(errors="replace")
+    found = tracebacks(server.log.read_text(errors="replace"))
+    print("\n".join(found), file=sys.stderr)
     return {
         "answers": soak.answers,
         "different": len(soak.different),
@@ -284,8 +286,13 @@ def soaked(
         "accepted": accepted,
         "errors": dict(soak.errors),
         "alive": alive,
-        "tracebacks": log.count("Traceback"),
+        "tracebacks": len(found),
     }
+
+
+def tracebacks(log: str) -> list[str]:
+    """Return the tracebacks of a log, each with the lines behind it."""
+    return [each[:TRACEBACK] for each in log.split("Traceback")[1:]]
 
 
 def _ask_for(
