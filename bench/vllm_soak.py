@@ -272,7 +272,8 @@ def soaked(
         preemptions = server.count("num_preemptions")
         drafted, accepted = server.drafts()
         alive = server.answers()
-    found = tracebacks(server.log.read_text(errors="replace"))
+        # Before it is stopped: then vLLM may report its own engine as dead.
+        found = tracebacks(server.log.read_text(errors="replace"))
     print("\n".join(found), file=sys.stderr)
     return {
         "answers": soak.answers,
