@@ -120,7 +120,7 @@ def main() -> None:
             with ThreadPoolExecutor(asked.sessions) as pool:
                 together = list(pool.map(lambda text: ask(port, text, asked.tokens), texts))
             print(f"together: {time.perf_counter() - began:.0f} s", flush=True)
-            print(json.dumps(client.get("/stats")["kv_cache"]), flush=True)
+            print(json.dumps(client.get("/stats").get("kv_cache")), flush=True)
         with verifier(words, folder) as (port, _):
             for i, text in enumerate(texts):
                 alone = ask(port, text, asked.tokens)
