@@ -325,13 +325,10 @@ class DraftLengthController:
 
     # --- chains in hand
 
-    def best_drafts(
-        self, chances: Sequence[float], least: int = 0, *, enough: float = 1.0
-    ) -> tuple[int, float]:
+    def best_drafts(self, chances: Sequence[float], least: int = 0) -> tuple[int, float]:
         """Return how many drafts of a chain to take, and the most tokens per second of a step.
 
         chances: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
-        enough: share of the best rate that a longer chain must promise to be taken.
         As many are taken as pay. All are taken if the client chose their number. If steps are
         shared the scheduler finds how many pay for all sessions together, so it gets all.
         """
@@ -341,13 +338,13 @@ class DraftLengthController:
             return min(most, len(chances)), tokens + sum(chances[least:most])
         count = least
         rate = tokens / self._step_seconds(least)
-        least_rate = best = LEAST_GAIN * rate
+        best = LEAST_GAIN * rate
         for drafts in range(least + 1, len(chances) + 1):
             tokens += chances[drafts - 1]
             with_draft = tokens / self._step_seconds(drafts)
-            if with_draft > max(least_rate, enough * best):
-                best = max(best, with_draft)
-                rate = max(rate, with_draft)
+            if with_draft > best:
+                best = with_draft
+                rate = with_draft
                 count = drafts
         if self._fixed is not None or self._sessions > 1:
             count = len(chances)

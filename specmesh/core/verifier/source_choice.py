@@ -26,14 +26,6 @@ none. One round may be luck: then the drafter would be asked again, a round trip
 """
 
 
-ENOUGH_COPIED = 0.97
-"""Share of the best rate that a longer chain of copied ids must promise.
-
-Seconds of steps are known no better, and copied ids are right for long or not at all. So a chain
-that was cut for so little costs a step more often than it saves rows.
-"""
-
-
 class Chain(NamedTuple):
     """The drafts of a step, and the sources that they come from."""
 
@@ -149,7 +141,7 @@ class SourceChoice:
         found: list[float] = []
         certain = 1.0
         for part in parts:
-            source = self._source(part)
+            source = next(source for source in self._sources if source.name == part.source)
             # A part is of use only if all drafts before it are accepted.
             for probability in source.acceptance(part.drafted):
                 found.append(certain * probability)
@@ -242,15 +234,5 @@ class SourceChoice:
                     chain.add(source, chain.offered(source))
         count = len(chain.drafts)
         if count > sure:
-            enough = ENOUGH_COPIED if self._is_copied(chain.parts) else 1.0
-            chances = self.acceptance(chain.parts)
-            count, _ = self._draft_length.best_drafts(chances, sure, enough=enough)
+            count, _ = self._draft_length.best_drafts(self.acceptance(chain.parts), sure)
         return chain.first(count)
-
-    def _is_copied(self, parts: Sequence[SourceDrafts]) -> bool:
-        """Return True if all drafts of a chain repeat known text."""
-        return all(self._source(part).copies for part in parts)
-
-    def _source(self, part: SourceDrafts) -> DraftSource:
-        """Return the source of a part."""
-        return next(source for source in self._sources if source.name == part.source)

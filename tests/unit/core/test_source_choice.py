@@ -30,8 +30,6 @@ CHEAP = {1: 0.010, 9: 0.011}
 """Seconds of steps by rows: drafts cost next to nothing."""
 SLOPING = {1: 0.010, 2: 0.011, 9: 0.040}
 """A second row is cheap, others are not."""
-EVEN = {1: 0.0100, 9: 0.0172}
-"""Six drafts, 0.8 of which are accepted, promise most; eight promise 0.98 of that."""
 DEAR = {1: 0.010, 9: 0.090}
 """Each row costs as much as the first."""
 
@@ -145,18 +143,6 @@ def accepted(source, drafts):
 @pytest.mark.parametrize("source", [GrammarSource, PredictionSource, RemoteSource, SuffixSource])
 def test_each_source_can_be_asked_for_by_its_name(source):
     assert source.name in DRAFT_SOURCES
-
-
-@pytest.mark.parametrize(("copies", "taken"), [(False, 6), (True, 8)])
-def test_a_chain_of_copied_ids_is_not_cut_for_little(copies, taken):
-    chain = tuple(range(1, MOST + 1))
-    world = World(Guess("guess", chain, 0.8, copies=copies), costs=EVEN)
-    assert names(world.next()) == [("guess", taken)]
-
-
-def test_copied_ids_must_promise_more_than_no_drafts():
-    world = World(Guess("guess", (7, 8, 9), 0.98, copies=True), costs=DEAR)
-    assert names(world.next()) == []
 
 
 def test_the_chain_that_promises_most_leads():
