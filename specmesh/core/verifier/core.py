@@ -103,12 +103,7 @@ class VerifierCore:
         other_work: the target did more in that time, of its own accord. So it shows no costs.
         """
         self._steps.finish(step, result, started, ended, other_work=other_work)
-        late = self._late
-        self._late = []
-        for event in late:
-            self._change(event, ended)
-        self._lifecycle.advance(ended)
-        return self._take_effects()
+        return self._after_step(ended)
 
     def abandon(self, now: float) -> list[vev.Effect]:
         """End all sessions, and forget the step that runs.
@@ -117,6 +112,10 @@ class VerifierCore:
         """
         self._steps.abandon()
         self._lifecycle.abandon(now)
+        return self._after_step(now)
+
+    def _after_step(self, now: float) -> list[vev.Effect]:
+        """Handle the events that came while a step ran; return all effects."""
         late = self._late
         self._late = []
         for event in late:
