@@ -217,8 +217,13 @@ class LocalDrafting:
             self._unread.forget_others(sessions)
             pays = gate.open and self._quiet_turns <= 0
             for context in sessions.values():
-                if self._reads_along(context.session, pays=pays):
-                    wanted[context.session.id] = 0
+                session = context.session
+                if not self._reads_along(session, pays=pays):
+                    continue
+                # Of a long prompt only the end is worth its time.
+                self._unread.read(session, len(session.prefix) - self._most_read(session))
+                if self._unread.of(session):
+                    wanted[session.id] = 0
         return wanted
 
     def _reads_along(self, session: VerifierSession, *, pays: bool) -> bool:
@@ -232,10 +237,7 @@ class LocalDrafting:
             return False
         if not pays and not session.params.allowed_draft_n:
             return False
-        if not self._unread.is_full(session):
-            return False
-        self._unread.read(session, len(session.prefix) - self._most_read(session))
-        return len(self._unread.of(session)) > 0
+        return self._unread.is_full(session)
 
     def _may_draft(self, session: VerifierSession) -> bool:
         """Return True if a session takes drafts, and no other source has some in hand."""
