@@ -17,7 +17,7 @@ from pathlib import Path
 from specmesh import paths
 from specmesh.core.fields import is_object
 from specmesh.errors import ConfigError
-from specmesh.security.addresses import endpoint, is_web_address
+from specmesh.security.addresses import endpoint, is_free_port, is_web_address
 
 VARIABLES = "SPECMESH_VLLM_"
 _MAX_SIZE = 2**20  # bytes of a file of settings
@@ -121,7 +121,7 @@ def _flag(text: str) -> bool:
 
 
 def _bind(text: str) -> str:
-    has_port = endpoint(text)[1] is not None or text.endswith(":*")
+    has_port = endpoint(text)[1] is not None or is_free_port(text)
     if not text.startswith("tcp://") or not has_port:
         raise ValueError("is not tcp://HOST:PORT")
     return text

@@ -49,7 +49,7 @@ def test_a_named_file(tmp_path):
     """["ROWS", "0"] ["ROWS", "many"] ["ROWS", "257"]
     ["PATIENCE", "2"] ["PATIENCE", "-1"] ["PATIENCE", "soon"] ["PATIENCE", "nan"]
     ["INSECURE", "perhaps"] ["LOG_LEVEL", "loud"]
-    ["BIND", "7071"] ["BIND", "ipc:///tmp/x"] ["BIND", "tcp://127.0.0.1"]
+    ["BIND", "7071"] ["BIND", "ipc://verifier"] ["BIND", "tcp://127.0.0.1"]
     ["BIND", "tcp://127.0.0.1:70000"] ["HTTP", "100.64.0.7:8000"] ["HTTP", "http://a b/v1"]""",
 )
 def test_wrong_values_are_named(name, value):
