@@ -99,7 +99,8 @@ class SpeculationGate:
     - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
       clearly.
     - Beside a drafter of the same host that rate is measured before anything is drafted.
-    - Steps just after a change, and one that took far too long, do not count.
+    - Steps just after a change, and one that took far too long, do not count for a rate; the first
+      such one does not count in the budget either.
 
     open: drafts may be asked for.
     verdict: drafting pays; None before it was measured.
@@ -112,6 +113,7 @@ class SpeculationGate:
         self._rest = SETTLE_STEPS  # steps that count for no rate
         self._rest_seconds = 0.0
         self._stalled = False  # the newest step took too long to count; the next one counts
+        self._cold = True  # no step with drafts has taken too long yet
         self._rate_without = 0.0  # tokens a second without drafts: highest estimate, then measured
         self._without = _Rate()  # newest steps without drafts
         self._with = _Rate()  # steps with drafts since
@@ -153,8 +155,12 @@ class SpeculationGate:
     ) -> None:
         """Learn from a step for which drafts were asked for, and see whether to go on."""
         # A step just after a change shows no rate. But its time is lost or gained all the same, so
-        # it counts in the budget.
-        self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
+        # it counts in the budget. Not so the first that stands still: a GPU loads the kernels of
+        # wider steps with the first of them, and no later step pays for that again.
+        if stalled and self._cold:
+            self._cold = False
+        else:
+            self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
         if not settled:
             return
         if not stalled:

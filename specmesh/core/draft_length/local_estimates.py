@@ -19,6 +19,9 @@ PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be
 LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
 LEAST_PROMISE = 1.03
 """Times the rate without drafts that they must promise: texts are to be read for them, too."""
+FEWEST_MEASURED = 3
+"""Measurements that a median needs so that one of them may be a hiccup, or the loading of kernels.
+"""
 READ_WEIGHT = 1 / 8  # of the newest reading in the mean seconds of an id
 
 
@@ -43,6 +46,11 @@ class DraftCosts:
         samples = self._samples[sessions]
         samples.append(seconds / drafts)
         self._medians[sessions] = median(samples)
+
+    @property
+    def known(self) -> bool:
+        """Return True if so many measurements were made that one of them may be wrong."""
+        return any(len(samples) >= FEWEST_MEASURED for samples in self._samples.values())
 
     def record_reading(self, ids: int, seconds: float) -> None:
         """Learn the seconds in which so many ids were read."""

@@ -269,7 +269,7 @@ class LocalDrafting:
             session.local.probing = False
             chances.append(session.local.acceptance(most))
         drafts = PROBE_DRAFTS
-        if self.estimates.costs.seconds(sessions, 1) and seconds(len(adapting)):
+        if self.estimates.costs.known and seconds(len(adapting)):
             drafts = self.estimates.best_drafts(chances, most, seconds)
         if drafts:
             return {session.id: drafts for session in adapting}

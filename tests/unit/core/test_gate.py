@@ -122,6 +122,14 @@ def test_a_machine_that_stood_still_does_not_stop_drafting(seconds):
     assert run(gate, 1.5, 2.5, 600) > 0.9
 
 
+@pytest.mark.parametrize("seconds", [10.0, 100.0, 1000.0])
+def test_a_first_step_that_stood_still_does_not_stop_drafting(seconds):
+    """A GPU may load the kernels of wider steps with it."""
+    gate = SpeculationGate()
+    stepped(gate, tokens=2, seconds=seconds)
+    assert run(gate, 1.5, 2.5, 600) > 0.9
+
+
 def test_drafting_begins_without_an_estimate():
     gate = SpeculationGate()
     stepped(gate, rate_without=0.0)
