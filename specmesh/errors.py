@@ -83,20 +83,11 @@ class InsecureKeys(ConfigError):
     exit_code = 77
 
 
-OR_WAIT = ", or give --wait where it comes later"
-"""How the remedy for something that is not there yet ends."""
-
-
 class NotThereYet(ConfigError):
     """A daemon needs something that this machine may have later; `what` names it.
 
     Under a service manager, or with --wait, it waits.
     """
-
-    @classmethod
-    def of(cls, what: str, remedy: str) -> "NotThereYet":
-        """Name the remedy, and the option that waits."""
-        return cls(what, f"{remedy}{OR_WAIT}")
 
 
 class EngineError(SpecmeshError):

@@ -156,7 +156,7 @@ def check_there(path: Path, option: str) -> None:
     try:
         path.stat()
     except FileNotFoundError:
-        raise NotThereYet.of(f"{option}: there is no {path}", "name a readable file") from None
+        raise NotThereYet(f"{option}: there is no {path}", "name a readable file") from None
     except OSError:
         return
 

@@ -41,6 +41,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 A batch of small matrices took 18 times the processor time.
 """
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+"""Threads of llama.cpp that wait for each other leave the core to the test's other processes.
+
+They would wait in loops, on the cores of those that they wait for.
+"""
+
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Each of the thousand processes that tests start would compile all of specmesh anew.
 

@@ -93,7 +93,7 @@ def numbers_here(
     found = look_up(host)
     if not found.numbers:
         reason = f"{option}: nothing here is called {host} ({found.trouble})"
-        raise NotThereYet.of(reason, "name an address of this machine")
+        raise NotThereYet(reason, "name an address of this machine")
     if not everywhere and any(map(means_everywhere, found.numbers)):
         raise ConfigError(f"{option}: {host} means every network", "name the one to listen on")
     return found.numbers

@@ -154,7 +154,7 @@ def bind_router(
             ) from None
         reason = f"cannot bind {address}: {error.strerror}"
         if error.errno in ABSENT:
-            raise NotThereYet.of(reason, "name an address of this machine") from None
+            raise NotThereYet(reason, "name an address of this machine") from None
         raise ConfigError(reason) from None
     return socket
 

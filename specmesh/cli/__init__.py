@@ -11,11 +11,12 @@ import click
 from click.shell_completion import get_completion_class
 
 from specmesh.cli import bench, config, daemons, demo, generate, setup, status, vllm
-from specmesh.errors import ConfigError, SpecmeshError
+from specmesh.errors import ConfigError, NotThereYet, SpecmeshError
 
 SYSTEM_REFUSED = 71
 NOT_WRITTEN = 74
 INTERRUPTED = 130
+OR_WAIT = ", or give --wait where it comes later"
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -54,12 +55,20 @@ def _show(ctx: click.Context, error: SpecmeshError | click.UsageError) -> NoRetu
     if isinstance(error, click.UsageError):
         error.show()
     else:
-        click.echo(f"specmesh: {error}", err=True)
+        may_wait = isinstance(error, NotThereYet) and _can_wait(ctx)
+        click.echo(f"specmesh: {error}{OR_WAIT if may_wait else ''}", err=True)
     # launchd restarts a job after each failure. Only the exit code 0 ends that.
     final = isinstance(error, ConfigError | click.UsageError)
     if final and "SPECMESH_LAUNCHD" in os.environ:
         ctx.exit(0)
     ctx.exit(error.exit_code)
+
+
+def _can_wait(ctx: click.Context) -> bool:
+    """Return True if the command that was given has --wait."""
+    assert isinstance(ctx.command, click.Group)
+    command = ctx.command.get_command(ctx, ctx.invoked_subcommand or "")
+    return command is not None and any("--wait" in option.opts for option in command.params)
 
 
 def _replace_foreign_characters(stream: object) -> None:

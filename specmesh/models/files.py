@@ -146,7 +146,7 @@ def resolve(value: str, root: Path) -> str:
             reason = f"no model {value!r}: {tried}"
             remedy = "`specmesh models list` shows the names"
             if _may_come(path) and ("/" in value or not found):
-                raise NotThereYet.of(reason, remedy)
+                raise NotThereYet(reason, remedy)
             raise ConfigError(reason, remedy)
         case _:
             names = ", ".join(entry.name for entry in alike)

@@ -93,7 +93,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         reason = str(error.strerror).partition(" (while ")[0]  # Python names the address again
         failure = f"cannot listen at {bracketed(host)}:{port} ({reason})"
         if error.errno in ABSENT:
-            raise NotThereYet.of(failure, f"name an address of this machine by {option}") from None
+            raise NotThereYet(failure, f"name an address of this machine by {option}") from None
         raise ConfigError(f"{failure}: is the port taken? Choose another {option}") from None
 
 
@@ -109,7 +109,7 @@ def check_present(number: str, option: str) -> None:
         except OSError as error:
             if error.errno in ABSENT:
                 reason = f"{option}: no interface of this machine has {number}"
-                raise NotThereYet.of(reason, "name an address of this machine") from None
+                raise NotThereYet(reason, "name an address of this machine") from None
 
 
 def is_free_port(address: str) -> bool:

@@ -74,7 +74,7 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
             reason = f"--keys {named}: no key is there"
             remedy = f"make one with `specmesh keys new --keys {named}`"
             if _may_come(named):
-                raise NotThereYet.of(reason, remedy)
+                raise NotThereYet(reason, remedy)
             raise ConfigError(reason, remedy)
         return KeyFolder(named)
     user, system = map(KeyFolder, key_folders())

@@ -8,8 +8,6 @@ from typing import Any
 
 import structlog
 
-from specmesh.errors import OR_WAIT
-
 LOGGER = "vllm.specmesh"
 """A child of vLLM's logger, which has its form, its level and its place."""
 
@@ -59,6 +57,6 @@ def _shown(value: object) -> object:
 
 def _with_variables(text: str) -> str:
     """Name variables in the places of options, but not within commands, which have backticks."""
-    parts = text.removesuffix(OR_WAIT).split("`")
+    parts = text.split("`")
     parts[::2] = [_OPTION.sub(lambda found: _VARIABLES[found[0]], part) for part in parts[::2]]
     return "`".join(parts)

@@ -15,7 +15,7 @@ from specmesh.vllm.compatibility import fault_of, fault_of_call, installed_versi
 from specmesh.vllm.draft_service import DraftService
 from specmesh.vllm.lines import configure
 from specmesh.vllm.served_model import place_of, served_model
-from specmesh.vllm.settings import ProposerSettings, read_settings
+from specmesh.vllm.settings import ProposerSettings, read_settings, unknown_variables
 from specmesh.vllm.vocabulary import vocabulary_of
 
 log = structlog.get_logger("specmesh.vllm")
@@ -85,6 +85,9 @@ class Proposer:
     def _load(self) -> None:
         settings = self._settings or read_settings()
         configure(settings.log_level)
+        unknown = unknown_variables()
+        if unknown:
+            log.warning("unknown_variables", names=", ".join(unknown), see="docs/vllm.md")
         fault = fault_of(installed_version(), self._config)
         if fault:
             self._give_up(fault)

@@ -20,6 +20,7 @@ from specmesh.errors import ConfigError
 from specmesh.security.addresses import endpoint, is_free_port, is_web_address
 
 VARIABLES = "SPECMESH_VLLM_"
+CONFIG = f"{VARIABLES}CONFIG"
 _MAX_SIZE = 2**20  # bytes of a file of settings
 MOST_ROWS = 256
 
@@ -63,7 +64,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
     environ = os.environ if environ is None else environ
     written = _of_file(environ)
     for key in _PARSERS:
-        name = f"{VARIABLES}{key.upper().replace('-', '_')}"
+        name = _variable(key)
         variable = environ.get(name)
         if variable:  # an empty one is as none
             written[key] = variable, name
@@ -74,6 +75,20 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
         except ValueError as error:
             raise ConfigError(f"{origin}: {value!r} {error}") from None
     return ProposerSettings(**given)  # type: ignore[arg-type]  # each has its parser
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the variables that are named like settings and are none.
+
+    They are no fault: Kubernetes has some such for each service of that name.
+    """
+    environ = os.environ if environ is None else environ
+    known = {CONFIG, *map(_variable, _PARSERS)}
+    return sorted(name for name in environ if name.startswith(VARIABLES) and name not in known)
+
+
+def _variable(key: str) -> str:
+    return f"{VARIABLES}{key.upper().replace('-', '_')}"
 
 
 def _of_file(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
@@ -100,10 +115,10 @@ def _of_file(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
 
 def _file(environ: Mapping[str, str]) -> Path | None:
     """Return the file of settings: the one that is named, else the first usual one."""
-    named = environ.get(f"{VARIABLES}CONFIG")
+    named = environ.get(CONFIG)
     if named:
         path = Path(paths.expanded(named))
-        paths.check_there(path, f"{VARIABLES}CONFIG")
+        paths.check_there(path, CONFIG)
         return path
     for folder in paths.config_folders():
         path = folder / "verifier.toml"

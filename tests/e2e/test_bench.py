@@ -96,7 +96,7 @@ def test_bench_steps(drafted_for, tmp_path):
 
 def test_load_and_plan(mesh):
     """More clients than there are places get their texts; the step costs serve for a plan."""
-    verifier = mesh.verifier("step_ms=2,max_sessions=3", "--max-queue", 1)
+    verifier = mesh.verifier("step_ms=10,max_sessions=3", "--max-queue", 1)
     mesh.drafter("draft_ms=0.3,alpha=0.9")
 
     def ran():
@@ -109,7 +109,7 @@ def test_load_and_plan(mesh):
     assert 0 < levels[1]["fairness"] <= 1
     plan = command("plan", socket=verifier.socket, users="2", tokens=16, json=True)
     assert plan.code == 0
-    assert plan.json["step_ms"] > 1
+    assert plan.json["step_ms"] > 5
 
 
 def test_each_step_is_a_debug_event(mesh):

@@ -67,7 +67,7 @@ def test_a_vocabulary_from_two_formats_is_the_same(verifier, beside):
 
 def test_an_audit_finds_no_difference(verifier, beside):
     beside.drafter(DRAFTERS["llama"], *SMALL, engine="llama")
-    options = {"num_prompts": 2, "max_tokens": 24, "draft_n": "auto,3"}
+    options = {"num_prompts": 1, "max_tokens": 24, "draft_n": "auto,3"}
 
     def compared():
         done = command("audit", socket=verifier.socket, json=True, **options)
@@ -81,7 +81,7 @@ def test_an_audit_finds_no_difference(verifier, beside):
 
 def test_bench_run(verifier, beside):
     beside.drafter(DRAFTERS["llama"], *SMALL, engine="llama")
-    options = {"iterations": 1, "num_prompts": 1, "max_tokens": 16}
+    options = {"iterations": 1, "num_prompts": 1, "max_tokens": 8}
     done = command("bench", "run", socket=verifier.socket, json=True, **options)
     assert done.code == 0
     assert [variant["identical"] for variant in done.json["variants"]] == [1] * 4
@@ -132,7 +132,7 @@ def test_a_call_of_a_tool(verifier):
 
 def test_log_probabilities_are_those_without_drafts(verifier, beside):
     beside.drafter(DRAFTERS["llama"], *SMALL, engine="llama")
-    asked = body(CODE, 24, logprobs=2)
+    asked = body(CODE, 12, logprobs=2)
     found = []
     for draft_n in (0, 3):
         chunks = list(verifier.client.complete(asked | {"draft_n": draft_n}))

@@ -27,6 +27,7 @@ PROMPTS = [
     "import os\nimport sys\n\n\ndef main(",
 ]
 N = 60
+SHORT = 16  # tokens of a text whose prompt is what matters
 KERNELS = 5e-3
 """By how much logits of one row and of several may differ.
 
@@ -101,10 +102,10 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair, kind):
     assert not drafter.events("vocabulary_fetched")
 
 
-def logprobs_of(daemon, prompt, **options):
+def logprobs_of(daemon, prompt, count=N, **options):
     """Return each token's log-probability with the three likeliest, and the report."""
     found = []
-    for chunk in daemon.client.complete(body(prompt, N, logprobs=3, **options)):
+    for chunk in daemon.client.complete(body(prompt, count, logprobs=3, **options)):
         found += chunk["specmesh"].get("logprobs", [])
     return found, chunk["specmesh"]["report"]
 
@@ -203,8 +204,8 @@ def test_a_text_is_the_same_from_what_is_reused(long_texts, arch):
     prompt = new_ids(700, 0)
     answer, _ = answered(verifier, prompt, cache_prompt=True)
     for following in next_prompts(prompt, answer):
-        anew, _ = logprobs_of(verifier, following, draft_n=0)
-        found, _ = logprobs_of(verifier, following, draft_n=0, cache_prompt=True)
+        anew, _ = logprobs_of(verifier, following, SHORT, draft_n=0)
+        found, _ = logprobs_of(verifier, following, SHORT, draft_n=0, cache_prompt=True)
         agree(found, anew)
 
 
@@ -247,8 +248,9 @@ def chat_turns(verifier, times):
     for draft_n, more in ((0, 0), (4, 0), (4, 2)):
         for prompt in PROMPTS:
             turn = prompt * (times + more)
-            anew, nothing = logprobs_of(verifier, turn, draft_n=0)
-            found, report = logprobs_of(verifier, turn, draft_n=draft_n, cache_prompt=True)
+            anew, nothing = logprobs_of(verifier, turn, SHORT, draft_n=0)
+            cached = {"draft_n": draft_n, "cache_prompt": True}
+            found, report = logprobs_of(verifier, turn, SHORT, **cached)
             assert nothing["cached_tokens"] == 0
             assert (report["cached_tokens"] > 0) == (draft_n > 0)
             yield found, anew, report

@@ -20,7 +20,7 @@ STRETCHED = edited(
     "from specmesh.machines import STEPS_MS", f"STEPS_MS['spark-7b'] = {{1: {STEP_MS}.0}}"
 )
 OPTIONS = ("--ctx", 256, "--max-sessions", 1)
-N = 40
+N = 16
 DRAFT_N = 3
 PROMPT = "def fibonacci(n):\n    "
 
@@ -47,7 +47,7 @@ def verifier(shared):
 @pytest.fixture(scope="module")
 def texts(verifier):
     """Return the text with drafts, of several tries if they came too late at first."""
-    return drafted_texts(verifier, [body(PROMPT, N, draft_n=DRAFT_N)], least=10)
+    return drafted_texts(verifier, [body(PROMPT, N, draft_n=DRAFT_N)], least=6)
 
 
 def test_drafts_change_no_id(texts, alone):

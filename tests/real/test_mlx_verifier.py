@@ -19,7 +19,7 @@ from specmesh.engines.mlx.verifier import MlxVerifier
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
 OPTIONS = ("--ctx", 256, "--max-sessions", 1)
-N = 16
+N = 8
 PROMPT = "def fibonacci(n):\n    "
 TEXT = "The keeper of the light counted the ships and wrote"
 WRONG = (40, 41, 42)
@@ -82,6 +82,6 @@ def test_drafts_change_no_id(verifier, beside):
     for sampling in ({}, {"temperature": 0.7, "seed": 3}):
         alone = complete(verifier, body(PROMPT, N, draft_n=0, **sampling)).ids
         assert drafted(verifier, body(PROMPT, N, draft_n=3, **sampling)).ids == alone
-    options = {"num_prompts": 1, "max_tokens": 8, "draft_n": "3"}
+    options = {"num_prompts": 1, "max_tokens": 4, "draft_n": "3"}
     done = command("audit", socket=verifier.socket, json=True, **options)
     assert (done.code, done.json["divergences"]) == (0, [])

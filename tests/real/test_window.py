@@ -8,7 +8,7 @@ from served import Served
 pytestmark = [pytest.mark.real, pytest.mark.models]
 
 WINDOW = 512
-N = 80
+N = 40
 OPTIONS = ("--ctx", 1024, "--max-sessions", 1)
 LOG = ""
 for day in range(1, 40):

@@ -239,14 +239,14 @@ def check_gpu() -> None:
             seen = child.ask({})
         except ChildFailed as error:
             reason = f"--require-gpu: llama.cpp cannot look for a GPU ({error})"
-            raise NotThereYet.of(reason, "see `specmesh doctor`") from None
+            raise NotThereYet(reason, "see `specmesh doctor`") from None
     if seen["gpus"]:
         return
     if not seen["backends"]:
         raise ConfigError(f"--require-gpu: there is no GPU: {CPU_ONLY}", "install it anew")
     backends = ", ".join(map(str, list_at(seen, "backends")))
     reason = f"--require-gpu: {backends} of llama.cpp finds no GPU"
-    raise NotThereYet.of(reason, "see `specmesh doctor`")
+    raise NotThereYet(reason, "see `specmesh doctor`")
 
 
 def _devices(kinds: tuple[int, ...]) -> list[int]:
@@ -301,7 +301,7 @@ def check_servers(addresses: Sequence[str]) -> None:
                     "start one there with `specmesh rpc-server`; "
                     "one server serves one verifier at a time"
                 )
-                raise NotThereYet.of(reason, remedy) from None
+                raise NotThereYet(reason, remedy) from None
 
 
 def answer(request: Json) -> Json:

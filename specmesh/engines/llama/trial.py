@@ -76,7 +76,7 @@ def check_options(settings: ModelSettings) -> None:
     reason = str(refusal["what"])
     remedy = str(refusal["remedy"])
     if refusal["missing"] and refusal["backends"]:
-        raise NotThereYet.of(reason, remedy)
+        raise NotThereYet(reason, remedy)
     raise ConfigError(reason, remedy)
 
 

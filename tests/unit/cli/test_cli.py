@@ -103,6 +103,14 @@ def test_errors_are_one_line_and_a_code(daemon, command, cls, code):
     assert (done.exit_code, done.stdout, done.stderr) == (code, "", f"specmesh: {error}\n")
 
 
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_a_command_that_can_wait_says_so(role):
+    """Others, such as vllm-config, have no --wait."""
+    done = CliRunner().invoke(main, [role, "--engine", "llama", "--model", "/nowhere/m.gguf"])
+    assert done.exit_code == 78
+    assert done.stderr.endswith(", or give --wait where it comes later\n")
+
+
 HEAVY = "numpy zmq llama_cpp starlette uvicorn structlog rich mlx specmesh.engines"
 IN_TURN = """import sys; from specmesh.cli import main
 for command in sys.argv[1:]:

@@ -108,6 +108,7 @@ def test_what_the_server_could_not_use(words, named):
     assert (done.exit_code, done.stdout) == (78, "")
     assert named in done.stderr
     assert done.stderr.count("\n") == 1
+    assert "--wait" not in done.stderr
 
 
 @pytest.mark.parametrize("found", [None, "0.21.0", "0.34.0"])

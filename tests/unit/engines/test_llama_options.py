@@ -415,7 +415,7 @@ def test_a_device_may_come(experts, monkeypatch):
     given = settings(experts, options_of(device=("CUDA0",)))
     refused = {"what": "no CUDA0", "remedy": "see", "missing": True, "backends": ["CUDA"]}
     monkeypatch.setattr("specmesh.engines.llama.trial.Child.ask", lambda *_: refused)
-    assert "--wait" in refusal(given, NotThereYet)
+    assert "no CUDA0" in refusal(given, NotThereYet)
 
 
 @fault("E7.101")

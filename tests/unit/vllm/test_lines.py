@@ -6,7 +6,6 @@ from harness.fake_vllm import config_of
 from harness.tables import cases
 
 from specmesh.core.no_drafts import NoDrafts
-from specmesh.errors import NotThereYet
 from specmesh.vllm import proposer
 from specmesh.vllm.lines import LOGGER, configure
 
@@ -30,6 +29,12 @@ def test_wrong_settings_are_told_there(logged, monkeypatch):
     proposer.Proposer(config_of()).load_model()
     [line] = logged()
     assert line.startswith("specmesh: no_drafts why=\"SPECMESH_VLLM_ROWS: 'many' is no number")
+
+
+def test_variables_that_mean_nothing_are_named(logged, monkeypatch):
+    monkeypatch.setenv("SPECMESH_VLLM_ROW", "4")
+    proposer.Proposer(config_of()).load_model()
+    assert logged()[0].startswith("specmesh: unknown_variables names='SPECMESH_VLLM_ROW'")
 
 
 def test_percents_are_written_once(logged):
@@ -57,9 +62,3 @@ def test_options_are_variables_here(logged, text, shown):
     configure("info")
     proposer.log.warning("told", why=text)
     assert logged() == [f"specmesh: told why={shown!r}"]
-
-
-def test_nothing_waits_here(logged):
-    configure("info")
-    proposer.log.warning("told", why=str(NotThereYet.of("no key", "make one")))
-    assert logged() == ["specmesh: told why='no key: make one'"]

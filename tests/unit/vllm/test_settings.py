@@ -7,7 +7,7 @@ from harness.tables import cases
 
 from specmesh import paths
 from specmesh.errors import ConfigError
-from specmesh.vllm.settings import ProposerSettings, read_settings
+from specmesh.vllm.settings import ProposerSettings, read_settings, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,12 @@ def test_variables_and_keys_have_the_same_names(write):
 def test_empty_variables_are_as_none():
     names = ("BIND", "KEYS", "INSECURE", "HTTP", "SOCKET", "NO_SOCKET", "ROWS", "PATIENCE")
     assert read_settings({f"SPECMESH_VLLM_{name}": "" for name in names}) == ProposerSettings()
+
+
+def test_variables_that_mean_nothing_are_known():
+    known = {"SPECMESH_VLLM_CONFIG": "", "SPECMESH_VLLM_NO_SOCKET": "1", "SPECMESH_MODEL": "x"}
+    others = {"SPECMESH_VLLM_ROW": "4", "SPECMESH_VLLM_SERVICE_HOST": "10.0.0.1"}
+    assert unknown_variables(known | others) == sorted(others)
 
 
 def test_a_named_file(tmp_path):
