@@ -19,7 +19,7 @@ A shut gate (gate.py) overrides all but a client's own draft_n: then nothing is 
 probe now and then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -49,6 +49,7 @@ drafts are timed to cost most fails tests/properties/test_machines.py without th
 is too slow to see it.
 """
 SOLVE_INTERVAL = 0.1  # seconds between two policies, at least: one costs milliseconds of a core
+LEAST_EXTRA = 0.02  # tokens that drafts of another source must gain beside a drafter's
 OFF_SOLVE_INTERVAL = 1.0  # the same while the drafter is off, until a draft shows news
 FAIR_TOKENS = 8  # ids for which a fair share stays: to find one takes each of 16 sessions 27 us
 
@@ -359,6 +360,32 @@ class DraftLengthController:
         if self.estimate.drafting and self.draft_n > 0:
             return max(rate, self.remote_rate)
         return rate
+
+    def best_beside(
+        self, chances: Sequence[float], seconds: Callable[[int], float], now: float
+    ) -> int:
+        """Return how many drafts of another source to make while the drafter has none here.
+
+        chances: that the first 1, 2, ... of them are all accepted. seconds: returns those of so
+            many drafts, and of the step that verifies them.
+        It is 0 too if nothing is to come from the drafter.
+        """
+        policy = self.policy
+        if policy is None or not self.lone or self.drafter is None or self.withheld:
+            return 0
+        if not self.estimate.drafting or self.draft_n == 0 or policy.wanted == 0:
+            return 0
+        lead = self.estimate.lead(self._frontier, 0, now)
+        best = LEAST_EXTRA
+        taken = 0
+        for drafts in range(1, min(len(chances), len(policy.inputs.rates) - 1) + 1):
+            gain = policy.gain_of(lead, chances[:drafts], seconds(drafts))
+            if gain > best:
+                best = gain
+                taken = drafts
+            elif drafts > taken + 1:
+                break
+        return taken
 
     @property
     def remote_rate(self) -> float:

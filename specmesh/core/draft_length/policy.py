@@ -17,6 +17,7 @@ drafting at all are members of this one family, so by its own estimates the poli
 than the target alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -86,6 +87,36 @@ class Policy:
         """Return the index of a lead, or of the nearest one that has a state."""
         at = int((lead - self.lowest) * QUARTERS + 1e-6)
         return min(max(at, 0), len(self.drafts) - 1)
+
+    def gain_of(self, lead: float, chances: Sequence[float], seconds: float) -> float:
+        """Return the tokens that a step with drafts of another source gains at a lead.
+
+        Compared with the best action of this policy there. Whether the drafter agrees with what
+        the step commits is taken to be independent of whose drafts were accepted.
+
+        chances: that the first 1, 2, ... of these drafts are all accepted; at most as many as the
+            policy's steps have. seconds: of the step and of the drafts.
+        """
+        worth = -self.rate * seconds
+        ahead = lead + seconds / self.inputs.interval
+        agreed = 1.0
+        all_before = 1.0
+        for accepted, rate in enumerate(self.inputs.rates[: len(chances) + 1]):
+            agreed *= rate
+            one_more = chances[accepted] if accepted < len(chances) else 0.0
+            tokens = accepted + 1
+            outcome = tokens + agreed * self._worth(ahead - tokens)
+            worth += (all_before - one_more) * outcome
+            all_before = one_more
+        return worth - self._worth(lead)
+
+    def _worth(self, lead: float) -> float:
+        """Return the tokens that a lead is worth until the next rejection, less its time."""
+        last = len(self.values) - 1
+        place = min(max((lead - self.lowest) * QUARTERS, 0.0), float(last))
+        below = min(int(place), last - 1)
+        low, high = self.values[below : below + 2].tolist()
+        return float(low + (place - below) * (high - low))
 
     def lead_at(self, index: int) -> float:
         """Return the lead of an index."""

@@ -155,14 +155,14 @@ class LocalDrafting:
 
     # --- before a step of the target
 
-    def next_step(self, sessions: Mapping[int, SessionContext]) -> ev.DraftStep | None:
+    def next_step(self, sessions: Mapping[int, SessionContext], now: float) -> ev.DraftStep | None:
         """Return the step to run before the target's next one; None if there is none.
 
         sessions: that may have steps.
         """
         if not self._planned:
             self._planned = True
-            self._wanted = self._plan(sessions)
+            self._wanted = self._plan(sessions, now)
         if not self._wanted:
             return None
         rows: list[ev.DraftRow] = []
@@ -185,7 +185,7 @@ class LocalDrafting:
             return None
         return ev.DraftStep(upstream=0, cuts=self._cuts(rows), rows=tuple(rows))
 
-    def _plan(self, sessions: Mapping[int, SessionContext]) -> dict[int, int]:
+    def _plan(self, sessions: Mapping[int, SessionContext], now: float) -> dict[int, int]:
         """Return by session the drafts to make; 0 for a text that is only read."""
         stepping: list[VerifierSession] = []
         for context in sessions.values():
@@ -206,7 +206,7 @@ class LocalDrafting:
             elif gate.open:
                 adapting.append(session)
         if adapting:
-            wanted |= self._adapted(adapting, stepping)
+            wanted |= self._adapted(adapting, stepping, now)
         for session in stepping:
             source = session.local
             if source is not None and session.id in wanted and not self._limits.follows:
@@ -247,7 +247,10 @@ class LocalDrafting:
         return not session.choice.has_others(source)
 
     def _adapted(
-        self, adapting: Sequence[VerifierSession], stepping: Sequence[VerifierSession]
+        self,
+        adapting: Sequence[VerifierSession],
+        stepping: Sequence[VerifierSession],
+        now: float,
     ) -> dict[int, int]:
         """Return by session the drafts that pay, or those of a probe."""
         self._quiet_turns -= 1
@@ -271,10 +274,30 @@ class LocalDrafting:
         drafts = PROBE_DRAFTS
         if self.estimates.costs.known and seconds(len(adapting)):
             drafts = self.estimates.best_drafts(chances, most, seconds)
+            if sessions == 1:
+                drafts = self._beside(adapting[0], now) or drafts
         if drafts:
             return {session.id: drafts for session in adapting}
         self._quiet_turns = QUIET_TURNS
         return self._probed(adapting[self._probes % len(adapting)])
+
+    def _beside(self, session: VerifierSession, now: float) -> int:
+        """Return the drafts of a lone session that pay while those of a drafter are on their way.
+
+        They are taken without a wait for the drafter. 0 if none pay, or if none are on their way.
+        """
+        source = session.local
+        assert source is not None, "only such sessions may draft"
+        context_length = len(session.prefix)
+
+        def seconds(drafts: int) -> float:
+            step = self._costs.seconds(drafts + 1, context_length) + self._costs.pause
+            return self.estimates.costs.seconds(1, drafts) + step
+
+        chances = source.acceptance(session.max_drafts())
+        drafts = session.draft_length.best_beside(chances, seconds, now)
+        source.beside = drafts > 0
+        return drafts
 
     def _probed(self, session: VerifierSession) -> dict[int, int]:
         """Return a session's drafts for a probe, if the time without drafts allows one.

@@ -18,6 +18,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.rounds import Round, SourceDrafts
 from specmesh.core.verifier.sources.base import DraftSource
+from specmesh.core.verifier.sources.local import LocalSource
 from specmesh.core.verifier.sources.remote import RemoteSource
 
 LEADING_ROUNDS = 2
@@ -102,6 +103,7 @@ class SourceChoice:
         self._sources = sources
         self._draft_length = draft_length
         self.remote = next(source for source in sources if isinstance(source, RemoteSource))
+        self._local = next((one for one in sources if isinstance(one, LocalSource)), None)
         self._only_remote = len(sources) == 1
         self._exact = [source for source in sources if source.exact]
         self._in_hand: list[DraftSource] = []
@@ -212,6 +214,9 @@ class SourceChoice:
         """Return True if the drafter promises more than the best offer."""
         if best is None:
             return True
+        local = self._local
+        if local is not None and best.source is local and local.beside and not self.remote.tokens:
+            return False  # they were weighed when they were made
         lead = len(self.remote.tokens)
         return self._draft_length.remote_promise(lead, room.drafts) > best.rate
 

@@ -87,7 +87,7 @@ class TargetSteps:
         if not sessions:
             self._meter.idle()
         if self._local is not None:
-            drafting = self._local.next_step(sessions)
+            drafting = self._local.next_step(sessions, now)
             if drafting is not None:
                 self._drafting = True
                 return drafting

@@ -103,6 +103,37 @@ def test_a_policy_is_as_fast_as_a_fixed_length(alpha, step, row, interval, round
     assert rate > 0.97 * fixed
 
 
+# --- drafts of another source beside it
+
+LEADS = pytest.mark.parametrize("lead", [-4.0, -1.5, 0.0])
+
+
+@NETWORKS
+@LEADS
+def test_a_step_without_drafts_gains_nothing_on_the_policy(round_trip, lead):
+    made = inputs(0.75, round_trip=round_trip)
+    policy = solve(made)
+    assert policy.gain_of(lead, [], made.steps[0]) < 0.01
+
+
+@NETWORKS
+@LEADS
+def test_drafts_that_are_right_gain_at_the_price_of_a_step_without(round_trip, lead):
+    made = inputs(0.75, round_trip=round_trip)
+    policy = solve(made)
+    before = policy.gain_of(lead, [], made.steps[0])
+    assert policy.gain_of(lead, [1.0], made.steps[0]) > before
+
+
+@NETWORKS
+@LEADS
+def test_drafts_gain_less_the_more_seconds_they_take(round_trip, lead):
+    made = inputs(0.75, round_trip=round_trip)
+    policy = solve(made)
+    gains = [policy.gain_of(lead, [0.6], seconds) for seconds in (0.035, 0.05, 0.07, 0.2)]
+    assert gains == sorted(gains, reverse=True)
+
+
 # --- corners
 
 CLIFF = solve(inputs(0.9, interval=0.02, steps=tuple(0.04 * cost for cost in Q8_0)))

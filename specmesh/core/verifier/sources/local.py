@@ -20,6 +20,7 @@ class LocalSource:
     drafting: drafts were made for the newest step, or are to be made for the next one.
     probing: the next drafts are not verified. They only show how many of them the target would
         have accepted.
+    beside: the next drafts promise more than to go on as the policy of the drafter daemon does.
     """
 
     exact = False
@@ -31,6 +32,7 @@ class LocalSource:
         self.tokens: list[int] = []
         self.drafting = False
         self.probing = False
+        self.beside = False
         self._probe: list[int] = []  # drafts that the text is compared with
         self._right = 0  # how many of them it has so far
         self._prefix = context.prefix
