@@ -4,8 +4,8 @@
 
 A step without drafts takes one second. Drafting brings texts of two kinds in turn so many tokens a
 step. Its steps cost more, the first of them and one in a thousand stand still for twenty seconds,
-and the estimate of the rate without drafts may be too low. The result is tokens per second over those without drafting:
-below 1 drafting loses, and 1 is not reached if it never pays.
+and the estimate of the rate without drafts may be too low. The result is tokens per second over
+those without drafting: below 1 drafting loses, and 1 is not reached if it never pays.
 """
 
 import argparse

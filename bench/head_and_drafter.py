@@ -9,6 +9,7 @@ drafter's for the same position are right independently of each other.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -205,11 +206,12 @@ def main() -> None:
     found: list[dict[str, object]] = []
     gains: dict[str, list[float]] = {}
     for (name, machine), round_trip, rates in product(MACHINES.items(), ROUND_TRIPS, RATES):
-        by_seed = [
-            speeds(machine, round_trip, rates, tokens=args.tokens, seed=seed)
-            for seed in range(args.seeds)
-        ]
-        mean = {who: fmean(speed[who] for speed in by_seed) for who in by_seed[0]}
+        by_contender: dict[str, list[float]] = defaultdict(list)
+        for seed in range(args.seeds):
+            measured = speeds(machine, round_trip, rates, tokens=args.tokens, seed=seed)
+            for who, speed in measured.items():
+                by_contender[who].append(speed)
+        mean = {who: fmean(some) for who, some in by_contender.items()}
         gain = mean["both"] / max(mean["head"], mean["drafter"])
         gains.setdefault(f"{name}, {round_trip * 1e3:g} ms", []).append(gain)
         ratios = {who: round(speed / mean["none"], 3) for who, speed in mean.items()}
