@@ -14,7 +14,7 @@ LOG = ""
 for day in range(1, 40):
     counted = f"the keeper of the light counted {day * day} ships and wrote {day % 3} letters"
     LOG += f"Day {day}: {counted}.\n"
-PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2600]}
+PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2000]}
 """The text crosses the window's length; or the prompt is longer already."""
 
 TURNS = (

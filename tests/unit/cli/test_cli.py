@@ -10,7 +10,7 @@ import sys
 from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
-from threading import Event
+from threading import Event, main_thread
 from unittest.mock import MagicMock, Mock
 
 import pytest
@@ -416,7 +416,8 @@ def test_an_interrupted_demo_ends_its_texts(monkeypatch):
 
     def generated(client, *_):
         if client is drafted:
-            signal.raise_signal(signal.SIGINT)
+            # A signal of this thread would not wake the main one, which handles it.
+            signal.pthread_kill(main_thread().ident, signal.SIGINT)
         assert ended.wait(PATIENCE), "its client is closed"
 
     monkeypatch.setattr(demo, "generate", generated)
