@@ -158,9 +158,10 @@ class SpeculationGate:
     ) -> None:
         """Learn from a step for which drafts were asked for, and see whether to go on."""
         # A step just after a change shows no rate. But its time is lost or gained all the same, so
-        # it counts in the budget. Not so the first that stands still: a GPU loads the kernels of
-        # wider steps with the first of them, and no later step pays for that again.
-        if stalled and self._cold:
+        # it counts in the budget. Not so the first with drafts that stands still: a GPU loads the
+        # kernels of wider steps with the first of them, and no later step pays for that again. One
+        # without drafts is slow as a drafter of this host reads, which it does for each text.
+        if stalled and self._cold and step.has_drafts:
             self._cold = False
         else:
             self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)

@@ -130,6 +130,18 @@ def test_a_first_step_that_stood_still_does_not_stop_drafting(seconds):
     assert run(gate, 1.5, 2.5, 600) > 0.9
 
 
+def test_a_drafter_that_holds_up_the_first_step_is_stopped():
+    """It reads the text on the cores of the verifier's steps; no drafts are there yet."""
+    gate = SpeculationGate()
+    asked = StepOutcome(
+        sessions=1, tokens=1, seconds=1.0, drafting=True, has_drafts=False, rate_without=1.0
+    )
+    gate.stepped(asked._replace(seconds=30.0))
+    for _ in range(5):
+        gate.stepped(asked)
+    assert not gate.open
+
+
 def test_drafting_begins_without_an_estimate():
     gate = SpeculationGate()
     stepped(gate, rate_without=0.0)
