@@ -88,6 +88,7 @@ def test_bench_run_names_a_draft_model_beside_the_target(mesh):
 
 
 def test_bench_steps(drafted_for, tmp_path):
+    complete(drafted_for, body("a text", 8))
     steps = bench(drafted_for, "steps")
     file = tmp_path / "steps.json"
     file.write_text(json.dumps(steps))
