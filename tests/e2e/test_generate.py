@@ -208,7 +208,7 @@ def predicted(tmp_path):
 
 def test_drafts_come_from_a_prediction(daemon, predicted):
     path = predicted(TEXT.encode())
-    report = report_of(daemon, "--prediction-file", path, "--draft-n", 8)
+    report = report_of(daemon, "--prediction-file", path)
     assert report["text"] == sim_text(PROMPT, N)
     assert report["by_source"]["prediction"]["accepted"] > N / 2
     assert report["rounds"] < N / 2

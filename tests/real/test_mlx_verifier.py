@@ -75,7 +75,6 @@ def verifier(shared):
     return shared.verifier(target, *OPTIONS, "--reproducible", engine="mlx")
 
 
-@pytest.mark.slow  # MLX proves its widths and computes for a minute; e2e has it with a small model
 def test_drafts_change_no_id(verifier, beside):
     """Those of llama.cpp for a text, greedy and sampled, and of n-gram lookup in an audit."""
     drafter = beside.drafter(real_models.path("smollm2-q4_0.gguf"), *OPTIONS, engine="llama")

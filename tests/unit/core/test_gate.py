@@ -167,7 +167,7 @@ def test_a_measurement_beside_a_drafter_that_goes_on_is_corrected():
         lost += seconds - 1
         stepped(gate, seconds=seconds)
     assert gate.verdict is False
-    assert lost < 720
+    assert lost < 700
 
 
 @cases(

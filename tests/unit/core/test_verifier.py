@@ -466,32 +466,47 @@ def test_drafts_that_a_client_has_chosen_come_while_others_are_withheld():
 # --- sources that have their drafts in hand
 
 
-def beside_a_table(drafts):
-    """Return the target of a session that a table has these drafts for, after 40 steps.
+def beside_a_table(drafts, drafted_s, *, known=1):
+    """Return the target of a session that a table has these drafts for, and its steps with drafts.
 
-    No draft is accepted, and steps with drafts take five times as long as they are known to.
+    There are 40 steps. No draft is accepted. drafted_s: seconds of a step with drafts; one without
+    takes 0.01. known: how often one with drafts was measured to take as little.
     """
     target = target_with(CHEAP)
-    for _ in range(MAX_SAMPLES):
+    for _ in range(known):
         target.costs.record(1 + len(drafts), 0.01)
+    drafted = 0
     with table_source(lambda _: drafts):
         core = VerifierCore(target)
         core.handle(opening(), 0.0)
         now = 0.0
         for _ in range(40):
             begun = core.next_step(now)
-            seconds = 0.05 if begun.rows == 1 + len(drafts) else 0.01
+            has_drafts = begun.rows > 1
+            drafted += has_drafts
+            seconds = drafted_s if has_drafts else 0.01
             core.finish(begun, rows_of(begun), now, now + seconds)
             now += seconds
-    return target
+    return target, drafted
+
+
+WRONG_PAIR = (SAID + 1, SAID + 1)
 
 
 def test_drafts_in_hand_that_cost_more_than_is_known_shut_their_gate():
-    assert not beside_a_table((SAID + 1, SAID + 1)).speculations.of("table", 1).gate.open
+    target, _ = beside_a_table(WRONG_PAIR, 0.05, known=MAX_SAMPLES)
+    assert not target.speculations.of("table", 1).gate.open
+
+
+def test_drafts_in_hand_that_cost_ten_times_as_much_end_as_soon_as_that_is_measured():
+    """Steps of three rows, and of two, which were measured once, and one more at most."""
+    _, drafted = beside_a_table(WRONG_PAIR, 0.1)
+    assert drafted <= 3
 
 
 def test_a_table_without_drafts_has_no_gate_to_shut():
-    assert beside_a_table(()).speculations.of("table", 1).gate.open
+    target, _ = beside_a_table((), 0.1)
+    assert target.speculations.of("table", 1).gate.open
 
 
 # --- sources that a client has left out
