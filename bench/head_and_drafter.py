@@ -11,11 +11,9 @@ drafter's for the same position are right independently of each other.
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from math import inf
 from random import Random
 from statistics import fmean, geometric_mean
 
@@ -24,22 +22,18 @@ from draft_length import H100_70B
 
 from specmesh.bench.step_times import costs_of
 from specmesh.core import events as ev
-from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.local_estimates import LocalEstimates
-from specmesh.core.draft_length.speculation import Speculations
-from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.simulation import (
     ENDLESS,
     RIGHT,
     SIMULATED_ROWS,
-    VOCABULARY,
     WRONG,
     Deployment,
     Simulation,
     Workload,
 )
-from specmesh.core.verifier.core import VerifierCore
+from specmesh.core.verifier.events import DrafterId
 from specmesh.core.verifier.local_drafting import LocalDrafting, LocalLimits
 from specmesh.core.verifier.target import Target
 
@@ -93,14 +87,13 @@ class SimulatedHead(Simulation):
         head_right: Right,
         beside: bool,
     ) -> None:
-        super().__init__(site, texts, 1, right)
         self._head = head
         self._head_right = head_right
-        costs = deepcopy(site.costs)
-        limits = TargetLimits(
-            ENDLESS, VOCABULARY, frozenset(), max_drafts=MAX_DRAFTS, drafts_repeats=False
-        )
-        speculations = Speculations()
+        self._beside = beside
+        super().__init__(site, texts, 1, right)
+
+    def _target(self, limits: TargetLimits) -> Target:
+        target = super()._target(limits)
         local = LocalDrafting(
             LocalLimits(
                 n_ctx=ENDLESS,
@@ -110,43 +103,21 @@ class SimulatedHead(Simulation):
                 kept_rows=KEPT_ROWS,
             ),
             LocalEstimates("mtp", batches=True),
-            costs,
-            speculations,
+            target.costs,
+            target.speculations,
         )
-        target = Target(
-            limits=limits,
-            costs=costs,
-            slots=KVSlots(1, "whole", 0),
-            n_batch=SIMULATED_ROWS,
-            max_sessions=1,
-            speculations=speculations,
-            local=local,
-        )
-        self._verifier = VerifierCore(target)
-        names = list(self._drafters)
-        self._drafters.clear()
-        if beside:
-            for name in names:
-                self._join(name)
+        return replace(target, local=local)
 
-    def _turn(self, now: float) -> None:
-        if self._stepping:
+    def _join(self, identity: DrafterId) -> None:
+        if self._beside:
+            super()._join(identity)
+
+    def _begin(self, step: ev.Step | ev.DraftStep, now: float) -> None:
+        if isinstance(step, ev.Step):
+            super()._begin(step, now)
             return
-        step = self._verifier.next_step(now)
-        if isinstance(step, ev.Wait):
-            if step.until not in (inf, self._wake):
-                self._wake = step.until
-                self._at(step.until, self._woken)
-            return
-        self._stepping = True
-        self._wake = None
-        if isinstance(step, ev.DraftStep):
-            seconds = self._seconds_of_head(step)
-            self._at(now + seconds, partial(self._head_drafted, step, seconds))
-            return
-        context_length = sum(span.position for span in step.spans)
-        seconds = self._site.costs.seconds(step.rows, context_length)
-        self._at(now + seconds, partial(self._stepped, step, seconds))
+        seconds = self._seconds_of_head(step)
+        self._at(now + seconds, partial(self._head_drafted, step, seconds))
 
     def _seconds_of_head(self, step: ev.DraftStep) -> float:
         rows = sum(len(row.ids) for row in step.rows)

@@ -158,14 +158,7 @@ class Simulation:
             max_drafts=most_drafts,
             drafts_repeats=False,  # its texts do nothing but repeat themselves
         )
-        target = Target(
-            limits=limits,
-            costs=deepcopy(site.known or site.costs),
-            slots=KVSlots(users, "whole", 0),
-            n_batch=SIMULATED_ROWS,
-            max_sessions=users,
-        )
-        self._verifier = VerifierCore(target)
+        self._verifier = VerifierCore(self._target(limits))
         self._drafters: dict[vev.DrafterId, _Drafter] = {}
         for number in range(site.drafters or users):
             self._join(b"%d" % number)
@@ -174,6 +167,16 @@ class Simulation:
         self._solver_free = 0.0
         self._counts = _Counts(begun=0.0, tokens=[0] * users)
         self._warm = False
+
+    def _target(self, limits: TargetLimits) -> Target:
+        """Return the verifier's target."""
+        return Target(
+            limits=limits,
+            costs=deepcopy(self._site.known or self._site.costs),
+            slots=KVSlots(self._users, "whole", 0),
+            n_batch=SIMULATED_ROWS,
+            max_sessions=self._users,
+        )
 
     def run(self) -> Forecast:
         """Go from event to event. The warm-up, in which estimates are learned, is not counted."""
@@ -246,9 +249,13 @@ class Simulation:
                 self._wake = step.until
                 self._at(step.until, self._woken)
             return
-        assert isinstance(step, ev.Step), "nothing drafts in the verifier's process"
         self._stepping = True
         self._wake = None
+        self._begin(step, now)
+
+    def _begin(self, step: ev.Step | ev.DraftStep, now: float) -> None:
+        """Let a step take its time."""
+        assert isinstance(step, ev.Step), "nothing drafts in the verifier's process"
         context_length = sum(span.position for span in step.spans)
         seconds = self._site.costs.seconds(step.rows, context_length)
         if any(drafter.busy for drafter in self._drafters.values()):

@@ -346,3 +346,20 @@ def test_about_as_fast_as_the_best_constant_number():
 def test_a_step_that_was_held_up_does_not_end_drafting(number):
     """A GPU loads kernels with its first steps, and a host has other work at times."""
     assert seconds_of(1, **PAYS, held_up=number) < HELD_UP_S + seconds_of(1, **PAYS) / 0.95
+
+
+def test_drafts_for_several_texts_at_once_are_not_weighed_beside_a_drafter():
+    """Even if those of the step before, for one text, were."""
+    rng = random.Random(0)
+    target = SimVerifier(SimSettings(max_sessions=SESSIONS))
+    model = DraftModel(rng, alpha=0.8)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(model, model))
+    for _ in range(2):
+        crowd.ask(tuple(rng.choices(range(32, 120), k=10)), 60)
+    while crowd.seen["drafted"] < 20:
+        crowd.turn()
+    for session in crowd.core.sessions():
+        session.local.beside = True
+    for _ in range(4):
+        crowd.turn()
+    assert [session.local.beside for session in crowd.core.sessions()] == [False, False]

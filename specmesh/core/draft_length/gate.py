@@ -102,8 +102,8 @@ class SpeculationGate:
     - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
       clearly.
     - Beside a drafter of the same host that rate is measured before anything is drafted.
-    - Steps just after a change, and one that took far too long, do not count for a rate; the first
-      such one does not count in the budget either.
+    - Steps just after a change, and one that took far too long, count for no rate. The first one
+      with drafts that took far too long does not count in the budget either.
 
     open: drafts may be asked for.
     verdict: drafting pays; None before it was measured.
@@ -158,9 +158,9 @@ class SpeculationGate:
     ) -> None:
         """Learn from a step for which drafts were asked for, and see whether to go on."""
         # A step just after a change shows no rate. But its time is lost or gained all the same, so
-        # it counts in the budget. Not so the first with drafts that stands still: a GPU loads the
-        # kernels of wider steps with the first of them, and no later step pays for that again. One
-        # without drafts is slow as a drafter of this host reads, which it does for each text.
+        # it counts in the budget. The first step with drafts that stands still does not: a GPU
+        # loads kernels with it, once. A step without drafts does: a drafter of this host may be
+        # reading, as it does for each text.
         if stalled and self._cold and step.has_drafts:
             self._cold = False
         else:

@@ -20,8 +20,7 @@ LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
 LEAST_PROMISE = 1.03
 """Times the rate without drafts that they must promise: texts are to be read for them, too."""
 FEWEST_MEASURED = 3
-"""Measurements that a median needs so that one of them may be a hiccup, or the loading of kernels.
-"""
+"""Measurements with which a median is right even if one of them is of a step that was held up."""
 READ_WEIGHT = 1 / 8  # of the newest reading in the mean seconds of an id
 
 
@@ -49,7 +48,7 @@ class DraftCosts:
 
     @property
     def known(self) -> bool:
-        """Return True if so many measurements were made that one of them may be wrong."""
+        """Return True if the median has enough measurements for one of them to be wrong."""
         return any(len(samples) >= FEWEST_MEASURED for samples in self._samples.values())
 
     def record_reading(self, ids: int, seconds: float) -> None:

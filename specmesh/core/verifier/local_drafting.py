@@ -270,6 +270,7 @@ class LocalDrafting:
         for session in adapting:
             assert session.local is not None, "only such sessions may draft"
             session.local.probing = False
+            session.local.beside = False
             chances.append(session.local.acceptance(most))
         drafts = PROBE_DRAFTS
         if self.estimates.costs.known and seconds(len(adapting)):
