@@ -65,6 +65,8 @@ class MlxModel:
             loaded = mlx_lm.load(str(path), lazy=True, return_config=True)
             self.module, self._tokenizer, self._config = loaded
             self._read_texts_whole()
+        _refuse_fp8(mx, self.name, self.module)
+        with mapped(not_loaded):
             # Logits in half precision are rounded so coarsely that the best two of a thousand
             # positions are equal at one or two. Single precision costs nothing on a CPU, whose half
             # precision is slower.
@@ -150,6 +152,20 @@ class MlxModel:
             adds_bos=self.bos is not None,
             template=template if isinstance(template, str) else "",
         )
+
+
+def _refuse_fp8(mx: Any, name: str, module: Any) -> None:
+    """Raise ConfigError for weights in FP8, whose bytes MLX takes for whole numbers.
+
+    mlx-lm loads them without a word if nothing else of the checkpoint is unknown to it, and the
+    model writes nonsense. Bytes with a scale beside them are a quantisation that it knows.
+    """
+    for place, layer in module.named_modules():
+        weight = layer.get("weight")
+        whole = weight is not None and weight.dtype == mx.uint8
+        if whole and not any("scale" in key for key in layer):
+            reason = f"{name} has weights in FP8 ({place}.weight), which MLX cannot compute with"
+            raise ConfigError(reason, "choose a copy in BF16, or one quantised by mlx-lm")
 
 
 def _read_weights(mx: Any, module: Any, progress: Progress | None) -> None:

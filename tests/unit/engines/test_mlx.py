@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,6 +20,8 @@ from specmesh.errors import ConfigError, EngineError
 pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
+
+from safetensors.numpy import load_file, save_file
 
 from specmesh.engines.mlx import model, sequence
 from specmesh.engines.mlx.drafter import MlxDrafter
@@ -96,6 +99,26 @@ def test_unusable_models(make_hf, name, damaged):
     refused(folder, "could not be loaded")
     path.unlink()
     refused(folder, "could not be loaded")
+
+
+@pytest.mark.parametrize("part", ["embed_tokens", "q_proj", "input_layernorm"])
+def test_weights_in_fp8(make_hf, part):
+    folder = make_hf(f"fp8-{part}", "llama")
+    store_as_fp8(folder / "model.safetensors", part)
+    refused(folder, f"in FP8 .*{part}.weight")
+
+
+def store_as_fp8(path, part):
+    """Have the weights with this part of a name be ones in FP8 (E4M3)."""
+    weights = load_file(path)
+    for name in weights:
+        if part in name:
+            weights[name] = np.full_like(weights[name], 0x38, np.uint8)
+    save_file(weights, path, {"format": "mlx"})
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = raw[8 : 8 + length].replace(b'"U8"', b'"F8_E4M3"')
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + length :])
 
 
 @pytest.mark.parametrize(
