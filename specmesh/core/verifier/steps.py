@@ -18,7 +18,8 @@ A step that failed may have changed its sequences in part. Its sessions end, and
 sequences is kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
@@ -29,16 +30,28 @@ from specmesh.core.kv_contents import KVContents
 from specmesh.core.kv_orders import KVOffload
 from specmesh.core.rounds import Round
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.calibration import Calibration
 from specmesh.core.verifier.lifecycle import SessionLifecycle
-from specmesh.core.verifier.scheduler import Batch, Scheduler
-from specmesh.core.verifier.session import SessionState
+from specmesh.core.verifier.scheduler import Batch, Part, Scheduler
+from specmesh.core.verifier.session import SessionState, VerifierSession
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.core.verifier.target import Target
 from specmesh.errors import LocalProtocolError, NoRoom, SpecmeshError
 
 _CALIBRATING = Batch.of(())
 """Stands for a step without sessions."""
+
+
+class _EndedStep(NamedTuple):
+    """A step of the target that is over."""
+
+    batch: Batch
+    started: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took."""
+        return self.ended - self.started
 
 
 class TargetSteps:
@@ -92,15 +105,15 @@ class TargetSteps:
                 self._drafting = True
                 return drafting
         batch = self._scheduler.next_batch(sessions, now)
-        if self._target.slots.pool is not None:
-            while isinstance(batch, Batch) and not self._has_cells(batch):
-                sessions = self._lifecycle.ready()
-                batch = self._scheduler.next_batch(sessions, now)
+        while isinstance(batch, Batch) and not self._has_cells(batch):
+            sessions = self._lifecycle.ready()
+            batch = self._scheduler.next_batch(sessions, now)
         if isinstance(batch, ev.Wait):
-            until = min(batch.until, self._lifecycle.next_due())
-            if self._calibration is not None:
-                return self._calibrating(self._calibration, now, until)
-            return ev.Wait(until)
+            return self._calibrate_or_wait(now, min(batch.until, self._lifecycle.next_due()))
+        return self._begin(batch, sessions, now)
+
+    def _begin(self, batch: Batch, sessions: Mapping[int, SessionContext], now: float) -> ev.Step:
+        """Begin the step of a batch."""
         if self._calibration is not None:
             self._calibration.disturbed()
         self.batch = batch
@@ -109,18 +122,11 @@ class TargetSteps:
         slots = self._target.slots
         for number, part in batch.parts:
             session = sessions[number].session
-            seq = session.slot.seq
             if session.slot.stops:
                 slots.reached(session.slot)
             if isinstance(part, ev.Verify):
                 waited += session.begin(now)
-                ids = (part.last, *part.drafts)
-                spans.append(ev.Span(seq, part.position, ids, logits=True))
-                continue
-            spans.append(ev.Span(seq, part.position, tuple(part.ids), part.stepwise))
-            if part.last is not None:
-                end = part.position + len(part.ids)
-                spans.append(ev.Span(seq, end, (part.last,), logits=True))
+            spans += _spans_of(part, session.slot.seq)
         threads, costs = self.threads.next(self._lifecycle.running)
         drafted = self._local is not None and self._local.begun()
         self._meter.begun(costs, waited=waited > 0 or drafted)
@@ -128,12 +134,14 @@ class TargetSteps:
         return ev.Step(orders, tuple(spans), threads)
 
     def _has_cells(self, batch: Batch) -> bool:
-        """Return True if the pool has cells for a step; others leave it for that.
+        """Return True if the pool has cells for a step, or if there is no pool.
 
-        Return False if a session was set back: then the step is formed anew. The cells of prompts
-        are claimed when their sessions begin, so only rows that verify need more.
+        Sessions may be set back for that. Then return False: the step is formed anew. The cells of
+        prompts are claimed when their sessions begin, so only rows that verify need more.
         """
         slots = self._target.slots
+        if slots.pool is None:
+            return True
         slots.steps += 1
         slots.cells_left -= batch.verified
         if slots.cells_left >= 0:
@@ -144,8 +152,14 @@ class TargetSteps:
         slots.cells_left = left - batch.verified
         return cells.setbacks == before
 
-    def _calibrating(self, calibration: Calibration, now: float, until: float) -> ev.Step | ev.Wait:
-        """Return a step that measures the target, if nothing is to be done before `until`."""
+    def _calibrate_or_wait(self, now: float, until: float) -> ev.Step | ev.Wait:
+        """Return a step that measures the target; Wait if there is none to measure.
+
+        until: when something else is to be done.
+        """
+        calibration = self._calibration
+        if calibration is None:
+            return ev.Wait(until)
         slots = self._target.slots
         seq = None
         if not self._lifecycle.running:
@@ -217,7 +231,7 @@ class TargetSteps:
             self._fail(step, result, ended)
         else:
             self._meter.ended(batch, started, ended, cut=bool(step.orders))
-            self._take(batch, result, started, ended)
+            self._take(_EndedStep(batch, started, ended), result)
 
     def _makes_room(self, error: NoRoom, now: float) -> bool:
         """Make room after a step found none; return False if nobody can leave.
@@ -254,108 +268,116 @@ class TargetSteps:
         if calibration.over:
             self._calibration = None
 
-    def _take(self, batch: Batch, result: Sequence[ev.Rows], started: float, ended: float) -> None:
-        """Give each session its rows, then let gate and drafter pool learn from the whole step."""
+    def _take(self, step: _EndedStep, result: Sequence[ev.Rows]) -> None:
+        """Give each session its rows, then let gates and drafter pool learn from the whole step."""
         contexts: dict[int, SessionContext] = {}
         rounds: list[Round] = []
         draft_n: list[int] = []
         tokens = 0
         drafting = False
-        seconds = ended - started
         # No session has ended since the batch was formed: all that ends one waits for `finish`.
         spans = iter(result)
-        for number, part in batch.parts:
-            logits = next(spans)
+        for number, part in step.batch.parts:
             context = contexts[number] = self._lifecycle.running[number]
             draft_length = context.session.draft_length
             # As it was when the step began: its result may change the wish.
             drafting = drafting or draft_length.wants_drafts
-            effects: list[ev.VerifierEffect] = []
-            if isinstance(part, ev.Prefill):
-                effects = context.session.prefilled(len(part.ids), logits)
-                progress = context.session.progress
-                if progress is not None:
-                    read = part.position + len(part.ids)
-                    effects += progress.read(read, batch.rows, started, ended)
-                if part.last is not None:
-                    effects += self._first(context, part.last, next(spans), batch, (started, ended))
-            elif logits is not None:
-                effects = context.session.stepped(
-                    part, logits, ended, seconds=seconds, sessions=len(batch.parts)
-                )
+            effects = self._effects_of(context, part, spans, step)
             # The session's own draft_n, before the effects can change its drafter.
             for effect in effects:
                 if isinstance(effect, Round):
                     rounds.append(effect)
                     draft_n.append(draft_length.draft_n)
                     tokens += len(effect.text.ids)
-            self._lifecycle.carry_out(context, effects, ended)
+            self._lifecycle.carry_out(context, effects, step.ended)
         ran = vev.Ran(
-            started=started,
-            ended=ended,
-            rows=batch.rows,
+            started=step.started,
+            ended=step.ended,
+            rows=step.batch.rows,
             tokens=tokens,
             rounds=tuple(rounds),
             draft_n=tuple(draft_n),
         )
+        self._learn(step.batch, contexts, ran, drafting=drafting)
+        self._outbox.append(ran)
+
+    def _effects_of(
+        self, context: SessionContext, part: Part, spans: Iterator[ev.Rows], step: _EndedStep
+    ) -> list[ev.VerifierEffect]:
+        """Give a session its rows of a step, the next of `spans`; return what follows from them."""
+        session = context.session
+        logits = next(spans)
+        if isinstance(part, ev.Verify):
+            if logits is None:
+                return []
+            sessions = len(step.batch.parts)
+            return session.stepped(
+                part, logits, step.ended, seconds=step.seconds, sessions=sessions
+            )
+        effects = session.prefilled(len(part.ids), logits)
+        if session.progress is not None:
+            read = part.position + len(part.ids)
+            effects += session.progress.read(read, step.batch.rows, step.started, step.ended)
+        if part.last is not None:
+            effects += self._first(session, part.last, next(spans), step)
+        return effects
+
+    def _first(
+        self, session: VerifierSession, last: int, logits: ev.Rows, step: _EndedStep
+    ) -> list[ev.VerifierEffect]:
+        """Give a session the first token of its text, after the last id of its prompt.
+
+        Its row counts for its share of the step.
+        """
+        assert logits is not None, "the last id of a prompt has logits"
+        batch = step.batch
+        share = step.seconds / batch.rows
+        session.begin(step.ended - share)
+        verify = ev.Verify(len(session.prefix) - 1, last, ())
+        return session.stepped(verify, logits, step.ended, seconds=share, sessions=len(batch.parts))
+
+    # --- what is learned from a step
+
+    def _learn(
+        self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
+    ) -> None:
+        """Let the gates, the drafter in this process and the drafter pool learn from a step.
+
+        contexts: its sessions. drafting: drafts were asked for when it began.
+        """
         if contexts:
             self._compare_in_hand(batch, contexts, ran)
         if self._local is not None:
             self._local.stepped(batch.parts, contexts, self._meter.spent if batch.pure else None)
         drafters = self._lifecycle.drafters
         n_drafters = drafters.count
-        if contexts and n_drafters:
-            refused = self._compare(batch, contexts, ran, drafting=drafting)
-            # While the only drafter is refused the pool has nothing to decide, and each step would
-            # pay for the look.
-            if not refused or n_drafters > 1:
-                for context in contexts.values():
-                    drafters.stepped(context, ended)
-        self._outbox.append(ran)
-
-    def _first(
-        self,
-        context: SessionContext,
-        last: int,
-        logits: ev.Rows,
-        batch: Batch,
-        times: tuple[float, float],
-    ) -> list[ev.VerifierEffect]:
-        """Give a session the first token of its text, after the last id of its prompt.
-
-        Its row counts for its share of the step. times: when the step began and ended.
-        """
-        assert logits is not None, "the last id of a prompt has logits"
-        session = context.session
-        started, ended = times
-        share = (ended - started) / batch.rows
-        session.begin(ended - share)
-        verify = ev.Verify(len(session.prefix) - 1, last, ())
-        return session.stepped(verify, logits, ended, seconds=share, sessions=len(batch.parts))
+        if not (contexts and n_drafters):
+            return
+        refused = self._compare(batch, contexts, ran, drafting=drafting)
+        # While the only drafter is refused the pool has nothing to decide, and each step would pay
+        # for the look.
+        if not refused or n_drafters > 1:
+            for context in contexts.values():
+                drafters.stepped(context, ran.ended)
 
     def _compare(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran, *, drafting: bool
     ) -> bool:
-        """Let the gate learn from a step; return True if it refused drafts before.
+        """Let the gate of drafter daemons learn from a step; return True if it refused drafts.
 
-        A lone session has the gate of its drafter; several share the gate of their number. It does
-        not learn from a step
+        It does not learn from a step
 
         - that read a prompt;
         - that follows no other step, so that the time for it is unknown;
         - without drafts asked for, while the gate is open;
-        - of a lone session, if it verified drafts of other sources: they make steps faster,
-          whoever drafts.
+        - that drafts of other sources made faster, whoever drafts.
 
         drafting: drafts were asked for when the step began.
         """
-        speculation: Speculation | None = None
         lone: SessionContext | None = None
         if len(contexts) == 1:
             [lone] = contexts.values()
-            speculation = self._lifecycle.drafters.speculation(lone)
-        elif any(each.session.draft_length.allows_remote for each in contexts.values()):
-            speculation = self._target.speculations.of(REMOTE, len(contexts))
+        speculation = self._remote_speculation(contexts, lone)
         if speculation is None:
             # Nobody drafts, or the client has chosen: there is nothing to decide.
             return False
@@ -364,17 +386,7 @@ class TargetSteps:
         spent = self._meter.spent
         if not batch.pure or spent is None or (gate.open and not drafting):
             return refused
-        has_drafts = False
-        has_others = False
-        for done in ran.rounds:
-            # Drafts of a number that a client has chosen come whatever the gate decides, so they
-            # show nothing about it.
-            adapts = contexts[done.session].session.draft_length.adapts
-            for drafts in done.by_source:
-                if drafts.source == REMOTE:
-                    has_drafts = has_drafts or adapts
-                else:
-                    has_others = has_others or lone is not None or not drafts.exact
+        has_drafts, has_others = _verified_drafts(contexts, ran.rounds)
         if has_others and (lone is not None or not has_drafts):
             return refused
         undrafted_s = 0.0
@@ -392,6 +404,20 @@ class TargetSteps:
         gate.stepped(outcome)
         return refused
 
+    def _remote_speculation(
+        self, contexts: Mapping[int, SessionContext], lone: SessionContext | None
+    ) -> Speculation | None:
+        """Return the speculation with drafter daemons that a step is about.
+
+        A lone session has that of its drafter; several share that of their number. None if there is
+        no drafter, or if clients chose draft_n or let no drafter draft.
+        """
+        if lone is not None:
+            return self._lifecycle.drafters.speculation(lone)
+        if any(each.session.draft_length.allows_remote for each in contexts.values()):
+            return self._target.speculations.of(REMOTE, len(contexts))
+        return None
+
     def _compare_in_hand(
         self, batch: Batch, contexts: Mapping[int, SessionContext], ran: vev.Ran
     ) -> None:
@@ -400,28 +426,18 @@ class TargetSteps:
         An open gate learns from steps with drafts of its source; a shut one from those without any.
         """
         spent = self._meter.spent
-        sessions = len(contexts)
-        gates: set[SpeculationGate] = set()
-        has_drafts = False
-        for done in ran.rounds:
-            draft_length = contexts[done.session].session.draft_length
-            for drafts in done.by_source:
-                has_drafts = has_drafts or not drafts.exact
-                if draft_length.adapts and not drafts.exact and drafts.source != REMOTE:
-                    gates.add(draft_length.gate_of(drafts.source, sessions))
-        shut = self._target.speculations.shut(sessions)
-        for context in contexts.values():
-            gates.update(context.session.draft_length.shut_gates(shut, sessions))
-        if self._local is not None and self._local.drafted:
-            # Also if a grammar has forbidden all of them.
-            gates.add(self._target.speculations.of(self._local.name, sessions).gate)
-        if not gates or spent is None or not batch.pure:
+        if spent is None or not batch.pure:
+            return
+        gates = self._gates_in_hand(contexts, ran.rounds)
+        if not gates:
             return
         if self._local is not None:
             # A text that is read pays later, for many steps. It is bounded by itself.
             spent = max(spent - self._local.read_s, 0.0)
+        sessions = len(contexts)
         costs = self._target.costs
         undrafted = costs.undrafted.seconds(sessions, batch.context) + costs.pause
+        has_drafts = _has_guesses(ran.rounds)
         for gate in gates:
             outcome = StepOutcome(
                 sessions=sessions,
@@ -433,6 +449,30 @@ class TargetSteps:
             )
             gate.stepped(outcome)
 
+    def _gates_in_hand(
+        self, contexts: Mapping[int, SessionContext], rounds: Sequence[Round]
+    ) -> set[SpeculationGate]:
+        """Return the gates of the sources in hand that drafted for a step, and those that are shut.
+
+        A client that chose draft_n has drafts whatever a gate decides, so its show nothing.
+        """
+        sessions = len(contexts)
+        gates: set[SpeculationGate] = set()
+        for done in rounds:
+            draft_length = contexts[done.session].session.draft_length
+            if not draft_length.adapts:
+                continue
+            for drafts in done.by_source:
+                if not drafts.exact and drafts.source != REMOTE:
+                    gates.add(draft_length.gate_of(drafts.source, sessions))
+        shut = self._target.speculations.shut(sessions)
+        for context in contexts.values():
+            gates.update(context.session.draft_length.shut_gates(shut, sessions))
+        if self._local is not None and self._local.drafted:
+            # Also if a grammar has forbidden all of them.
+            gates.add(self._target.speculations.of(self._local.name, sessions).gate)
+        return gates
+
     def _fail(self, step: ev.Step, error: SpecmeshError, now: float) -> None:
         """End the sessions of a failed step, and doubt all that it has touched."""
         # The time until the next step is no pause.
@@ -443,6 +483,48 @@ class TargetSteps:
             if not isinstance(order, KVOffload):
                 seqs.add(order.seq)
         self._lifecycle.fail(seqs, error, now)
+
+
+def _spans_of(part: Part, seq: int) -> list[ev.Span]:
+    """Return the rows of a session's part: one span, and another for the last id of a prompt."""
+    if isinstance(part, ev.Verify):
+        return [ev.Span(seq, part.position, (part.last, *part.drafts), logits=True)]
+    spans = [ev.Span(seq, part.position, tuple(part.ids), part.stepwise)]
+    if part.last is not None:
+        end = part.position + len(part.ids)
+        spans.append(ev.Span(seq, end, (part.last,), logits=True))
+    return spans
+
+
+def _verified_drafts(
+    contexts: Mapping[int, SessionContext], rounds: Sequence[Round]
+) -> tuple[bool, bool]:
+    """Return whether a step verified drafts of drafter daemons, and whether it did of others.
+
+    Drafts of a number that a client has chosen come whatever the gate decides. They show nothing
+    about drafter daemons, so they do not count for them. Exact drafts count for a lone session
+    only.
+    """
+    has_drafts = False
+    has_others = False
+    lone = len(contexts) == 1
+    for done in rounds:
+        adapts = contexts[done.session].session.draft_length.adapts
+        for drafts in done.by_source:
+            if drafts.source == REMOTE:
+                has_drafts = has_drafts or adapts
+            else:
+                has_others = has_others or lone or not drafts.exact
+    return has_drafts, has_others
+
+
+def _has_guesses(rounds: Sequence[Round]) -> bool:
+    """Return True if drafts were verified that could have been rejected."""
+    guesses = False
+    for done in rounds:
+        for drafts in done.by_source:
+            guesses = guesses or not drafts.exact
+    return guesses
 
 
 # --- the costs of a step, and its threads
