@@ -6,9 +6,11 @@ A step's chain has three parts:
 2. Those of the source that leads.
 3. Those of the other sources, as far as they continue the chain.
 
-The source leads whose chain promises the most tokens per second, by the acceptance of its drafts
-and the cost of their rows. A chain in hand is compared with the policy of the remote drafter too:
-it may promise more to wait for that one's drafts.
+The source whose chain promises the most tokens per second leads, by the acceptance of its drafts
+and the cost of their rows. A drafter daemon leads too if its policy promises more than any chain in
+hand: then it may pay to wait for its drafts.
+
+A source in hand is one that guesses in this process: its drafts never have to be waited for.
 """
 
 from collections.abc import Sequence
@@ -22,8 +24,8 @@ from specmesh.core.verifier.sources.local import LocalSource
 from specmesh.core.verifier.sources.remote import RemoteSource
 
 LEADING_ROUNDS = 2
-"""Rounds in a row in which all drafts of a source were accepted, after which a drafter is asked for
-none. One round may be luck: then the drafter would be asked again, a round trip later.
+"""Rounds in a row. If a source in hand leads them and all its drafts are accepted, the drafter is
+asked for none. One round may be luck: the drafter would be asked again, a round trip later.
 """
 
 
@@ -107,11 +109,11 @@ class SourceChoice:
         self._only_remote = len(sources) == 1
         self._exact = [source for source in sources if source.exact]
         self._in_hand: list[DraftSource] = []
-        """Sources that guess and have their drafts here, if they have any."""
+        """Sources that guess in this process."""
         for source in sources:
             if not source.exact and source is not self.remote:
                 self._in_hand.append(source)
-        self._led_rounds = 0  # in a row whose drafts were accepted, and promised most
+        self._led_rounds = 0  # in a row that a source in hand led, see LEADING_ROUNDS
         self._promised = 0.0  # tokens per second of the newest best offer
 
     @property
@@ -124,7 +126,7 @@ class SourceChoice:
         until: float | None = None
         if not self.remote.idle:
             until = self.remote.due(room.drafts, now)
-        chain = self._begun(room)
+        chain = self._exact_chain(room)
         best = self._best_offer(chain)
         drafter_leads = self._drafter_leads(best, room)
         if drafter_leads and until is not None and not chain.drafts:
@@ -134,7 +136,7 @@ class SourceChoice:
     def chain_in_hand(self, room: Room) -> Chain:
         """Return the drafts of a step that begins at once."""
         self.remote.take_all()
-        chain = self._begun(room)
+        chain = self._exact_chain(room)
         best = self._best_offer(chain)
         return self._completed(chain, best, drafter_leads=self._drafter_leads(best, room))
 
@@ -153,22 +155,24 @@ class SourceChoice:
     def committed(self, done: Round) -> None:
         """Let all sources learn from a round.
 
-        While one that needs no drafter does better than the drafter could, nothing is asked of it.
+        While another source does better than the drafter could, the drafter is asked for nothing.
         """
         for source in self._sources:
             source.committed(done)
         if self._only_remote:
             return
-        leads = False
-        for part in done.by_source:
-            if not part.exact:
-                leads = part.source != self.remote.name and part.accepted == part.drafted
-                break
-        if leads and self._promised >= self._draft_length.remote_rate:
+        if self._other_led(done) and self._promised >= self._draft_length.remote_rate:
             self._led_rounds += 1
         else:
             self._led_rounds = 0
         self._draft_length.relieve(relieved=self._led_rounds >= LEADING_ROUNDS)
+
+    def _other_led(self, done: Round) -> bool:
+        """Return True if a source in hand led a round, and all its drafts were accepted."""
+        for part in done.by_source:
+            if not part.exact:
+                return part.source != self.remote.name and part.accepted == part.drafted
+        return False
 
     def has_others(self, source: DraftSource) -> bool:
         """Return True if a source that guesses has drafts in hand, other than this one."""
@@ -183,11 +187,11 @@ class SourceChoice:
 
     def exact_drafts(self, limit: int) -> list[int]:
         """Return the drafts that are accepted for certain, at most `limit`."""
-        return self._begun(Room(limit, limit)).drafts
+        return self._exact_chain(Room(limit, limit)).drafts
 
     # --- how a chain grows
 
-    def _begun(self, room: Room) -> _GrowingChain:
+    def _exact_chain(self, room: Room) -> _GrowingChain:
         """Return a chain of the exact drafts."""
         chain = _GrowingChain(room)
         for source in self._exact:
@@ -195,7 +199,10 @@ class SourceChoice:
         return chain
 
     def _best_offer(self, chain: _GrowingChain) -> _Offer | None:
-        """Return the drafts in hand that promise most behind the exact ones; None without any."""
+        """Return the drafts in hand that promise most after the exact ones; None without any.
+
+        Note what they promise: `committed` compares it with the drafter's rate.
+        """
         best: _Offer | None = None
         for source in self._in_hand:
             if self._draft_length.withholds(source.name):
@@ -224,20 +231,24 @@ class SourceChoice:
         self, chain: _GrowingChain, best: _Offer | None, *, drafter_leads: bool
     ) -> Chain:
         """Return a chain with the drafts of all sources that guess, as far as they pay."""
-        sure = len(chain.drafts)
+        exact = len(chain.drafts)
+        least = exact  # drafts that the step has in any case
         if best is not None and not drafter_leads:
             chain.add(best.source, best.drafts)
         chain.add(self.remote, chain.offered(self.remote))
-        if drafter_leads and len(chain.drafts) > sure:
-            sure = len(chain.drafts)  # the policy has chosen so many
+        if drafter_leads and chain.has(self.remote):
+            least = len(chain.drafts)  # the policy has chosen so many
         elif drafter_leads and best is not None:
             chain.add(best.source, best.drafts)  # the step begins, and nothing else is here
-        guessed = len(chain.drafts) > sure or chain.has(self.remote)
-        if guessed:
-            for source in self._in_hand:
-                if not chain.has(source) and not self._draft_length.withholds(source.name):
-                    chain.add(source, chain.offered(source))
+        if len(chain.drafts) > exact:
+            self._add_others(chain)
         count = len(chain.drafts)
-        if count > sure:
-            count, _ = self._draft_length.best_drafts(self.acceptance(chain.parts), sure)
+        if count > least:
+            count, _ = self._draft_length.best_drafts(self.acceptance(chain.parts), least)
         return chain.first(count)
+
+    def _add_others(self, chain: _GrowingChain) -> None:
+        """Let the sources in hand that have no drafts in a chain continue it."""
+        for source in self._in_hand:
+            if not chain.has(source) and not self._draft_length.withholds(source.name):
+                chain.add(source, chain.offered(source))
