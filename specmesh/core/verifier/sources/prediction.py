@@ -43,7 +43,7 @@ LONGEST_CHANGE = 8
 """Most ids that are replaced, and that replace them (4 and 16: the same)."""
 READ_BACK = 64
 """Ids before the text that are compared: the prompt may have begun the answer, with a new name."""
-MOST_FOLLOWED = 64  # ids that are compared one by one; behind more the place is found anew
+MOST_FOLLOWED = 64  # ids that are compared one by one; after more the place is found anew
 
 
 class _Change(NamedTuple):
@@ -62,9 +62,10 @@ class Alignment:
     def __init__(
         self, predicted: PredictedText, before: Sequence[int] = (), *, resumed: bool = False
     ) -> None:
-        """Begin behind the ids before, if the last of them are a part of the prediction.
+        """Find the place after the ids `before`, if the last of them are in the prediction.
 
-        Else begin at its beginning, or in a text that is resumed nowhere.
+        If they are not, a new text begins at the beginning of the prediction. A resumed one is
+        lost.
 
         before: the last ids of the prompt and of a text so far, READ_BACK at most.
         """
@@ -75,10 +76,10 @@ class Alignment:
         self._lost = True
         self.agreed = 0
         self._changes: dict[int, _Change] = {}  # by the first of their old ids
-        self._change: _Change | None = None  # that has begun here,
-        self._changed = 0  # and so many of its new ids have come
-        self._differed_at: int | None = None  # in the prediction, since it was certain
-        self._since: list[int] = []  # ids of the text since then
+        self._change: _Change | None = None  # the one that the text is in
+        self._changed = 0  # how many of its new ids have come
+        self._differed_at: int | None = None  # in the prediction, where the text left it
+        self._since: list[int] = []  # ids of the text since it left
         for token in before:
             self._follow((token,), INDEXED)
         if not resumed and (self._lost or self.agreed < INDEXED):
@@ -95,9 +96,9 @@ class Alignment:
         self._follow(ids, 1)
 
     def _follow(self, ids: Sequence[int], least: int) -> None:
-        """Do so; least: ids in a row by which the place is found again."""
+        """Take in the next ids. least: ids in a row by which a lost place is found again."""
         if len(ids) > MOST_FOLLOWED:
-            self._lose_count(len(ids))
+            self._skip(len(ids))
         elif self._agrees(ids):
             self._at += len(ids)
             self.agreed += len(ids)
@@ -120,9 +121,9 @@ class Alignment:
         return self._ids[self._at : self._at + len(ids)] == array("i", ids)
 
     def after(self, proposed: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
-        """Return at most `limit` ids that follow the text and the ids `proposed`.
+        """Return at most `limit` ids after the text and the ids `proposed`, and a number.
 
-        And how many in a row agreed before them.
+        The number is how many ids in a row agreed before them.
         """
         begin = len(proposed)
         if not begin and not self._changes and not self._lost:
@@ -162,7 +163,7 @@ class Alignment:
         return change
 
     def _take(self, token: int) -> None:
-        """Go on by an id of the text."""
+        """Go on by one id of the text, or note that it differs from the prediction."""
         if self._differed_at is not None:
             self._since.append(token)
         if self._lost:
@@ -186,12 +187,12 @@ class Alignment:
         self._change = change
         self._changed = 0
         self._at = at + len(change.old)
-        # Behind a change both sides have other numbers of ids, so that no difference before it can
-        # be measured any more.
+        # A change may have another number of ids on each side. So a difference before it can no
+        # longer be measured after it.
         self._differed_at = None
 
     def _take_changed(self, change: _Change, token: int) -> None:
-        """Go on by an id in the place of others."""
+        """Go on by an id within a change, or note that it differs from the change's new ids."""
         if change.new[self._changed] != token:
             self._at -= len(change.old)
             self._differ(token, change.new[: self._changed])
@@ -212,8 +213,8 @@ class Alignment:
             self._differed_at = self._at
             self._since = [*before, token]
 
-    def _lose_count(self, count: int) -> None:
-        """Note that many ids have come at once: the place is about as far ahead."""
+    def _skip(self, count: int) -> None:
+        """Note that many ids have come at once: the place is lost, about so many ids ahead."""
         self._lost = True
         self._change = None
         self._differed_at = None

@@ -97,18 +97,18 @@ class RemoteSource:
         return self._draft_length.chain_acceptance(drafts)
 
     def offers(
-        self, drafts: Sequence[int], segments: Sequence[SourceDrafts]
+        self, drafts: Sequence[int], parts: Sequence[SourceDrafts]
     ) -> tuple[SampledDraft, ...]:
         """Return a step's drafts with their proposals, and the next draft in hand if there is one.
 
         A draft of another source has no proposal, even if the chain here has the same one: it would
         have been proposed whatever was sampled.
 
-        segments: the drafts by their source, as they were proposed.
+        parts: the same drafts by their source, in order.
         """
         agreed = common_length(drafts, self.tokens)
         offers: list[SampledDraft] = []
-        own = _positions_of(self.name, segments)
+        own = _positions_of(self.name, parts)
         for position, token in enumerate(drafts):
             proposal = None
             if position < agreed and position in own:
@@ -127,8 +127,8 @@ class RemoteSource:
             self._judged = base + done.tested
         elif self.tokens:  # they came when the step had begun
             self._judge(base, tuple(self.tokens))
-        # With all drafts accepted the last id is the bonus token. The next draft in hand may be
-        # just that. Then the chain goes on behind it.
+        # If all drafts were accepted the last id is the bonus token. The next draft in hand may be
+        # the same: then the chain goes on after it.
         agrees = self._chain[: len(done.ids)] == list(done.ids)
         if self.tokens and agrees:
             self._chain.drop(len(done.ids))
@@ -167,20 +167,21 @@ class RemoteSource:
         proposals: tuple[Proposal | None, ...] = ()
         if isinstance(frame, m.DraftProbs):
             proposals = unflattened((frame.sizes, frame.support, frame.weights))
-        if not self._possible(frame.ids, proposals):
+        # Up to the frontier a wrong CRC is of another text. Beyond it `_insert` compares the CRC with
+        # the chain's.
+        is_of_text = base > length or self._prefix.holds(base, frame.prefix_crc)
+        if not is_of_text or not self._is_valid(frame.ids, proposals):
             self._counts.stale_drafts += len(frame.ids)
             return []
-        known = base > length or self._prefix.holds(base, frame.prefix_crc)
-        if known and base < length:
+        if base < length:
             self._judge(base, frame.ids)
-        if not known or not self._insert(base, frame.prefix_crc, frame.ids, proposals):
+        if not self._insert(base, frame.prefix_crc, frame.ids, proposals):
             self._counts.stale_drafts += len(frame.ids)
             if base > length:
                 return self._orphan(now)
-            if known:
-                # Steps that did not wait have overtaken it. But it is alive, and a client's own
-                # draft_n is worth waiting for.
-                self._draft_length.estimate.alive()
+            # Steps that did not wait have overtaken it. But the drafter is alive, and a client's
+            # own draft_n is worth waiting for.
+            self._draft_length.estimate.alive()
             return []
         self._orphaned_since = None
         estimate = self._draft_length.estimate
@@ -189,8 +190,8 @@ class RemoteSource:
             self._prune(self._constraint)
         return []
 
-    def _possible(self, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
-        """Return True if all drafts are ids of the vocabulary that their proposals contain."""
+    def _is_valid(self, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
+        """Return True if all drafts are ids of the vocabulary, and each is in its proposal."""
         n_vocab = self._n_vocab
         if ids and not 0 <= min(ids) <= max(ids) < n_vocab:
             return False
@@ -253,9 +254,10 @@ class RemoteSource:
             self._draft_length.judged(right=False)
 
     def _judge(self, base: int, ids: tuple[int, ...]) -> None:
-        """Learn the acceptance of drafts that no step verified from the text, which goes on there.
+        """Learn the acceptance of drafts that no step verified, by the text that is there now.
 
-        Each draft builds on those before it. So nothing is learned behind the first wrong one.
+        Drafts that were compared before count no more. Each draft builds on those before it, so
+        nothing is learned after the first wrong one.
         """
         known = max(min(self._judged, len(self._prefix)) - base, 0)
         before = ids[:known]
@@ -273,8 +275,8 @@ class RemoteSource:
     def _orphan(self, now: float) -> list[m.Nack]:
         """Note drafts that follow no draft here; return a NACK if they keep coming.
 
-        They may be of a rejected chain in flight, which ends within a round trip. Else a frame was
-        lost, and NACK names the position to continue from.
+        They may belong to a rejected chain that is on its way: that ends within a round trip. If
+        they do not end, a frame was lost, and NACK names the position to continue from.
         """
         if self._orphaned_since is None:
             self._orphaned_since = now
@@ -285,13 +287,13 @@ class RemoteSource:
         return [m.Nack(self._session, len(self._prefix), self._prefix.crc)]
 
 
-def _positions_of(source: str, segments: Sequence[SourceDrafts]) -> set[int]:
+def _positions_of(source: str, parts: Sequence[SourceDrafts]) -> set[int]:
     """Return the positions of a source's drafts in a step."""
     positions: set[int] = set()
     begin = 0
-    for segment in segments:
-        end = begin + segment.drafted
-        if segment.source == source:
+    for part in parts:
+        end = begin + part.drafted
+        if part.source == source:
             positions.update(range(begin, end))
         begin = end
     return positions

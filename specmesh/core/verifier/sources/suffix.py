@@ -4,7 +4,7 @@ Edits, agents and code repeat themselves. Of two places, one in the text and one
 of the same account, the one with the longer match counts.
 
 A repeated text often differs in a single id, as in a name. So after a wrong draft, where nothing
-matches the end of the text, the next ids are those behind the wrong one: a match of length 0.
+matches the end of the text, the next ids are those after the wrong one: a match of length 0.
 """
 
 from array import array
@@ -25,7 +25,7 @@ adds 1 % to a step such drafts would still pay a little.
 """
 
 MORE = 8
-"""Ids that are kept behind the drafts of a step, in case one of these is wrong."""
+"""Ids that are kept after the drafts of a step, in case one of these is wrong."""
 
 
 class SuffixSource:
@@ -46,9 +46,9 @@ class SuffixSource:
         self._index = SuffixIndex(prefix.ids)
         # Accounts do not share what they learn: it would show in each other's drafts.
         self._acceptance = MatchAcceptance(None if earlier is None else earlier.acceptance)
-        self._length = 0  # of the match behind which the newest drafts stand
-        self._newest: Sequence[int] = ()  # these drafts, and more that follow them
-        self._behind: Sequence[int] = ()  # what follows a wrong draft of the newest round
+        self._length = 0  # of the match that the newest drafts follow
+        self._newest: Sequence[int] = ()  # the newest drafts, and up to MORE ids after them
+        self._after_wrong: Sequence[int] = ()  # ids after a wrong draft of the newest round
 
     @classmethod
     def of(cls, context: SourceContext) -> "SuffixSource | None":
@@ -65,10 +65,10 @@ class SuffixSource:
         self._earlier = None
         self._acceptance = MatchAcceptance()
         self._newest = ()
-        self._behind = ()
+        self._after_wrong = ()
 
     def propose(self, proposed: Sequence[int], limit: int) -> Sequence[int]:
-        """Return the ids behind the longest match, as far as they may be accepted."""
+        """Return the ids after the longest match, as far as they may be accepted."""
         if limit <= 0:
             return ()
         ids = self._prefix.ids
@@ -76,7 +76,7 @@ class SuffixSource:
         tail = ids[-LONGEST:]
         tail.extend(proposed)
         self._length = 0
-        drafts = () if proposed else self._behind
+        drafts = () if proposed else self._after_wrong
         match = self._index.find(tail)
         if match is not None:
             self._length = match.length
@@ -96,21 +96,21 @@ class SuffixSource:
 
     def committed(self, done: Round) -> None:
         """Learn from a round in which its drafts were tested."""
-        self._behind = ()
+        self._after_wrong = ()
         for drafts in done.by_source:
             if drafts.source == self.name and drafts.tested:
                 self._acceptance.record(self._length, drafts.tested, drafts.accepted)
                 agreed = self._length + drafts.accepted
-                # One wrong draft after the other shows that the text has left the place.
+                # If nothing agreed before a wrong draft, the text has left the place.
                 if agreed and drafts.accepted < drafts.tested:
-                    self._behind = self._newest[drafts.accepted + 1 :]
+                    self._after_wrong = self._newest[drafts.accepted + 1 :]
 
 
 def _repeated(ids: "array[int]", place: int, proposed: Sequence[int], limit: int) -> Sequence[int]:
-    """Return `limit` ids from a place of a text on.
+    """Return the `limit` ids of a text and of `proposed` after it, from a place on.
 
-    Behind the end of the text and of `proposed` the ids from the place on come again: a text that
-    has matched itself so near its end has a period.
+    If they end before, the ids from the place on come again: a text that has matched itself so near
+    its end has a period.
     """
     found = ids[place : place + limit]
     if len(found) < limit:
