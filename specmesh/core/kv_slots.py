@@ -484,7 +484,7 @@ class KVSlots:
         self._orders = []
         self.has_orders = False
         if self._states.windows.limited:
-            orders = self._states.with_room(orders, self._held(), rows, self._is_asleep)
+            orders = self._states.with_room(orders, self._held(), rows, self._loads_next)
             self._woken = set()
             self.has_orders = True  # the next step may need room too
         return tuple(orders)
@@ -504,8 +504,8 @@ class KVSlots:
         if self.steps - pool.costs_since(seq, self.steps) >= self._offload_after:
             self._let_go(pool.to_host(seq, self._idle()))
 
-    def _is_asleep(self, seq: int) -> bool:
-        """Return True if a sequence comes back from the host's memory with its next step."""
+    def _loads_next(self, seq: int) -> bool:
+        """Return True if a sequence is loaded from the host's memory with its next step."""
         if self.pool is None:
             return seq in self._woken
         return self._saved_cells(self.pool, seq) > 0

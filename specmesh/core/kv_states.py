@@ -1,15 +1,15 @@
 """Saved states of sequences: checkpoints, and windows that a sequence is about to lose.
 
-A recurrent sequence is saved while it reads a prompt, which stops for that at certain lengths. One
-with windows holds the same lengths for a while without. It is saved there just before it loses the
-windows, if at all.
+A recurrent sequence is saved while it reads a prompt: it stops at certain lengths for that. A
+sequence with windows can be cut to the same lengths for a while without a saved state. It is saved
+there just before it loses the windows, if at all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from specmesh.core.kv_checkpoints import Checkpoints
 from specmesh.core.kv_orders import KVCopy, KVDrop, KVNarrow, KVOffload, KVOrder, KVSave
-from specmesh.core.kv_windows import WindowRoom, WindowSizes
+from specmesh.core.kv_windows import Narrowed, WindowRoom, WindowSizes
 
 
 class SavedStates:
@@ -27,7 +27,7 @@ class SavedStates:
         self.checkpoints = Checkpoints(checkpoints)
         self.windows = WindowRoom(windows)
         self._whole = whole
-        # By sequence, lengths to be saved before it loses the windows there.
+        # By sequence, the lengths at which it is to be saved before it loses the windows there.
         self._places: dict[int, list[int]] = {}
 
     def begun(self, seq: int, length: int, end: int, common: int) -> list[int]:
@@ -42,7 +42,10 @@ class SavedStates:
         return []
 
     def note_place(self, seq: int, length: int) -> list[KVOrder]:
-        """Note that texts may leave the one in a sequence at its present length."""
+        """Note that other texts may begin like a sequence up to its present length.
+
+        Return the orders that save it now, if it has to be saved now.
+        """
         if self._whole:
             return self.save(seq, length)
         if self.checkpoints:
@@ -80,28 +83,40 @@ class SavedStates:
         orders: Sequence[KVOrder],
         held: Mapping[int, int],
         rows: int,
-        is_asleep: Callable[[int], bool],
+        loads_next: Callable[[int], bool],
     ) -> list[KVOrder]:
-        """Return orders before which there is room in windows.
+        """Return orders before a step, with those that make room for it in windows.
 
-        What leaves comes first, and saved states are dropped last: others may be copied from them.
+        Sequences are offloaded first, unless others are copied from them. Saved states are dropped
+        last, as others may be copied from these too.
 
         held, rows: as in `WindowRoom.make_room`.
-        is_asleep: returns True if a sequence comes back from the host's memory with its next step.
+        loads_next: returns True if a sequence is loaded from the host's memory with its next step.
         """
         sources = {order.source for order in orders if isinstance(order, KVCopy)}
         offloads: list[KVOrder] = []
         others: list[KVOrder] = []
         for order in orders:
-            leaves = isinstance(order, KVOffload) and order.seq not in sources
-            (offloads if leaves else others).append(order)
+            if isinstance(order, KVOffload) and order.seq not in sources:
+                offloads.append(order)
+            else:
+                others.append(order)
         room: list[KVOrder] = []
         drops: list[KVOrder] = []
         for narrowed in self.windows.make_room(held, rows):
-            seq = narrowed.seq
-            for place in self._places.get(seq, ()):
-                if self.windows.loses(narrowed, place) and not is_asleep(seq):
-                    for order in self.save(seq, place):
-                        (drops if isinstance(order, KVDrop) else room).append(order)
-            room.append(KVNarrow(seq, narrowed.begin))
+            saving = [] if loads_next(narrowed.seq) else self._saved_before(narrowed)
+            for order in saving:
+                if isinstance(order, KVDrop):
+                    drops.append(order)
+                else:
+                    room.append(order)
+            room.append(KVNarrow(narrowed.seq, narrowed.begin))
         return [*offloads, *room, *others, *drops]
+
+    def _saved_before(self, narrowed: Narrowed) -> list[KVOrder]:
+        """Return the orders that save a sequence at the places whose windows it loses."""
+        orders: list[KVOrder] = []
+        for place in self._places.get(narrowed.seq, ()):
+            if self.windows.loses(narrowed, place):
+                orders += self.save(narrowed.seq, place)
+        return orders
