@@ -19,6 +19,7 @@ from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import EngineError
 
 _HEADER = np.dtype(np.int64)
+"""Type of the numbers that a saved state begins with: see `_empty_state`."""
 _WHOLE = 0
 
 HELPERS = 2
@@ -69,7 +70,7 @@ class WindowCache(LlamaCache):
         self._n_swa = model.n_swa
         self._keeper = sizes.sequences
         self._spare = sizes.sequences + 1  # parts of a sequence pass through it
-        # The keeper holds the cells of each sequence from its begin up to kept.
+        # By sequence. The keeper holds its cells from `begins` to before `kept`.
         self._begins: dict[int, int] = {}
         self._kept: dict[int, int] = {}
         self._limited = not sizes.swa_full
@@ -85,9 +86,10 @@ class WindowCache(LlamaCache):
         if rest:
             super().decode(rest)
         for span in spans:
-            # Windows may begin at multiples of n_swa, or move with each id: then they end later.
+            # In some models windows begin at multiples of n_swa. In the others they move with each
+            # id, so that cells leave them later.
             if span.end // self._n_swa * self._n_swa > self._kept.get(span.seq, 0):
-                self._keep(span.seq, span.end)
+                self._share_with_keeper(span.seq, span.end)
 
     def _without_prompts(self, spans: Sequence[Span]) -> list[Span]:
         """Decode the spans without logits part by part; return the others.
@@ -95,7 +97,7 @@ class WindowCache(LlamaCache):
         llama.cpp takes more rows than `_ubatch` in turns, in which cells could leave their windows.
         """
         for span in spans:
-            self._keep(span.seq, max(span.position, self._kept.get(span.seq, 0)))
+            self._share_with_keeper(span.seq, max(span.position, self._kept.get(span.seq, 0)))
         rest: list[Span] = []
         for span in spans:
             if span.logits:
@@ -104,10 +106,11 @@ class WindowCache(LlamaCache):
             for start in range(0, len(span.ids), self._ubatch):
                 ids = span.ids[start : start + self._ubatch]
                 super().decode([Span(span.seq, span.position + start, ids, logits=False)])
-                self._keep(span.seq, span.position + start + len(ids))
+                self._share_with_keeper(span.seq, span.position + start + len(ids))
         return rest
 
-    def _keep(self, seq: int, length: int) -> None:
+    def _share_with_keeper(self, seq: int, length: int) -> None:
+        """Have the keeper hold the cells of a sequence up to a length too."""
         begin = max(self._kept.get(seq, 0), self._begins.get(seq, 0))
         if begin < length:
             self._seq_cp(self._memory, seq, self._keeper, begin, length)
@@ -119,10 +122,10 @@ class WindowCache(LlamaCache):
         self._begins[seq] = max(begin, before)
         end = min(begin, self._kept.get(seq, 0))
         if before < end:
-            self._give_up(before, end)
+            self._take_from_keeper(before, end)
 
-    def _give_up(self, begin: int, end: int) -> None:
-        """Have the keeper hold these positions of such sequences only as still want them."""
+    def _take_from_keeper(self, begin: int, end: int) -> None:
+        """Empty these positions of the keeper, but for the sequences that still want them held."""
         self._seq_rm(self._memory, self._keeper, begin, end)
         for other, kept in self._kept.items():
             first = max(begin, self._begins.get(other, 0))
@@ -146,12 +149,8 @@ class WindowCache(LlamaCache):
             if window is None:
                 return False
             self._ends[seq] = window
-        self._forget_saved(seq, length)
+        self._saved[seq] = self._saved_up_to(seq, length)
         return True
-
-    def _forget_saved(self, seq: int, length: int) -> None:
-        saved = self._saved.get(seq, {})
-        self._saved[seq] = {other: saved[other] for other in saved if other <= length}
 
     def trim(self, seq: int, length: int) -> bool:
         window = None
@@ -159,7 +158,7 @@ class WindowCache(LlamaCache):
             window = self._saved.get(seq, {}).get(length)
             if window is None:
                 return False
-        self._forget_saved(seq, length)
+        self._saved[seq] = self._saved_up_to(seq, length)
         self.remove(seq, length)
         if window is not None:
             self._restore(seq, length, window)
@@ -170,7 +169,7 @@ class WindowCache(LlamaCache):
         self._release(seq, 0)
         self._begins[seq] = max(length - self._n_swa, 0)
         self._copy_in(seq, self._partial, window)
-        self._keep(seq, length)
+        self._share_with_keeper(seq, length)
 
     # --- checkpoints
 
@@ -189,8 +188,12 @@ class WindowCache(LlamaCache):
 
     def adopt(self, seq: int, source: int, length: int) -> None:
         """Give a sequence the checkpoints of another one, up to a length."""
-        saved = self._saved.get(source, {})
-        self._saved[seq] = {other: saved[other] for other in saved if other <= length}
+        self._saved[seq] = self._saved_up_to(source, length)
+
+    def _saved_up_to(self, seq: int, length: int) -> dict[int, SavedState]:
+        """Return the checkpoints of a sequence up to a length."""
+        saved = self._saved.get(seq, {})
+        return {other: saved[other] for other in saved if other <= length}
 
     @property
     def kept_bytes(self) -> int:
@@ -205,7 +208,7 @@ class WindowCache(LlamaCache):
         """Return the window before a length, saved or copied now."""
         if not self.reaches(seq, length):
             return self._saved[seq][length]
-        self._part(seq, length)
+        self._fill_spare(seq, length)
         window = np.empty(self._size(self._spare, self._partial), np.uint8)
         self._copy_out(self._spare, self._partial, window)
         self._seq_rm(self._memory, self._spare, -1, -1)
@@ -218,7 +221,7 @@ class WindowCache(LlamaCache):
         kept = self._kept.get(seq, 0)
         if kept > length:
             self._kept[seq] = length
-            self._give_up(length, kept)
+            self._take_from_keeper(length, kept)
 
     def remove(self, seq: int, length: int) -> bool:
         removed = super().remove(seq, length)
@@ -255,10 +258,11 @@ class WindowCache(LlamaCache):
     def share_offloaded(self, seq: int, source: int, length: int) -> None:
         """Have `seq` begin like an offloaded one when it is loaded."""
         self.adopt(seq, source, length)
-        if source in self._ends and not self.reaches(source, length):
-            self._ends[seq] = self._ends[source]
-        elif not self.reaches(source, length):
-            self._ends[seq] = self._saved[source][length]
+        if not self.reaches(source, length):
+            if source in self._ends:
+                self._ends[seq] = self._ends[source]
+            else:
+                self._ends[seq] = self._saved[source][length]
         if self._limited:
             self._begins[seq] = max(length - self._n_swa, 0)
 
@@ -266,27 +270,22 @@ class WindowCache(LlamaCache):
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:  # noqa: ARG002
         """Copy a sequence: its state, and each earlier window as the state of a part."""
-        held: int = self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1
         first = self._begins.get(seq, 0)
-        ends = range(held - self._n_swa, first, -self._n_swa)
+        ends = range(self.end(seq) - self._n_swa, first, -self._n_swa)
         sizes = [self._size(seq, _WHOLE)]
         for end in ends:
-            self._part(seq, end)
+            self._fill_spare(seq, end)
             sizes.append(self._size(self._spare, self._partial))
-        header = np.array([first, len(sizes), *sizes], _HEADER).view(np.uint8)
-        state = np.empty(len(header) + sum(sizes), np.uint8)
-        state[: len(header)] = header
-        at = len(header)
-        self._copy_out(seq, _WHOLE, state[at : at + sizes[0]])
-        at += sizes[0]
-        for end, size in zip(ends, sizes[1:], strict=True):
-            self._part(seq, end)
-            self._copy_out(self._spare, self._partial, state[at : at + size])
-            at += size
+        state = _empty_state(first, sizes)
+        _, parts = _parts_of(state)
+        self._copy_out(seq, _WHOLE, parts[0])
+        for end, part in zip(ends, parts[1:], strict=True):
+            self._fill_spare(seq, end)
+            self._copy_out(self._spare, self._partial, part)
         self._seq_rm(self._memory, self._spare, -1, -1)
         return state
 
-    def _part(self, seq: int, end: int) -> None:
+    def _fill_spare(self, seq: int, end: int) -> None:
         """Have the spare sequence hold the window before `end` of another one, and no more."""
         self._seq_rm(self._memory, self._spare, -1, -1)
         begin = max(end - self._n_swa, self._begins.get(seq, 0))
@@ -308,36 +307,37 @@ class WindowCache(LlamaCache):
         if state is None:
             self.clear(seq)
             return
-        first, count = state[: 2 * _HEADER.itemsize].view(_HEADER).tolist()
-        at = _HEADER.itemsize * (2 + count)
-        sizes = state[2 * _HEADER.itemsize : at].view(_HEADER).tolist()
+        first, parts = _parts_of(state)
         begin = max(first, self._begins.get(seq, 0))
         self.vacate(seq)
-        self._copy_in(seq, _WHOLE, state[at : at + sizes[0]])
-        at += sizes[0]
+        self._copy_in(seq, _WHOLE, parts[0])
         self._begins[seq] = begin
-        end: int = self.lib.llama_memory_seq_pos_max(self._memory, seq) + 1
+        end = self.end(seq)
         super().remove(seq, length)  # what is not needed leaves before more comes
-        self._keep(seq, length)
-        for size in sizes[1:]:
+        self._share_with_keeper(seq, length)
+        for part in parts[1:]:
             end -= self._n_swa
             if end <= begin:
                 break
-            part = state[at : at + size]
-            at += size
-            if end - self._n_swa >= length:
-                continue
-            self._copy_in(self._spare, self._partial, part)
-            self._seq_rm(self._memory, self._spare, 0, begin)
-            self._seq_rm(self._memory, self._spare, length, -1)
-            for other in (seq, self._keeper):
-                self._seq_cp(self._memory, self._spare, other, -1, -1)
-            self._seq_rm(self._memory, self._spare, -1, -1)
+            if end - self._n_swa < length:
+                self._load_window(seq, part, begin, length)
         window = self._ends.pop(seq, None)
         if window is not None:
             self._restore(seq, length, window)
         elif not self.trim(seq, length):
             raise EngineError(f"sequence {seq} cannot go back to {length} ids")
+
+    def _load_window(self, seq: int, window: SavedState, begin: int, length: int) -> None:
+        """Give a sequence and the keeper the part of a window that is in [begin, length).
+
+        The window passes through the spare sequence.
+        """
+        self._copy_in(self._spare, self._partial, window)
+        self._seq_rm(self._memory, self._spare, 0, begin)
+        self._seq_rm(self._memory, self._spare, length, -1)
+        for other in (seq, self._keeper):
+            self._seq_cp(self._memory, self._spare, other, -1, -1)
+        self._seq_rm(self._memory, self._spare, -1, -1)
 
     def _copy_in(self, seq: int, flags: int, state: SavedState) -> None:
         pointer = self.pointer(state)
@@ -346,3 +346,27 @@ class WindowCache(LlamaCache):
             self.clear(seq)
             reason = quoted_errors()
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({reason})")
+
+
+def _empty_state(first: int, sizes: Sequence[int]) -> SavedState:
+    """Return a saved state whose parts are not written yet.
+
+    It begins with numbers: the first id that windows hold, how many parts there are, and the bytes
+    of each.
+    """
+    header = np.array([first, len(sizes), *sizes], _HEADER).view(np.uint8)
+    state = np.empty(len(header) + sum(sizes), np.uint8)
+    state[: len(header)] = header
+    return state
+
+
+def _parts_of(state: SavedState) -> tuple[int, list[SavedState]]:
+    """Return the first id that windows hold, and views of a saved state's parts."""
+    counts = 2 * _HEADER.itemsize
+    first, count = state[:counts].view(_HEADER).tolist()
+    begin = counts + count * _HEADER.itemsize
+    parts: list[SavedState] = []
+    for size in state[counts:begin].view(_HEADER).tolist():
+        parts.append(state[begin : begin + size])
+        begin += size
+    return first, parts

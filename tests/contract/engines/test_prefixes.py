@@ -282,7 +282,7 @@ def test_a_step_that_llama_cpp_takes_in_turns(opened, kind, monkeypatch):
 
 def test_without_the_keeper_cells_are_lost(opened, monkeypatch):
     """The guard is needed, and the comparison finds what it prevents."""
-    monkeypatch.setattr(windows.WindowCache, "_keep", lambda *_: None)
+    monkeypatch.setattr(windows.WindowCache, "_share_with_keeper", lambda *_: None)
     texts = Sequences(opened("gemma3"), 1).run()
     assert worst_difference(texts.seen, opened("gemma3")) > NOISE
 
