@@ -1,25 +1,26 @@
 """The seconds that calls of the proposer may take of a server's time: what they save, and 1 %.
 
 The core's gates withhold drafts that do not pay. But to follow the texts of many rows costs time by
-itself, in each step, and a step of a GPU may take 10 ms. So each call is paid for: by accepted
-drafts, each of which has saved a row its step, and by OVERHEAD_SHARE of the server's own time. Once
-that is spent the proposer rests: calls return at once, and nothing is followed, until enough has
-come together to begin anew. A text that begins to repeat itself, or a drafter that has become
-better, is found then.
+itself in each step, and a step of a GPU may take only 10 ms. So each call is paid for: by accepted
+drafts, each of which has saved a row its step, and by OVERHEAD_SHARE of the server's own time.
+
+Once that is spent the proposer rests: calls return at once, and no text is followed. When enough
+has come together it begins anew. Then it finds texts that have begun to repeat themselves, and
+drafters that have become better.
 """
 
 OVERHEAD_SHARE = 0.01
-"""Of the server's own time, that calls may take whatever they bring."""
+"""Share of the server's own time that calls may take, even if they save nothing."""
 MOST_SAVED = 0.25
-"""Seconds that are kept, at most: what was saved an hour ago pays for nothing."""
+"""Most seconds that are saved up: what was saved an hour ago pays for nothing."""
 RESUMED_WITH = 0.02
-"""Seconds at which a rest ends: to open 16 texts of 2,000 ids takes about 2 ms."""
+"""Seconds with which a rest ends: to open 16 texts of 2,000 ids takes about 2 ms."""
 
 
 class Allowance:
-    """Seconds that calls may take.
+    """The seconds that calls may take.
 
-    left: of them. resting: calls are to return at once.
+    left: how many there are. resting: calls are to return at once.
     """
 
     def __init__(self) -> None:
@@ -43,10 +44,10 @@ class Allowance:
     def answered(self, seconds: float, now: float) -> None:
         """Note that a call that did its work has taken so long, and ends now."""
         self._ended_at = now
-        # A call that a busy host has stopped for long shows nothing: the rest after it is bounded.
+        # A busy host may stop a call for long, which shows nothing: the rest after it is bounded.
         self.left = max(self.left - seconds, -RESUMED_WITH)
         self.resting = self.left < 0
 
     def saved(self, accepted: int, rows: int) -> None:
-        """Note drafts that were accepted in the step before this call; so many rows shared it."""
+        """Note the drafts accepted in the step before this call, which so many rows shared."""
         self.left = min(self.left + accepted * self._step_s / rows, MOST_SAVED)

@@ -1,7 +1,7 @@
 """What this code expects of vLLM, looked at once, when it loads.
 
-vLLM's own loader checks next to nothing of a `custom_class`. A version that calls it otherwise, or
-not at all, would show as an exception in the engine, which ends the server.
+vLLM's own loader checks hardly anything of a `custom_class`. If a version called it in another way,
+there would be an exception in the engine, which ends the server.
 """
 
 import re

@@ -8,12 +8,12 @@ beginning of the next one:
    text begins one. So a text that was set back is opened again when it comes back.
 3. `next_step` forms a step. Its drafts are the answer, by row.
 
-Between two calls the step runs, as it does at a verifier daemon, and frames of drafters go to their
+Between two calls the step runs, as it does at a verifier daemon. Frames of drafters go to their
 sessions at once, on the thread that receives them. A lock keeps the two threads apart. The core
 waits for drafts of one lone text only, and no longer than the patience of the settings.
 
-Nothing says that the last texts have ended: then there is no call. After _QUIET seconds without one
-all texts are closed.
+When the last texts end there is no call that shows it. So all texts are closed after _QUIET seconds
+without a call.
 
 An unexpected error drops what is known of the rows: all texts end, and the next call opens them
 again (faults.py).
@@ -53,7 +53,7 @@ CANCELLED = m.FinishReason.CANCELLED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetBounds:
-    """What an answer must keep to, or the server ends, and which ids end texts.
+    """The bounds of an answer, without which the server would end, and the ids that end texts.
 
     drafts: most of a row. n_vocab: each id is below it.
     """
@@ -72,7 +72,7 @@ class Drafting:
     """
 
     stuck = False
-    """Nothing shows here whether a step of the server hangs."""
+    """Always False: whether a step of the server hangs is not seen here."""
 
     def __init__(
         self,
@@ -149,17 +149,16 @@ class Drafting:
         sampled: ids that each row got. lengths: of each row, these included. ids: of all rows.
         """
         now = self._clock()
+        answer: list[list[int]] = [[] for _ in sampled]
         if self.faults.off or self._allowance.called(now):
-            return [[] for _ in sampled]
+            return answer
         if not self._lock.acquire(timeout=LOCK_PATIENCE):
-            return [[] for _ in sampled]  # the other thread got no core in the middle of its work
-        answer: list[list[int]]
+            return answer  # the other thread got no core in the middle of its work
         try:
             answer = self._answer(BatchRows(lengths, sampled, ids), now)
             self.faults.answered()
         except Exception as error:  # noqa: BLE001 - whatever it is, the server's texts go on
             self._begin_anew(error)
-            answer = [[] for _ in sampled]
         finally:
             self._lock.release()
         if self._inbox:
@@ -182,7 +181,7 @@ class Drafting:
         return self._begin_step(rows)
 
     def _handle_events(self) -> None:
-        """Handle all events that wait; after too many errors nothing is of use."""
+        """Handle all events that wait, or drop them after too many errors."""
         if self.faults.off:
             self._inbox.clear()
         while self._inbox:
@@ -199,8 +198,8 @@ class Drafting:
     def _send(self) -> None:
         """Deliver the effects of the core.
 
-        A call does so once one of them is urgent. The others wait for `turn`: to wake the other
-        thread costs a step more than the rest here.
+        A call delivers them only if one is urgent. The others wait for `turn`: to wake the other
+        thread would cost a step more than all else that is done here.
         """
         effects = self._effects
         self._effects = []
@@ -266,8 +265,8 @@ class Drafting:
         """
         step = self._step
         if step is None and grown:
-            # Nothing was drafted while the only text was read. Its first id came by a step all the
-            # same.
+            # No step was begun while the prompt of the only text was read. But a step has brought
+            # its first id.
             step = self._formed(now)
             other_work = True
         if step is None:
@@ -281,11 +280,11 @@ class Drafting:
         self._keep(self._core.finish(step, result, begun_at, now, other_work=other_work))
 
     def _note(self, text: RowText, rows: BatchRows, index: int, now: float) -> None:
-        """Note how a text stands after a step."""
+        """Bring a text up to date after a step: it goes on, is over, or is begun anew."""
         session = text.session
         new = rows.new[index]
         if session is None and new and not text.endless:
-            # It was over for an id that ends texts, but its request ignores such ids.
+            # An id that ends texts has closed it, but its request ignores such ids.
             again = self._open(rows, index, now)
             again.endless = True
             self._texts.by_row[index] = again

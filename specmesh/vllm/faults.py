@@ -1,20 +1,20 @@
 """Unexpected errors of the proposer: single ones are survived, many of them end drafting.
 
-An error may be of one text, and be over with it. So all texts are begun anew after an error. One
-that comes back again and again would cost every step something, and its log too. Then nothing is
-drafted any more, until the server is started anew.
+An error may come from a single text and end with it. So after an error all texts are begun anew. An
+error that comes again and again would slow down every step and fill the log. So after too many
+errors nothing is drafted until the server is restarted.
 """
 
 MOST_FAULTS = 5
-"""Errors, without GOOD_CALLS between two of them, after which nothing is drafted."""
+"""Errors that count, after which nothing is drafted."""
 GOOD_CALLS = 100
-"""Calls in a row without an error, after which the errors before count no more."""
+"""Calls in a row without an error, after which the errors before them count no more."""
 
 
 class Faults:
     """The errors that count.
 
-    off: there were so many that nothing is to be drafted any more.
+    off: there were too many, so nothing is to be drafted any more.
     """
 
     def __init__(self) -> None:

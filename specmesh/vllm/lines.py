@@ -9,8 +9,7 @@ from typing import Any
 import structlog
 
 LOGGER = "vllm.specmesh"
-"""A child of vLLM's logger, which has its form, its level and its place."""
-
+"""A child of vLLM's logger: its lines have the same form, level and place."""
 
 _VARIABLES = {
     "--bind": "SPECMESH_VLLM_BIND",
@@ -18,13 +17,13 @@ _VARIABLES = {
     "--insecure-no-auth": "SPECMESH_VLLM_INSECURE=1",
     "--socket": "SPECMESH_VLLM_SOCKET",
 }
-"""What takes the places of a daemon's options: vLLM has none of them."""
+"""The variables that stand for a daemon's options, which vLLM does not have."""
 
 _OPTION = re.compile(rf"(?:{'|'.join(_VARIABLES)})(?![\w-])")
 
 
 def configure(level: str) -> None:
-    """Send lines from this level on to vLLM's log, unless the program has a log of ours."""
+    """Send lines from this level on to vLLM's log, unless the program has configured structlog."""
     if structlog.is_configured():
         return
     structlog.configure(
@@ -56,7 +55,7 @@ def _shown(value: object) -> object:
 
 
 def _with_variables(text: str) -> str:
-    """Name variables in the places of options, but not within commands, which have backticks."""
-    parts = text.split("`")
+    """Return a text with variables instead of options, but for commands in backticks."""
+    parts = text.split("`")  # every second part is a command
     parts[::2] = [_OPTION.sub(lambda found: _VARIABLES[found[0]], part) for part in parts[::2]]
     return "`".join(parts)

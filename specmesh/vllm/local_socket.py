@@ -1,7 +1,7 @@
 """The local socket beside vLLM's worker: the API of a verifier daemon, without texts.
 
-`specmesh stats`, `ps`, `ping`, `doctor` and Prometheus read it as a daemon's. Who asks it for a
-text is told vLLM's own address, by the loop that it asks.
+`specmesh stats`, `ps`, `ping`, `doctor` and Prometheus read it like a daemon's. The loop refuses a
+request for a text, and names vLLM's own address in the error.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class SocketBackend:
 def event_loop(path: Path | None, backend: SocketBackend) -> Generator[asyncio.AbstractEventLoop]:
     """Run an event loop on a thread of its own, with the API at a socket.
 
-    path: None for no socket. Where none can be there is a warning: drafts go on.
+    path: None for no socket. If it cannot be opened there is a warning, and drafts go on.
     """
     with ExitStack() as ends:
         api = None if path is None else _api_at(path, backend, ends)

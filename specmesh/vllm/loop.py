@@ -1,7 +1,7 @@
 """The thread of frames: drafters, statistics, and orders of the local socket.
 
-It is what a verifier daemon's event loop is, but for the engine: vLLM's worker drives the core, by
-`Drafting`. Nobody gets a text here: programs ask vLLM's own API, and are told so.
+It does the work of a verifier daemon's event loop, but for the engine: vLLM's worker drives the
+core, by `Drafting`. Nobody gets a text here: requests are refused with the address of vLLM's API.
 """
 
 import os
@@ -57,7 +57,7 @@ NO_CLIENTS = 0  # requests that may wait here
 
 
 class ProposerLoop(DaemonLoop[Order]):
-    """The event loop beside vLLM's worker. The local socket has it as it has a verifier daemon's.
+    """The event loop beside vLLM's worker. The local socket uses it like that of a daemon.
 
     drafting: answers the worker.
     """
@@ -263,9 +263,9 @@ class ProposerLoop(DaemonLoop[Order]):
 class ServersCores(ThreadShare):
     """The cores of this host that vLLM's steps take; 0 if they run on a GPU.
 
-    vLLM does not give cores to a drafter. Beside one its steps are slower all the same. So they are
-    measured apart from others, as if it did, and the gate compares drafting with not drafting from
-    the first text on.
+    vLLM gives no cores to a drafter of this host, but its steps beside one are slower all the same.
+    So they are measured apart from others, as if it did. And the gate compares drafting with not
+    drafting from the first text on.
     """
 
     def __init__(self, threads: int) -> None:
@@ -278,7 +278,10 @@ class ServersCores(ThreadShare):
 
 
 def _quieter(effect: vev.Effect) -> vev.Effect:
-    """Return an effect; a line about a single text is for debugging: vLLM's log has its own."""
+    """Return an effect; a line of the log about a single text is only for debugging.
+
+    vLLM's own log has lines about its requests.
+    """
     if isinstance(effect, vev.Noted) and effect.level == "info" and "session" in effect.fields:
         return replace(effect, level="debug")
     return effect

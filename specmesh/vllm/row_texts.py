@@ -1,12 +1,12 @@
 """Which row of a vLLM batch is which text.
 
 vLLM names no requests to a proposer. A row has a length, its ids, and the ids that it got in the
-step. Rows move: when a text ends another one takes its row. They vanish and come back, when vLLM
-needs their memory. And two rows may have the same ids.
+step. Rows move: when a text ends, another one takes its row. A row vanishes when vLLM needs its
+memory, and comes back later. And two rows may have the same ids.
 
-A text is found again by its last ids: first in the row where it was, then in any other. The first
-costs a microsecond and is nearly always right. In another row all ids are compared. A text that is
-taken for another costs its drafts, and nothing else: vLLM verifies each draft for its own row.
+A text is first looked for in the row where it was, by its last ids. That takes a microsecond, and
+it is nearly always there. Then it is looked for in the other rows, by all ids. A text that is taken
+for another costs its drafts, and nothing else: vLLM verifies each draft for its own row.
 """
 
 from array import array
@@ -23,7 +23,7 @@ TAIL_IDS = 32
 """Ids by which a text is found in its row."""
 
 RowIds = NDArray[np.int32]
-"""The ids of all rows, (rows, most ids of a text). What is behind a row's length means nothing."""
+"""The ids of all rows, (rows, most ids of a text). Those after a row's length mean nothing."""
 
 
 class BatchRows(NamedTuple):
@@ -43,10 +43,10 @@ class BatchRows(NamedTuple):
 class RowText:
     """A text that a row shows.
 
-    number: of its client at the core. session: there; None once that has ended.
+    number: of its client at the core. session: its session at the core; None once that has ended.
     ids: those of the session, which stay when it ends. length: of the text after the newest call.
-    row: that shows it.
-    endless: it went on behind an id that ends texts, so such an id does not end it.
+    row: the row that shows it.
+    endless: it went on after an id that ends texts, so such an id does not end it.
     """
 
     number: int
@@ -56,17 +56,17 @@ class RowText:
     row: int
     endless: bool = False
 
-    def begins(self, rows: BatchRows, index: int) -> bool:
-        """Return True if a row may show this text, and perhaps more of it; by its last ids."""
+    def may_begin(self, rows: BatchRows, index: int) -> bool:
+        """Return True if a row may begin with this text, by the last ids of the text."""
         length = self.length
         if rows.lengths[index] < length:
             return False
         tail = slice(max(length - TAIL_IDS, 0), length)
         return rows.ids[index, tail].tobytes() == self.ids[tail].tobytes()
 
-    def equals(self, rows: BatchRows, index: int) -> bool:
-        """Return True if a row shows this text, and perhaps more of it; by all ids."""
-        if self.session is None or not self.begins(rows, index):
+    def begins(self, rows: BatchRows, index: int) -> bool:
+        """Return True if a row begins with this text, by all ids, and its session goes on."""
+        if self.session is None or not self.may_begin(rows, index):
             return False
         length = self.length
         return rows.ids[index, :length].tobytes() == self.ids[:length].tobytes()
@@ -82,22 +82,22 @@ class RowTexts:
     def matched(self, rows: BatchRows) -> list[RowText]:
         """Give each row its text; return the texts that no row shows any more.
 
-        Rows with new texts have none in `by_row`. Each text is given to one row only.
+        A row with a new text gets none. Each text is given to one row only.
         """
         before = self.by_row
         found: dict[int, RowText] = {}
-        strange: list[int] = []
+        unmatched: list[int] = []
         for index in range(len(rows.lengths)):
             text = before.get(index)
-            if text is not None and text.begins(rows, index):
+            if text is not None and text.may_begin(rows, index):
                 found[index] = text
             else:
-                strange.append(index)
+                unmatched.append(index)
         self.by_row = found
         if len(found) == len(before):
             return []
         left = [text for index, text in before.items() if found.get(index) is not text]
-        for index in strange:
+        for index in unmatched:
             moved = self._moved(left, rows, index)
             if moved is not None:
                 moved.row = index
@@ -107,8 +107,8 @@ class RowTexts:
 
     @staticmethod
     def _moved(left: Sequence[RowText], rows: BatchRows, index: int) -> RowText | None:
-        """Return the longest text that a row shows as a whole; None if it shows none of them."""
-        fitting = [text for text in left if text.equals(rows, index)]
+        """Return the longest text that a row begins with; None if it begins with none of them."""
+        fitting = [text for text in left if text.begins(rows, index)]
         return max(fitting, key=lambda text: text.length, default=None)
 
     def forget(self) -> list[RowText]:

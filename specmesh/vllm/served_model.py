@@ -27,7 +27,7 @@ class ServedModel:
 class WorkerPlace:
     """The place of this worker in its server.
 
-    answers: this one's drafts are used, which are those of the first rank of the model's shards.
+    answers: vLLM uses the drafts of this worker, as it is the first rank of the model's shards.
     engine: its number among engines that work side by side on other requests.
     """
 
@@ -55,7 +55,7 @@ def place_of(vllm_config: Any) -> WorkerPlace:
     parallel = getattr(vllm_config, "parallel_config", None)
     shards = getattr(parallel, "tensor_parallel_size", 1)
     rank = getattr(parallel, "rank", 0)
-    # The rank of a dense model is 0 in each engine, as they share no layers. The index is not.
+    # The engines of a dense model share no layers, so each of them has rank 0. Their index differs.
     engine = getattr(parallel, "data_parallel_index", None)
     if engine is None:
         engine = getattr(parallel, "data_parallel_rank", 0)

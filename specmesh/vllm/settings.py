@@ -29,10 +29,10 @@ MOST_ROWS = 256
 class ProposerSettings:
     """Settings of the proposer.
 
-    bind: the address at which drafters attach; the log has the port that * has become.
-    keys: the folder of keys. None: the usual ones. insecure: use no keys.
-    http: the address of vLLM's own API, which clients of drafters are told.
-    socket: of statistics. None: that of a verifier daemon. no_socket: there is none.
+    bind: the address at which drafters attach. For a port of * the log has the one that was chosen.
+    keys: the folder of keys; None for the usual ones. insecure: use no keys.
+    http: the address of vLLM's own API, named to those who ask here for a text.
+    socket: the local socket; None for that of a verifier daemon. no_socket: there is none.
     rows: most rows of a step that are drafted for.
     patience: seconds that a step may wait for drafts, if it has one text only.
     log_level: debug, info, warning or error.
@@ -66,7 +66,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
     for key in _PARSERS:
         name = _variable(key)
         variable = environ.get(name)
-        if variable:  # an empty one is as none
+        if variable:  # an empty one does not count
             written[key] = variable, name
     given: dict[str, object] = {}
     for key, (value, origin) in written.items():
@@ -78,9 +78,9 @@ def read_settings(environ: Mapping[str, str] | None = None) -> ProposerSettings:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return the variables that are named like settings and are none.
+    """Return the variables that are named like settings, but are none.
 
-    They are no fault: Kubernetes has some such for each service of that name.
+    They are no fault: Kubernetes sets such variables for a service of that name.
     """
     environ = os.environ if environ is None else environ
     known = {CONFIG, *map(_variable, _PARSERS)}
