@@ -122,7 +122,7 @@ class LocalDrafting:
 
     name: of the source. estimates: what was measured.
     drafted: drafts that may pay were made before the target's step that runs, or ran last.
-    read_s: seconds in which long texts were read before it.
+    read_s: seconds in which long texts were read before that step.
     """
 
     def __init__(
@@ -163,27 +163,31 @@ class LocalDrafting:
         if not self._planned:
             self._planned = True
             self._wanted = self._plan(sessions, now)
-        if not self._wanted:
+        rows = self._next_rows(sessions)
+        if not rows:
             return None
+        return ev.DraftStep(upstream=0, cuts=self._cuts(rows), rows=tuple(rows))
+
+    def _next_rows(self, sessions: Mapping[int, SessionContext]) -> list[ev.DraftRow]:
+        """Return the rows of one step, of the sessions whose drafts are still to be made."""
         rows: list[ev.DraftRow] = []
         room = self._limits.n_batch
-        for number in list(self._wanted):
-            if number not in sessions:
+        for number, drafts in list(self._wanted.items()):
+            context = sessions.get(number)
+            if context is None:
                 del self._wanted[number]
                 continue
-            row = self._row(sessions[number].session, self._wanted[number], room)
-            if row is None:
-                if room == self._limits.n_batch:
-                    del self._wanted[number]  # it needs nothing
-                continue
+            row = self._row(context.session, drafts, room)
+            if row is None and rows:
+                continue  # perhaps it only has no room in this step
             del self._wanted[number]
+            if row is None:
+                continue  # it needs nothing
             rows.append(row)
             room -= len(row.ids) + row.bos
             if not self._limits.batches or room <= 0:
                 break
-        if not rows:
-            return None
-        return ev.DraftStep(upstream=0, cuts=self._cuts(rows), rows=tuple(rows))
+        return rows
 
     def _plan(self, sessions: Mapping[int, SessionContext], now: float) -> dict[int, int]:
         """Return by session the drafts to make; 0 for a text that is only read."""
@@ -192,38 +196,57 @@ class LocalDrafting:
             session = context.session
             if session.state is SessionState.GENERATING and session.finished is None:
                 stepping.append(session)
-        wanted: dict[int, int] = {}
         gate = self._speculations.of(self.name, max(len(stepping), 1)).gate
+        wanted = self._drafts_of(stepping, now, adapts=gate.open)
+        for session in stepping:
+            source = session.local
+            if source is None:
+                continue
+            if session.id in wanted and not self._limits.follows:
+                source.begin(session.choice.exact_drafts(session.max_drafts()))
+            source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
+        if self._limits.follows:
+            wanted |= self._readings_of(sessions, pays=gate.open and self._quiet_turns <= 0)
+        return wanted
+
+    def _drafts_of(
+        self, stepping: Sequence[VerifierSession], now: float, *, adapts: bool
+    ) -> dict[int, int]:
+        """Return by session the drafts to make: those that clients chose, and those that pay.
+
+        adapts: drafts may be made that no client chose.
+        """
+        wanted: dict[int, int] = {}
         adapting: list[VerifierSession] = []
         for session in stepping:
-            fixed = session.params.allowed_draft_n
             if session.id in self._failed or not self._may_draft(session):
                 continue
             if _begins(session):
                 continue  # the first id comes without drafts, as soon as it can
+            fixed = session.params.allowed_draft_n
             if fixed is not None:
                 wanted[session.id] = fixed
-            elif gate.open:
+            elif adapts:
                 adapting.append(session)
         if adapting:
             wanted |= self._adapted(adapting, stepping, now)
-        for session in stepping:
-            source = session.local
-            if source is not None and session.id in wanted and not self._limits.follows:
-                source.begin(session.choice.exact_drafts(session.max_drafts()))
-            if source is not None:
-                source.drafting = wanted.get(session.id, 0) > 0 and not source.probing
-        if self._limits.follows:
-            self._unread.forget_others(sessions)
-            pays = gate.open and self._quiet_turns <= 0
-            for context in sessions.values():
-                session = context.session
-                if not self._reads_along(session, pays=pays):
-                    continue
-                # Of a long prompt only the end is worth its time.
-                self._unread.read(session, len(session.prefix) - self._most_read(session))
-                if self._unread.of(session):
-                    wanted[session.id] = 0
+        return wanted
+
+    def _readings_of(self, sessions: Mapping[int, SessionContext], *, pays: bool) -> dict[int, int]:
+        """Return 0 drafts for each session of which the head reads rows of the prompt now.
+
+        pays: drafts were last seen to pay.
+        """
+        self._unread.forget_others(sessions)
+        wanted: dict[int, int] = {}
+        for context in sessions.values():
+            session = context.session
+            if not self._reads_along(session, pays=pays):
+                continue
+            # Of a long prompt only the end is worth its time.
+            self._unread.read(session, len(session.prefix) - self._most_read(session))
+            if self._unread.of(session):
+                wanted[session.id] = 0
         return wanted
 
     def _reads_along(self, session: VerifierSession, *, pays: bool) -> bool:
@@ -325,7 +348,11 @@ class LocalDrafting:
     # --- rows
 
     def _row(self, session: VerifierSession, wanted: int, room: int) -> ev.DraftRow | None:
-        """Return a session's row of at most `room` ids; None if it needs none, or has no room."""
+        """Return a session's row of at most `room` ids; None if it needs none, or has no room.
+
+        If many ids are to be read, a row has a portion of them. Only the row with the last portion
+        has drafts.
+        """
         source = session.local
         assert source is not None, "only sessions with this source are drafted for"
         held = self._held_of(session)
@@ -353,9 +380,10 @@ class LocalDrafting:
             drafts = min(drafts, self._limits.n_ctx - held.bos - (end - held.start) + 1)
         if self._limits.follows:
             self._unread.read(session, begin + len(portion) - 1)
+        is_last = len(portion) == len(ids)
         generates = session.state is SessionState.GENERATING
         sampler = None
-        if len(portion) == len(ids) and drafts > 0 and generates:
+        if is_last and drafts > 0 and generates:
             sampler = self._sampler_of(session)
         return ev.DraftRow(
             key=ev.SessionKey(0, session.id),
@@ -377,7 +405,7 @@ class LocalDrafting:
         return ids
 
     def _held_of(self, session: VerifierSession) -> HeldText:
-        """Return the ids that a session's sequence holds of its text and its chain."""
+        """Return what a session's sequence holds, as far as it agrees with its text and chain."""
         seq = session.slot.seq
         held = self._held.get(seq)
         if held is None:
@@ -385,12 +413,12 @@ class LocalDrafting:
         if held.session != session.id:
             held.session = session.id
             held.agreed = 0
-        begin = held.agreed
-        place = held.start + begin
-        text = session.prefix[place : held.end]
+        # Only ids that were not compared with this text before.
+        compared = held.agreed
+        text = session.prefix[held.start + compared : held.end]
         if session.local is not None and not self._limits.follows:
             text += session.local.tokens
-        agreed = begin + common_length(held.ids[begin:], text)
+        agreed = compared + common_length(held.ids[compared:], text)
         held.keep(agreed)
         held.agreed = max(min(agreed, len(session.prefix) - held.start), 0)
         if not agreed:
@@ -465,29 +493,44 @@ class LocalDrafting:
                 held.cells = kept
                 held.keep(max(kept - held.bos, 0))
                 continue
-            ids = [*row.ids, *tokens]
-            if row.sampler is not None and len(tokens) == row.draft_n:
-                ids.pop()  # the last draft is not appended
-            held.bos = held.bos if row.position else row.bos
-            held.ids.extend(ids)
-            held.cells = held.length
+            self._appended(held, row, tokens)
             context = sessions.get(row.key.number)
-            if self._limits.follows:
-                held.keep(len(held.ids) - len(ids) + len(row.ids))
-            if context is not None and context.session.local is not None and tokens:
-                source = context.session.local
-                adapts = context.session.params.allowed_draft_n is None
-                self.drafted = self.drafted or (adapts and not source.probing)
-                source.take(row.text_position + len(row.ids), tokens)
+            if context is not None and tokens:
+                self._take_drafts(context.session, row, tokens)
         self._learn(step, seconds)
         return []
+
+    def _appended(self, held: HeldText, row: ev.DraftRow, tokens: Sequence[int]) -> None:
+        """Note that a sequence holds the ids of a row and the drafts after them."""
+        if not row.position:
+            held.bos = row.bos
+        held.ids.extend(row.ids)
+        begin = len(held.ids)
+        held.ids.extend(tokens)
+        if row.sampler is not None and len(tokens) == row.draft_n:
+            held.ids.pop()  # the last draft is not appended
+        held.cells = held.length
+        if self._limits.follows:
+            # Drafts are read again later, with the hidden states of the target's rows.
+            held.keep(begin)
+
+    def _take_drafts(
+        self, session: VerifierSession, row: ev.DraftRow, tokens: Sequence[int]
+    ) -> None:
+        """Give a session's source the drafts of a row."""
+        source = session.local
+        if source is None:
+            return
+        adapts = session.params.allowed_draft_n is None
+        self.drafted = self.drafted or (adapts and not source.probing)
+        source.take(row.text_position + len(row.ids), tokens)
 
     def _learn(self, step: ev.DraftStep, seconds: float) -> None:
         """Learn the seconds of drafts, or of the ids that were read."""
         costs = self.estimates.costs
         ids = 0
         drafts = 0
-        drafting = 0
+        drafting = 0  # rows with drafts
         for row in step.rows:
             ids += len(row.ids)
             if row.sampler is not None:
