@@ -1,19 +1,19 @@
 """The drafter pool: which of several drafters drafts for which session.
 
-It is the one with the most expected tokens per second. The rate follows from what was measured of a
-drafter on the sessions that it had: acceptance, seconds per draft, round trip. Nothing counts that
-it claims of itself.
+A session gets the drafter with the most expected tokens per second. The rate follows from what was
+measured of the drafter on the sessions that it had: acceptance, seconds per draft, round trip. What
+a drafter claims of itself does not count.
 
 - A drafter that was not measured of late comes first.
 - A session moves when its drafter goes or is silent, when another is to be measured, and when
   another is clearly better.
 
 So each drafter is measured by being used, on one session at a time. That costs the session little:
-drafts of a bad drafter are rejected or late, and the gate bounds what they may cost. The rate of a
-drafter that drafts for several sessions is that of its share: its drafts come later.
+drafts of a bad drafter are rejected or late, and the gate bounds what they may cost. A drafter that
+drafts for several sessions has a lower rate for each of them, as its drafts come later.
 
-A drafter that was silent promises nothing until a session gets it again: for want of another, or to
-measure it anew after MEASURED_SECONDS.
+A drafter that was silent promises nothing until a session gets it again. That happens if there is
+no other drafter, and when it is measured anew after MEASURED_SECONDS.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ drafters as in bench/pool.py, two of which are killed, a text had 0.96 of the be
 0.92, 8: 0.95), and one of 300 tokens 0.90 (32: 0.84), in virtual time.
 """
 SWITCH_GAIN = 1.15
-"""Times the present rate that a better drafter must have: a change costs a restart."""
+"""Times the present rate that another drafter must have: a change costs a restart."""
 NOTE_INTERVAL = 10.0  # seconds between two lines of the log about reasons that come and go
 
 
@@ -107,7 +107,7 @@ class DrafterPool:
     # --- a session gets a drafter, or loses it
 
     def find_all(self, now: float) -> None:
-        """Give each session without a drafter one.
+        """Find a drafter for each session without one.
 
         The session of a drafter's own client waits for that drafter.
         """
@@ -115,7 +115,7 @@ class DrafterPool:
             self.find(context, now)
 
     def find(self, context: SessionContext, now: float) -> None:
-        """Give a session without a drafter one: first one to measure, then the best one."""
+        """Find a drafter for a session without one: one to measure, or else the best one."""
         session = context.session
         unowned = context.drafter is None and context.owner is None
         if not (unowned and session.may_draft and session.draft_length.allows_remote):
@@ -212,13 +212,8 @@ class DrafterPool:
             return NoDrafts.CLIENT
         possible = self._possible(context)
         # The widest reason comes first: those after it cannot be mended before it is.
-        if not possible and session.local is not None:
-            return None if session.local.drafting else NoDrafts.GATE
-        if not possible and _drafts_by_itself(context):
-            return None
         if not possible:
-            is_wanted = session.draft_length.allows_remote
-            return NoDrafts.NONE_ATTACHED if is_wanted else NoDrafts.CLIENT
+            return _why_undrafted_alone(context)
         drafting = [drafter for drafter in possible if not drafter.muted]
         if not drafting:
             return NoDrafts.VOCABULARY
@@ -236,7 +231,7 @@ class DrafterPool:
         return [drafter for drafter in self._drafters.values() if identity in (None, drafter.id)]
 
     def verdict(self, context: SessionContext) -> NoDrafts | None:
-        """Return why nothing was drafted for a session that has ended, or nothing more at its end.
+        """Return why nothing was drafted for a session that has ended, or why that came to an end.
 
         None if drafts were verified to the end, or if other sources had some and no drafter came.
         """
@@ -267,8 +262,7 @@ class DrafterPool:
         # All sessions of the drafter are timed by its load, so it is counted when it changes only.
         if drafting != context.in_load:
             self.weigh()
-        identity = context.drafter
-        drafter = None if identity is None else self._drafters.get(identity)
+        drafter = self._drafter_of(context)
         if drafter is None or context.session.finished is not None:
             return
         if context.announced:
@@ -359,7 +353,10 @@ class DrafterPool:
         return max(drafters, key=merit)
 
     def _rate(self, context: SessionContext, drafter: RemoteDrafter) -> float:
-        """Return the tokens per second to expect of a session with a drafter; 0 while unknown."""
+        """Return the tokens per second to expect of a session with a drafter; 0 while unknown.
+
+        A known rate is the drafter's in `stats`, too.
+        """
         draft_length = context.session.draft_length
         estimates = drafter.estimates
         if draft_length.undrafted_s <= 0 or drafter.silent:
@@ -411,7 +408,15 @@ class DrafterPool:
         }
 
 
-def _drafts_by_itself(context: SessionContext) -> bool:
-    """Return True if drafts of the verifier's own sources were verified, and none of a drafter."""
-    counts = context.session.counts
-    return counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0
+def _why_undrafted_alone(context: SessionContext) -> NoDrafts | None:
+    """Return why nothing is drafted for a session that no drafter daemon could draft for.
+
+    None if sources of the verifier itself draft for it.
+    """
+    session = context.session
+    if session.local is not None:
+        return None if session.local.drafting else NoDrafts.GATE
+    counts = session.counts
+    if counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0:
+        return None
+    return NoDrafts.NONE_ATTACHED if session.draft_length.allows_remote else NoDrafts.CLIENT
