@@ -20,8 +20,6 @@ probe now and then.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import mul
 
 from specmesh.core.draft_length.bids import LEAST_GAIN, SHORTEST, DraftBid, allocate_drafts
 from specmesh.core.draft_length.drafter_estimates import (
@@ -49,8 +47,8 @@ drafts are timed to cost most fails tests/properties/test_machines.py without th
 is too slow to see it.
 """
 SOLVE_INTERVAL = 0.1  # seconds between two policies, at least: one costs milliseconds of a core
-LEAST_EXTRA = 0.02  # tokens that drafts of another source must gain beside a drafter's
 OFF_SOLVE_INTERVAL = 1.0  # the same while the drafter is off, until a draft shows news
+LEAST_EXTRA = 0.02  # tokens that drafts of another source must gain beside a drafter's
 FAIR_TOKENS = 8  # ids for which a fair share stays: to find one takes each of 16 sessions 27 us
 
 
@@ -59,7 +57,7 @@ class DraftLengthController:
 
     draft_n: drafts that its drafter is asked for.
     probing: they are asked for only to learn whether they would be accepted.
-    relieved: another source does better than the drafter could, which is asked for nothing.
+    relieved: another source does better than the drafter could, so it is asked for nothing.
     allows_remote: the client lets drafter daemons draft. If not, one may still pass on its text.
     policy, acceptance, estimate: of this session with its present drafter.
 
@@ -270,7 +268,7 @@ class DraftLengthController:
         self._waiting = None
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
-        """Return the same as `plan`, whatever was waited already."""
+        """Return the same as `plan`, without regard to a wait that has begun."""
         if self._fixed is not None:
             return self._wanted_by_client(frontier, lead, min(self._fixed, limit), now)
         policy = self.policy
@@ -318,12 +316,6 @@ class DraftLengthController:
         saved = self._accepted * self._seconds(1)
         return self._times.wait <= saved + WAIT_SHARE * self._times.verify
 
-    def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
-        """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-        if not drafts:
-            return ()
-        return tuple(accumulate(self.acceptance.rates(drafts), mul))
-
     # --- chains in hand
 
     def best_drafts(self, chances: Sequence[float], least: int = 0) -> tuple[int, float]:
@@ -355,8 +347,10 @@ class DraftLengthController:
         """Return the tokens per second that the drafter promises; 0 if there is none."""
         if self.drafter is None or self.withheld:
             return 0.0
+        rate = 0.0
         drafts = min(lead, self._most, limit)
-        _, rate = self.best_drafts(self.chain_acceptance(drafts)) if drafts else (0, 0.0)
+        if drafts:
+            _, rate = self.best_drafts(self.acceptance.chain(drafts))
         if self.estimate.drafting and self.draft_n > 0:
             return max(rate, self.remote_rate)
         return rate
@@ -366,9 +360,10 @@ class DraftLengthController:
     ) -> int:
         """Return how many drafts of another source to make while the drafter has none here.
 
+        0 if none pay, or if nothing is to come from the drafter.
+
         chances: that the first 1, 2, ... of them are all accepted. seconds: returns those of so
             many drafts, and of the step that verifies them.
-        It is 0 too if nothing is to come from the drafter.
         """
         policy = self.policy
         if policy is None or not self.lone or self.drafter is None or self.withheld:
@@ -570,6 +565,6 @@ class DraftLengthController:
             costs = self._costs if rows > 1 else self._costs.undrafted
             return costs.seconds(rows * self._sessions, context_length) + self._costs.pause
 
-        bid = DraftBid(self.chain_acceptance(self._most))
+        bid = DraftBid(self.acceptance.chain(self._most))
         [drafts] = allocate_drafts([bid], self._most, seconds)
         return drafts

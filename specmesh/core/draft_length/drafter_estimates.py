@@ -8,6 +8,8 @@
 """
 
 from collections import deque
+from itertools import accumulate
+from operator import mul
 from statistics import median
 
 from specmesh.core.draft_length import MAX_DRAFTS, MAX_SAMPLES
@@ -19,8 +21,8 @@ PRIOR_ROUNDS = 6.0  # rounds that the prior counts for
 DRAFTER_MEMORY = 128.0  # rounds after which a drafter's round counts half
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late while the interval is unknown
-SILENT_SECONDS = 2.0  # seconds without a frame after which a drafter is silent,
-SILENT_RESTARTS = 8  # and so many of its restarts on top
+SILENT_SECONDS = 2.0  # a drafter is silent after so many seconds without a frame
+SILENT_RESTARTS = 8  # and as many of its restarts on top of these seconds
 
 
 class RollingAcceptance:
@@ -57,6 +59,12 @@ class RollingAcceptance:
     def known(self) -> bool:
         """Return True once a round was recorded."""
         return any(self._tested)
+
+    def chain(self, drafts: int) -> tuple[float, ...]:
+        """Return the probabilities that the first 1, 2, ... `drafts` are all accepted."""
+        if not drafts:
+            return ()
+        return tuple(accumulate(self.rates(drafts), mul))
 
     def pooled(self) -> float:
         """Return the rate over all positions."""

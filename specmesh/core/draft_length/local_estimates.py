@@ -1,14 +1,12 @@
 """Everything that was measured of a drafter in the verifier's process: `LocalEstimates`.
 
-Its drafts are made between two steps of the target, on the same thread. So there is no policy of
-waits, as a remote drafter has one: a step with n drafts costs the seconds of the drafts and those
-of the target's step, and the number with the most tokens per second is drafted.
+Its drafts are made between two steps of the target, on the same thread. So nothing is ever waited
+for, and there is no policy as for a drafter daemon. A step with n drafts costs the seconds of the
+drafts and those of the target's step. The number with the most tokens per second is drafted.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import mul
 from statistics import median
 
 from specmesh.core.draft_length import MAX_SAMPLES
@@ -18,9 +16,9 @@ from specmesh.core.draft_length.drafter_estimates import DRAFTER_MEMORY, Rolling
 PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be accepted
 LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
 LEAST_PROMISE = 1.03
-"""Times the rate without drafts that they must promise: texts are to be read for them, too."""
+"""Times the rate without drafts that drafts must promise: texts are to be read for them, too."""
 FEWEST_MEASURED = 3
-"""Measurements with which a median is right even if one of them is of a step that was held up."""
+"""Measurements with which a median is right, even if a step that was held up is among them."""
 READ_WEIGHT = 1 / 8  # of the newest reading in the mean seconds of an id
 
 
@@ -93,11 +91,12 @@ class LocalEstimates:
     def best_drafts(
         self, chances: Sequence[Sequence[float]], most: int, step: Callable[[int], float]
     ) -> int:
-        """Return the drafts for each session with which a step has the most tokens per second.
+        """Return how many drafts for each session give a step the most tokens per second.
+
+        0 if no number of drafts gives it more than it has without.
 
         chances: for each session, the probabilities that its first 1, 2, ... drafts are all
             accepted. step: returns the seconds of a step of the target of so many rows.
-        It is 0 if no number has more than a step without drafts.
         """
         sessions = len(chances)
         tokens = float(sessions)
@@ -114,10 +113,3 @@ class LocalEstimates:
                 best = rate
                 taken = drafts
         return taken
-
-
-def chances_of(acceptance: RollingAcceptance, drafts: int) -> tuple[float, ...]:
-    """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-    if not drafts:
-        return ()
-    return tuple(accumulate(acceptance.rates(drafts), mul))

@@ -169,7 +169,7 @@ def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
 
 
 def _times(inputs: PolicyInputs) -> tuple[float, ...]:
-    """Return all times of the inputs, which small changes are to be ignored of."""
+    """Return all times of the inputs."""
     return (*inputs.steps, inputs.interval, inputs.restart, inputs.undrafted_s)
 
 

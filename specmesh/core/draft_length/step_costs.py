@@ -50,9 +50,9 @@ class StepCosts:
     def split(self, most_slower: float) -> None:
         """Measure steps beside a drafter of this host apart.
 
-        A width that was not measured so is as much slower as the measured ones, at most
-        `most_slower` times. Without that bound one hiccup would end drafting, and with it the
-        measurements.
+        A width that was not measured beside a drafter is taken to be as much slower as those that
+        were, at most `most_slower` times. Without that bound one hiccup would end drafting, and
+        with it the measurements.
         """
         if self._undrafted is None:
             self._undrafted = StepCosts(self.curves)
@@ -120,9 +120,9 @@ class StepCosts:
         return tables
 
     def _beside(self, rows: int, context_length: int, undrafted: "StepCosts") -> float:
-        """Return the expected seconds beside a drafter of a width not measured so."""
+        """Return the expected seconds beside a drafter of a width that was not measured there."""
         if self._slower is None:
-            ratios: list[float] = []  # of each width measured so, to its time without
+            ratios: list[float] = []  # of each width measured there, to its seconds without
             for bucket, curve in self.curves.items():
                 for width, seconds in curve.medians.items():
                     expected = undrafted.seconds(width, _least_context(bucket))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from specmesh.core.draft_length.controller import SESSION_MEMORY
 from specmesh.core.draft_length.drafter_estimates import RollingAcceptance
-from specmesh.core.draft_length.local_estimates import LocalEstimates, chances_of
+from specmesh.core.draft_length.local_estimates import LocalEstimates
 from specmesh.core.rounds import Round
 from specmesh.core.verifier.sources.base import SourceContext
 
@@ -20,7 +20,7 @@ class LocalSource:
     drafting: drafts were made for the newest step, or are to be made for the next one.
     probing: the next drafts are not verified. They only show how many of them the target would
         have accepted.
-    beside: the next drafts promise more than to go on as the policy of the drafter daemon does.
+    beside: the next drafts promise more than to follow the policy of the drafter daemon.
     """
 
     exact = False
@@ -62,7 +62,7 @@ class LocalSource:
 
     def acceptance(self, drafts: int) -> Sequence[float]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-        return chances_of(self._acceptance, drafts)
+        return self._acceptance.chain(drafts)
 
     def begin(self, exact: Sequence[int]) -> None:
         """Let a chain without drafts go on from those that are accepted for certain."""

@@ -94,7 +94,7 @@ class RemoteSource:
 
     def acceptance(self, drafts: int) -> Sequence[float]:
         """Return the probabilities that the first 1, 2, ... drafts are all accepted."""
-        return self._draft_length.chain_acceptance(drafts)
+        return self._draft_length.acceptance.chain(drafts)
 
     def offers(
         self, drafts: Sequence[int], parts: Sequence[SourceDrafts]
@@ -167,8 +167,8 @@ class RemoteSource:
         proposals: tuple[Proposal | None, ...] = ()
         if isinstance(frame, m.DraftProbs):
             proposals = unflattened((frame.sizes, frame.support, frame.weights))
-        # Up to the frontier a wrong CRC is of another text. Beyond it `_insert` compares the CRC with
-        # the chain's.
+        # Up to the frontier a wrong CRC is of another text. Beyond it `_insert` checks the CRC with
+        # the chain.
         is_of_text = base > length or self._prefix.holds(base, frame.prefix_crc)
         if not is_of_text or not self._is_valid(frame.ids, proposals):
             self._counts.stale_drafts += len(frame.ids)
