@@ -20,19 +20,20 @@ SETTLE_STEPS = 4
 SETTLE_SECONDS = 0.05
 """Seconds for which a drafter that was stopped may go on, on the cores of the verifier's steps."""
 DEBT = 4.0
-"""Steps without drafts in whose time drafting may lose as much before it is suspended, and which it
-has to earn before it goes on (8: -1.2 %; 2: 1.1 %, but steps of a real host differ by more than
-these). With n sessions it is divided by the square root of n, since the sum of their tokens varies
-less: 16 sessions at once have 0.92 instead of 0.79 of the speed without drafts in their first 64
-steps, measured with 8.
+"""Steps without drafts. The gate shuts when drafting has lost the time of so many, and opens when
+it has earned it back (8: -1.2 %; 2: 1.1 %, but steps of a real host differ by more than these).
+
+With n sessions it is divided by the square root of n, since the sum of their tokens varies less: 16
+sessions at once have 0.92 instead of 0.79 of the speed without drafts in their first 64 steps,
+measured with 8.
 """
 MOST_GAINED = 64.0
-"""Gained steps that it may lose again (32: 0, 1000: -0.2 %, and no bound). As much counts of
-one step: a drafter of this host stops it for as long as it reads the text.
+"""Most gained steps that drafting may lose again (32: 0, 1000: -0.2 %, and no bound). A single step
+does not lose more either: a drafter of this host holds it up for as long as it reads the text.
 """
 EARNED = 1 / 120
-"""Of each step without drafts, to be lost again (1/200: -0.9 %; 1/50: 1.8 %, but at worst 0.921
-instead of 0.927).
+"""Part of each step without drafts that drafting may lose again (1/200: -0.9 %; 1/50: 1.8 %, but at
+worst 0.921 instead of 0.927).
 """
 STEPS_WITHOUT = 16
 """Steps that show the rate without drafts (8: 0.4 %)."""
@@ -45,9 +46,9 @@ STEPS_WITH = 512
 0.927 at worst; 192: 2 % less in bench/head_and_drafter.py).
 """
 CLEAR_GAIN = 1.15
-"""Times the measured rate without drafts from which on nothing is withheld (never: -0.4 %). By a
-mere estimate two of five starts beside a drafter of this host had 0.74 and 0.84 of the speed
-without drafts.
+"""Times the measured rate without drafts. Drafting that is so fast goes on without another
+measurement (never: -0.4 %). An estimate of that rate does not do: by one, two of five starts beside
+a drafter of this host had 0.74 and 0.84 of the speed without drafts.
 """
 
 
@@ -137,7 +138,7 @@ class SpeculationGate:
             self._rate_without = max(self._rate_without, step.rate_without)
         # In steps without drafts, the unit of the budget: such a step has a token for each session.
         gained = (step.tokens - step.seconds * self._rate_without) / step.sessions
-        # Drafts cannot cost so much at once. It was the host, unless the next step is like it.
+        # Drafts cannot cost so much at once. It was the host, unless the next step is as slow.
         stalled = gained <= -DEBT and not self._stalled
         self._stalled = stalled
         if not self.open:
@@ -157,10 +158,9 @@ class SpeculationGate:
         self, step: StepOutcome, gained: float, *, settled: bool, stalled: bool
     ) -> None:
         """Learn from a step for which drafts were asked for, and see whether to go on."""
-        # A step just after a change shows no rate. But its time is lost or gained all the same, so
-        # it counts in the budget. The first step with drafts that stands still does not: a GPU
-        # loads kernels with it, once. A step without drafts does: a drafter of this host may be
-        # reading, as it does for each text.
+        # A step just after a change shows no rate, but its time counts in the budget. The first
+        # stalled step with drafts does not count: a GPU loads kernels with it, once. A stalled step
+        # without drafts counts: a drafter of this host may be reading, as it does for each text.
         if stalled and self._cold and step.has_drafts:
             self._cold = False
         else:
@@ -210,7 +210,7 @@ class SpeculationGate:
             self._rest_seconds = 0.0
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
-        """Compute anew what drafting has gained: the rate without may have been another."""
+        """Note whether drafting pays, and correct the budget by the newest rate without drafts."""
         gained = (self._with.tokens - self._with.seconds * self._rate_without) / sessions
         if pays:
             self._budget = min(max(self._budget, gained), MOST_GAINED)
