@@ -1,17 +1,17 @@
 """A request as frames: its OPEN, the frames of parts that are too long for it, and its refusal.
 
 A short request is one OPEN, with the prompt, the chat and all options in its JSON. A long one would
-hold up the frames of others behind it, so it crosses in pieces:
+hold up the frames of other requests, so it is sent in pieces:
 
     IDS base 0, IDS base 8192, ..    the token ids, if there are more than a frame has
     BODY base 0, BODY base 65536, .. the JSON of the whole OPEN, if that is longer than a piece
-    OPEN with n_ids, n_body          how much of both has to be there by now
+    OPEN with n_ids, n_body          how much of both must have come by then
 
 Only the OPEN is answered. If a piece was lost, the numbers do not fit, and the answer is "busy".
-Then the request can be sent again. A verifier that takes such frames has that in its WELCOME.
+Then the request can be sent again. The WELCOME of a verifier shows whether it takes such frames.
 
-An error travels as a code and a sentence. The code is its class here, as far as a drafter does
-something about it; the sentence is for people.
+An error is sent as a code and a sentence. The code stands for a class of errors that a drafter
+handles in its own way; the sentence is for people.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
 
 
 def error_of(code: str, message: str, param: str) -> SpecmeshError:
-    """Return the error that a verifier has sent."""
+    """Return the error that a verifier has sent, from its code, sentence and field."""
     if code == "engine":
         message = f"the verifier's engine failed: {message}"
     # A newer verifier may send codes that are unknown here.
@@ -88,9 +88,8 @@ def open_of(request: Request, ref: int) -> m.Open:
     )
 
 
-Before = m.Ids | m.Body
-"""A frame that has a part of the OPEN behind it."""
-
+OpenPart = m.Ids | m.Body
+"""A frame with a part of the OPEN that follows it."""
 
 WriteOpen = Callable[[m.Open], bytes]
 """Returns the JSON body of an OPEN, of any length."""
@@ -98,12 +97,14 @@ WriteOpen = Callable[[m.Open], bytes]
 
 def frames_of(
     order: m.Open, write: WriteOpen, *, takes_ids: bool = True, takes_body: bool = True
-) -> list[Before | m.Open]:
-    """Return an OPEN behind the frames of its parts that are too long for it.
+) -> list[OpenPart | m.Open]:
+    """Return the frames of the parts that are too long for an OPEN, then the OPEN itself.
 
-    Raise UnfitMessage if its body is too long for a verifier that takes such frames, or does not.
+    takes_ids, takes_body: the verifier takes frames of that kind.
+
+    Raise UnfitMessage if the body is too long even so.
     """
-    frames: list[Before | m.Open] = []
+    frames: list[OpenPart | m.Open] = []
     if takes_ids and len(order.ids) > m.MAX_TOKENS:
         frames += _frames_of_ids(order)
         order = replace(order, ids=[], n_ids=len(order.ids))
@@ -113,7 +114,7 @@ def frames_of(
         raise UnfitMessage(f"{len(body)} bytes exceed {most}")
     if takes_body and len(body) > m.MAX_PIECE:
         frames += _frames_of_body(order.ref, body.decode())
-        # All is in the pieces. What is left only shows that they are complete.
+        # All is in the pieces. This OPEN only shows that they are complete.
         order = m.Open(ref=order.ref, prompt="", options={}, n_body=len(body))
     frames.append(order)
     return frames

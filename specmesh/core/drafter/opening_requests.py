@@ -16,7 +16,7 @@ from specmesh.core.events import Noted
 from specmesh.core.request_frames import (
     BODY_BYTES_PER_S,
     TEXT_IDS_PER_S,
-    Before,
+    OpenPart,
     WriteOpen,
     frames_of,
     open_of,
@@ -94,7 +94,7 @@ class OpeningRequests:
         return placements
 
 
-def _sending_seconds(frames: Iterable[Before | m.Open]) -> float:
+def _sending_seconds(frames: Iterable[OpenPart | m.Open]) -> float:
     """Return the time that the verifier has to be given for the frames of a long request."""
     seconds = 0.0
     for frame in frames:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specmesh.core import events as ev
 from specmesh.core.drafter.placement import Placement, PlacementEffect
-from specmesh.core.request_frames import Before
+from specmesh.core.request_frames import OpenPart
 from specmesh.core.requests import Reply
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -177,7 +177,7 @@ class ReasonChanged:
 
 
 LinkEffect = (
-    Before
+    OpenPart
     | m.Open
     | m.Close
     | m.Pause
