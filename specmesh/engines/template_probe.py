@@ -1,4 +1,8 @@
-"""The traits of a chat template, tried with short chats whose words can be found in its text."""
+"""Finds the traits of a chat template: it renders short chats, and looks for their words.
+
+Each message of these chats has a word of its own. The template shows the message if its word is in
+the prompt.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,9 +17,9 @@ from specmesh.core.text.template_traits import IdKind, TemplateTraits, ThoughtFi
 from specmesh.core.text.tool_formats import GENERIC, ToolCall
 
 Write = Callable[[Sequence[ChatMessage], TemplateTraits, Json, bool], str | None]
-"""Renders messages with variables; None if the template refuses them.
+"""Renders messages with these traits and variables; returns None if the template refuses them.
 
-The last argument: the last message is continued.
+The last argument is True if the last message is continued.
 """
 
 
@@ -28,7 +32,7 @@ def traits_of(value: Json) -> TemplateTraits:
 
 
 def words_of(message: ChatMessage) -> Iterator[str]:
-    """Yield the words of a short message that must be in the prompt: its text, and its calls."""
+    """Yield the words that a prompt with a short message has: its text, and the names of calls."""
     if message.content:
         yield message.content
     for call in message.tool_calls:
@@ -64,6 +68,12 @@ ANSWER = ChatMessage("assistant", "answerword")
 ANOTHER = ChatMessage("assistant", "anotherword")
 CALL = ToolCall("call_1-a", "callname", '{"alpha": "valueword", "beta": 7}')
 SECOND = ToolCall("call_2-b", "secondname", '{"gamma": true}')
+_IDS = {IdKind.ANY: CALL.id, IdKind.SHORT: "abcdef123", IdKind.NAMED: f"functions.{CALL.name}:0"}
+_SECOND_IDS = {
+    IdKind.ANY: SECOND.id,
+    IdKind.SHORT: "bcdefa456",
+    IdKind.NAMED: f"functions.{SECOND.name}:1",
+}
 RESULT = ChatMessage("tool", "resultword", name=CALL.name, tool_call_id=CALL.id)
 NEXT = ChatMessage("tool", "nextword", name=SECOND.name, tool_call_id=SECOND.id)
 CUT = '{"cutword": '
@@ -112,7 +122,7 @@ class TemplateProbe:
         return self._with_forms(traits)
 
     def _simplest(self) -> TemplateTraits | None:
-        """Return the traits by which the template shows the simplest chat; None without any."""
+        """Return traits with which the template shows the simplest chat; None if none do."""
         for parts in (False, True):
             for empty_tools in (False, True):
                 traits = TemplateTraits(parts=parts, empty_tools=empty_tools)
@@ -153,7 +163,7 @@ class TemplateProbe:
         if not system and self._shows([SYSTEM, USER, ANSWER, AGAIN], in_parts):
             traits = in_parts
             system = True
-        # Many write any role's name, and their models know no developer.
+        # Many templates write the name of any role, but their models know no developer.
         names_developer = re.search(r"['\"]developer['\"]", self.source) is not None
         late = [USER, ANSWER, OTHER, AGAIN]
         late_system = self._shows(late, traits) and self._shows([SYSTEM, *late], traits)
@@ -193,7 +203,7 @@ class TemplateProbe:
         )
 
     def _first_that_shows_calls(self, traits: TemplateTraits) -> TemplateTraits | None:
-        """Return the least particular traits by which the template shows a call, if any."""
+        """Return the most common traits with which the template shows a call; None if none do."""
         for results, ids, no_content in product((True, False), IdKind, (False, True)):
             tried = replace(traits, results=results, ids=ids, no_content=no_content)
             loop = [USER, calling(_with_id(ids)), _after_call(tried)]
@@ -203,6 +213,7 @@ class TemplateProbe:
         return None
 
     def _shows_value(self, messages: Sequence[ChatMessage], traits: TemplateTraits) -> bool:
+        """Return True if the prompt has all words, and the value of the call's argument."""
         return self._shows(messages, traits, ["valueword"], tools=traits.tools)
 
     def _thought_field(self, traits: TemplateTraits) -> ThoughtField:
@@ -213,7 +224,7 @@ class TemplateProbe:
         return ThoughtField.REASONING_CONTENT
 
     def _text_with_thought(self, traits: TemplateTraits) -> str:
-        """Return a prompt with the thought of a call, or else of a continued answer, or ""."""
+        """Return a prompt that shows a thought, of a call or of a continued answer; "" for none."""
         if traits.calls and traits.results:
             call = calling(_with_id(traits.ids), thought=THOUGHT)
             loop = [USER, call, _after_call(traits)]
@@ -231,9 +242,10 @@ class TemplateProbe:
 
         The forms are those that the template writes, or else those that its source shows.
         """
-        form = written = self._written_form(traits)
+        written = self._written_form(traits)
+        form = written
         by_source = traits_by_source(self.source)
-        if not form and traits.tools and not traits.calls:
+        if not written and traits.tools and not traits.calls:
             form = by_source.tool_format
         style = self._written_style(traits)
         return replace(
@@ -276,16 +288,9 @@ def _name_of(style: reasoning.Thinking | None) -> str:
 
 
 def _shows_thought(text: str) -> bool:
+    """Return True if a text shows a thought, and not just a list of parts as it is in memory."""
     as_data = "'thinking'" in text or '"thinking"' in text
     return THOUGHT in text and not as_data
-
-
-_IDS = {IdKind.ANY: CALL.id, IdKind.SHORT: "abcdef123", IdKind.NAMED: f"functions.{CALL.name}:0"}
-_SECOND_IDS = {
-    IdKind.ANY: SECOND.id,
-    IdKind.SHORT: "bcdefa456",
-    IdKind.NAMED: f"functions.{SECOND.name}:1",
-}
 
 
 def _with_id(kind: IdKind) -> ToolCall:
@@ -293,6 +298,7 @@ def _with_id(kind: IdKind) -> ToolCall:
 
 
 def _after_call(traits: TemplateTraits) -> ChatMessage:
+    """Return the message after a call: its result, or a user's if the template has no results."""
     if not traits.results:
         return AGAIN
     return replace(RESULT, tool_call_id=_IDS[traits.ids])

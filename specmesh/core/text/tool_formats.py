@@ -17,8 +17,7 @@ An example, with two calls in the form of Hermes:
     </tool_call>
 
 Each call is `call` with the name and the arguments in their places. `opening` and `closing` are
-empty, and `between` is a line's end. `trigger` is the first mark: behind it comes a call, and
-nothing else.
+empty, and `between` is a line's end. `trigger` is the first mark: only a call can follow it.
 """
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide bars
@@ -44,19 +43,20 @@ class ToolFormat:
     """How a family of models writes calls.
 
     opening, closing: around all calls of an answer.
-    call: each call, with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which
-        `ids` matches.
-    between: in between two calls; None if an answer has one call.
-    trigger: the beginning of the first call after which a text can only be a call.
+    call: each call, with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID.
+    ids: an expression for $ID. first_id: the number of the first call, if calls are numbered.
+    between: between two calls; None if an answer has one call at most.
+    trigger: the beginning of the first call. Behind it a text can only be a call. By default it is
+        the first mark.
     bare: a text may begin with a call without the `opening`.
-    parameter: an argument, with $KEY and $VALUE, if arguments have marks; $STRING is true for a
-        text and false for JSON, $TYPE the JSON type. Without it arguments are a JSON object, or in
-        `syntax`.
-    tag: begins each of the marks around the items and members of a parameter's value; "": those are
-        JSON.
-    never: an expression that matches no answer: a call would begin with it in another way.
-    history: the `call` of templates whose earlier calls differ from what the model writes.
-    signs: all stand in the source of a template that writes no calls and whose model writes these.
+    parameter: an argument, with $KEY and $VALUE, if arguments have marks. $STRING stands for true
+        if the value is a text and for false if it is JSON, $TYPE for its JSON type.
+    syntax: of arguments without marks; None for a JSON object.
+    tag: begins each mark around the items and members of a parameter's value; "" if these are JSON.
+    never: an expression for answers that are not allowed: they would begin a call in another way.
+    history: the form of earlier calls in the template, if it differs from what the model writes.
+    signs: texts that are all in the source of a template whose model writes this form. By them it
+        is known if the template itself writes no calls.
     """
 
     name: str
@@ -102,6 +102,7 @@ class ToolFormat:
 
     @property
     def param_begin(self) -> str:
+        """Return the text before a parameter's name."""
         return self.parameter.partition("$KEY")[0]
 
     @property
@@ -186,8 +187,8 @@ _COMMAND = '{"tool_call_id": "$ID", "tool_name": "$NAME", "parameters": $ARGS}'
 
 _FORMATS = (
     ToolFormat(
-        # The recipient stands before the channel or behind it. The grammar allows one of these
-        # places only, so that a parser need not know both.
+        # The recipient stands before or after the channel. The grammar allows one of these places
+        # only, so that a parser need not know both.
         name="harmony",
         call=f"{_RECIPIENT}functions.$NAME <|constrain|>json<|message|>$ARGS",
         history=" to=functions.$NAME<|channel|>commentary json<|message|>$ARGS",
@@ -385,8 +386,8 @@ _FORMATS = (
     # if no other form was found.
     ToolFormat(name="hermes", call=_HERMES, signs=("<tool_call>",)),
     ToolFormat(
-        # Its templates show calls behind both marks, the model writes them behind the first one or
-        # none.
+        # Its templates show calls after both marks. The model writes them after the first mark, or
+        # without one.
         name="llama4",
         opening="<|python_start|>",
         call=_LLAMA,
