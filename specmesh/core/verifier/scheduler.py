@@ -1,7 +1,7 @@
 """The scheduler: which sessions share the target's next step, and with how many rows."""
 
-from collections.abc import Mapping, Sequence
-from math import inf
+from collections.abc import Collection, Mapping, Sequence
+from math import ceil, inf
 from typing import NamedTuple
 
 from specmesh.core import events as ev
@@ -13,8 +13,8 @@ Part = ev.Prefill | ev.Verify
 """What one session does in a step."""
 
 PREFILL_ROWS = 128
-"""Rows for prompts in a step in which others verify; in any step, where the same ids must have the
-same bits.
+"""Rows for prompts in a step in which others verify. If the same ids must have the same bits, it
+holds for every step.
 """
 
 
@@ -115,16 +115,21 @@ class Scheduler:
         if len(waits) < len(others):
             joining = self._joining(others, sessions)
         room = self._n_batch - len(joining)
-        prompt_rows = room
-        if others:
-            prompt_rows = min(room, self._prefill_rows * -(-len(prompts) // len(others)))
-        for prompt in prompts.values():
-            if prompt.most_rows is not None:
-                prompt_rows = min(prompt_rows, prompt.most_rows)
-        prefills = self._prefills(prompts, prompt_rows)
+        most = min(room, self._prompt_rows(prompts.values(), len(others)))
+        prefills = self._prefills(prompts, most)
         for _, part in prefills:
             room -= part.rows
         return Batch.of((*self._with_drafts(joining, sessions, room), *prefills))
+
+    def _prompt_rows(self, prompts: Collection[ev.Prefill], others: int) -> int:
+        """Return the most rows of a step for prompts, beside so many other sessions."""
+        rows = self._n_batch
+        if others:
+            rows = self._prefill_rows * ceil(len(prompts) / others)
+        for prompt in prompts:
+            if prompt.most_rows is not None:
+                rows = min(rows, prompt.most_rows)
+        return rows
 
     def _joining(
         self,
@@ -155,6 +160,7 @@ class Scheduler:
     def _draft_counts(
         self, joining: Mapping[int, ev.Verify], sessions: Mapping[int, SessionContext], room: int
     ) -> Sequence[int]:
+        """Return how many drafts each session brings: all that fit, or as many of them as pay."""
         verifies = joining.values()
         alone = len(joining) <= 1
         if alone or self._constant or not any(verify.drafts for verify in verifies):
