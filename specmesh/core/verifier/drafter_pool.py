@@ -213,7 +213,7 @@ class DrafterPool:
         possible = self._possible(context)
         # The widest reason comes first: those after it cannot be mended before it is.
         if not possible:
-            return _why_undrafted_alone(context)
+            return _why_without_drafter(context)
         drafting = [drafter for drafter in possible if not drafter.muted]
         if not drafting:
             return NoDrafts.VOCABULARY
@@ -231,7 +231,7 @@ class DrafterPool:
         return [drafter for drafter in self._drafters.values() if identity in (None, drafter.id)]
 
     def verdict(self, context: SessionContext) -> NoDrafts | None:
-        """Return why nothing was drafted for a session that has ended, or why that came to an end.
+        """Return why nothing was drafted for a session that is over, or why drafting ended before.
 
         None if drafts were verified to the end, or if other sources had some and no drafter came.
         """
@@ -408,7 +408,7 @@ class DrafterPool:
         }
 
 
-def _why_undrafted_alone(context: SessionContext) -> NoDrafts | None:
+def _why_without_drafter(context: SessionContext) -> NoDrafts | None:
     """Return why nothing is drafted for a session that no drafter daemon could draft for.
 
     None if sources of the verifier itself draft for it.

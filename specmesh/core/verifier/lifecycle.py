@@ -1,7 +1,7 @@
 """The lifecycle of a verifier's sessions: they begin, change hands, pause, are kept, and end.
 
-A session has up to two others around it, who need not be the same: the client that gets its text,
-and the drafter that drafts for it. If the client is a drafter's (`owner`), that drafter drafts.
+A session has a client that gets its text, and perhaps a drafter that drafts for it. If the client
+is a drafter's (the `owner`), that drafter drafts.
 
 | what happens | its client gets | its drafter gets |
 |---|---|---|
@@ -50,7 +50,8 @@ class SessionLifecycle:
     - A session is kept if it has a name and its client went with a drafter that may return.
     - The end of a named session is kept for its drafter's client until that has it.
     - A session whose client reads nothing has no steps. It is cancelled after READER_PATIENCE.
-    - Neither has one that was set back, as the target has too few cells (session_cells.py).
+    - A session that was set back has no steps either: the target had too few cells for all
+      (session_cells.py).
 
     running: sessions that have begun, by number, the oldest first. Others only read it.
     kept: sessions without a client, or ended. Others only read it.
@@ -341,7 +342,7 @@ class SessionLifecycle:
     def session_paused(
         self, drafter: vev.DrafterId, number: int, now: float, *, paused: bool
     ) -> None:
-        """Note the same of the client of a session that a drafter owns."""
+        """Note that a drafter's client reads nothing of a session, or reads again."""
         context = self.running.get(number)
         if context is not None and context.owner == drafter:
             self._pause(context, now, paused=paused)
@@ -420,7 +421,7 @@ class SessionLifecycle:
     ) -> None:
         """Free a session's sequence, and send client and drafter the end.
 
-        A session without a sequence has ended before: nothing is sent for it.
+        Nothing is sent for a session that is not running: its end was sent before.
         """
         if error is not None:
             self._log("session_broke", context, "warning", error=str(error))
