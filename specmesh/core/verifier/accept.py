@@ -9,7 +9,7 @@ draft there. A strategy decides what a row's choice is:
 | threshold | the draft if it is probable enough, else the target's own | may differ, and says so |
 | probabilistic | a draft, with odds that make up for how it was sampled | is as likely as without |
 
-Rows behind the first wrong draft were computed for ids that are not in the text. Their choices are
+Rows after the first wrong draft were computed for ids that are not in the text. Their choices are
 never asked for.
 """
 
@@ -53,25 +53,28 @@ class Acceptance(NamedTuple):
     ended: bool
     stopped: bool = False
 
-    def by_source(self, segments: Iterable[SourceDrafts], drafted: int) -> tuple[SourceDrafts, ...]:
-        """Return the segments of the first `drafted` drafts with their parts of both counts."""
-        parts: list[SourceDrafts] = []
+    def by_source(self, parts: Iterable[SourceDrafts], drafted: int) -> tuple[SourceDrafts, ...]:
+        """Return the drafts of a step by their source, with how many were tested and accepted.
+
+        parts: as they were proposed. The batch may have cut them to the first `drafted` drafts: the
+        last parts have fewer then, or none.
+        """
+        verified: list[SourceDrafts] = []
         begin = 0
-        for segment in segments:
-            # The batch may have cut the step's drafts: the last segments have fewer then, or none.
-            size = min(segment.drafted, drafted - begin)
+        for part in parts:
+            size = min(part.drafted, drafted - begin)
             if size <= 0:
                 break
-            part = SourceDrafts(
-                source=segment.source,
+            drafts = SourceDrafts(
+                source=part.source,
                 drafted=size,
                 tested=min(max(self.tested - begin, 0), size),
                 accepted=min(max(self.accepted - begin, 0), size),
-                exact=segment.exact,
+                exact=part.exact,
             )
-            parts.append(part)
+            verified.append(drafts)
             begin += size
-        return tuple(parts)
+        return tuple(verified)
 
 
 def accept(
