@@ -66,7 +66,7 @@ class WindowCache(LlamaCache):
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         helpers = HELPERS if sizes.swa_full else helpers_of(model, sizes)
         super().__init__(model, replace(sizes, helpers=helpers))
-        self._partial = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        self._window_only = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._n_swa = model.n_swa
         self._keeper = sizes.sequences
         self._spare = sizes.sequences + 1  # parts of a sequence pass through it
@@ -168,7 +168,7 @@ class WindowCache(LlamaCache):
         """Give a sequence of this length its last window, in cells of its own."""
         self._release(seq, 0)
         self._begins[seq] = max(length - self._n_swa, 0)
-        self._copy_in(seq, self._partial, window)
+        self._copy_in(seq, self._window_only, window)
         self._share_with_keeper(seq, length)
 
     # --- checkpoints
@@ -176,7 +176,7 @@ class WindowCache(LlamaCache):
     def measure(self, held: int) -> None:
         """Note the size of a checkpoint, while sequence 0 holds so many ids."""
         if self._limited:
-            self.state_bytes = self._size(0, self._partial) * self._n_swa // held
+            self.state_bytes = self._size(0, self._window_only) * self._n_swa // held
 
     def keep(self, seq: int, length: int) -> None:
         """Save the window before a length of a sequence that reaches it. Raises EngineError."""
@@ -209,8 +209,8 @@ class WindowCache(LlamaCache):
         if not self.reaches(seq, length):
             return self._saved[seq][length]
         self._fill_spare(seq, length)
-        window = np.empty(self._size(self._spare, self._partial), np.uint8)
-        self._copy_out(self._spare, self._partial, window)
+        window = np.empty(self._size(self._spare, self._window_only), np.uint8)
+        self._copy_out(self._spare, self._window_only, window)
         self._seq_rm(self._memory, self._spare, -1, -1)
         return window
 
@@ -275,13 +275,13 @@ class WindowCache(LlamaCache):
         sizes = [self._size(seq, _WHOLE)]
         for end in ends:
             self._fill_spare(seq, end)
-            sizes.append(self._size(self._spare, self._partial))
+            sizes.append(self._size(self._spare, self._window_only))
         state = _empty_state(first, sizes)
         _, parts = _parts_of(state)
         self._copy_out(seq, _WHOLE, parts[0])
         for end, part in zip(ends, parts[1:], strict=True):
             self._fill_spare(seq, end)
-            self._copy_out(self._spare, self._partial, part)
+            self._copy_out(self._spare, self._window_only, part)
         self._seq_rm(self._memory, self._spare, -1, -1)
         return state
 
@@ -332,7 +332,7 @@ class WindowCache(LlamaCache):
 
         The window passes through the spare sequence.
         """
-        self._copy_in(self._spare, self._partial, window)
+        self._copy_in(self._spare, self._window_only, window)
         self._seq_rm(self._memory, self._spare, 0, begin)
         self._seq_rm(self._memory, self._spare, length, -1)
         for other in (seq, self._keeper):

@@ -18,6 +18,8 @@ from specmesh.errors import ConfigError
 pytest.importorskip("llama_cpp")
 
 TRAINED = 1000
+KEYS_AND_VALUES = 2 * 64 * 2  # bytes of an id in a layer
+PLACE = 12  # bytes that say where the id is
 MASKS = 1024  # bytes of a cell beside keys and values
 
 
@@ -43,6 +45,19 @@ def test_a_session_has_what_the_model_was_trained_with(target):
 def test_the_bytes_of_a_cell_do_not_depend_on_how_many_there_are(target):
     small, large = target(kv_cache="512"), target(kv_cache="1024")
     assert small.info.cell_bytes == large.info.cell_bytes
+
+
+@pytest.mark.parametrize(("swa_full", "layers"), [(True, 2), (False, 1)])
+def test_the_bytes_of_a_cell_count_the_windows_that_have_one_for_each_id(
+    make_gguf, swa_full, layers
+):
+    """One of the two layers has a window."""
+    path = make_gguf("gemma3-4096", arch="gemma3", n_ctx=4096)
+    chosen = ModelSettings(
+        engine="llama", model=str(path), threads=1, max_sessions=2, swa_full=swa_full
+    )
+    with closing(LlamaVerifier(chosen)) as engine:
+        assert engine.info.cell_bytes == layers * (KEYS_AND_VALUES + PLACE)
 
 
 def test_the_bytes_of_a_cell_are_measured(target, monkeypatch):
