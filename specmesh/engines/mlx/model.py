@@ -62,6 +62,11 @@ class MlxModel:
                 advice = f"no such directory here, and not in the hub's cache: {remedy}"
                 hub = _library("huggingface_hub")
                 path = Path(hub.snapshot_download(self.name, local_files_only=True))
+            doubled = _doubled_weight(path)
+        if doubled:
+            reason = f"{self.name} has weights twice: {doubled}"
+            raise ConfigError(reason, "remove the older files, or get it into an empty folder")
+        with mapped(not_loaded):
             loaded = mlx_lm.load(str(path), lazy=True, return_config=True)
             self.module, self._tokenizer, self._config = loaded
             self._read_texts_whole()
@@ -152,6 +157,22 @@ class MlxModel:
             adds_bos=self.bos is not None,
             template=template if isinstance(template, str) else "",
         )
+
+
+def _doubled_weight(folder: Path) -> str:
+    """Return a weight that two files have, and their names; "" if each is in one file only.
+
+    A model that was downloaded or saved over another one may leave such files. mlx-lm reads all of
+    them, whatever the folder's index names, and keeps the weight that it happens to read last.
+    """
+    files: dict[str, str] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        with _library("safetensors").safe_open(path, "numpy") as weights:
+            for name in weights.keys():  # noqa: SIM118
+                if name in files:
+                    return f"{name} in {files[name]} and in {path.name}"
+                files[name] = path.name
+    return ""
 
 
 def _refuse_fp8(mx: Any, name: str, module: Any) -> None:

@@ -1,5 +1,6 @@
 """MLX as drafter: vocabularies, compared with llama.cpp's, unusable models, errors."""
 
+import shutil
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -106,6 +107,15 @@ def test_weights_in_fp8(make_hf, part):
     folder = make_hf(f"fp8-{part}", "llama")
     store_as_fp8(folder / "model.safetensors", part)
     refused(folder, f"in FP8 .*{part}.weight")
+
+
+def test_weights_of_two_models_in_one_folder(make_hf):
+    folder = make_hf("twice", "llama")
+    path = folder / "model.safetensors"
+    shutil.copyfile(path, folder / "model-00001-of-00001.safetensors")
+    refused(folder, "weights twice: .* in model-00001-of-00001.safetensors and in model.safeten")
+    path.unlink()
+    opened(folder).close()
 
 
 def store_as_fp8(path, part):
