@@ -19,6 +19,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import token_bytes
+from specmesh.engines.mlx.positions import missing_keys
 from specmesh.engines.tokenizer import ModelTexts
 from specmesh.errors import ConfigError, SpecmeshError, pip_install
 
@@ -67,7 +68,10 @@ class MlxModel:
             reason = f"{self.name} has weights twice: {doubled}"
             raise ConfigError(reason, "remove the older files, or get it into an empty folder")
         with mapped(not_loaded):
-            loaded = mlx_lm.load(str(path), lazy=True, return_config=True)
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            loaded = mlx_lm.load(
+                str(path), model_config=missing_keys(config), lazy=True, return_config=True
+            )
             self.module, self._tokenizer, self._config = loaded
             self._read_texts_whole()
         _refuse_fp8(mx, self.name, self.module)
