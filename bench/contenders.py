@@ -23,6 +23,8 @@ from specmesh.errors import DaemonUnreachable
 
 CTX = 1024
 PORT = 7410
+ALONE = "specmesh alone"
+AUTO = "specmesh auto"
 BESIDE = "specmesh --draft-model"
 
 
@@ -48,12 +50,16 @@ Contender = Callable[[list[int], int], Run]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder, the models, and the cores of verifier and drafter; llama-server has both."""
+    """The folder, the models, and the cores of verifier and drafter; llama-server has both.
+
+    threads: of each model of the contenders that have both cores.
+    """
 
     folder: Path
     target: str
     drafter: str
     cores: tuple[int, int]
+    threads: int = 1
 
 
 Rest = dict[str, Any]
@@ -96,33 +102,39 @@ def specmesh(place: Place) -> Iterator[dict[str, Contender]]:
     drafter = [*common, place.drafter, "--engine", "llama"]
     first, second = place.cores
     with daemons(place.folder, verifier, drafter, ({first}, {second})) as client:
-
-        def contender(draft_n: int | str) -> Contender:
-            def run(prompt: list[int], tokens: int) -> Run:
-                events = _specmesh_events(client, prompt, tokens, draft_n)
-                return timed(events, _specmesh_counts)
-
-            return run
-
-        yield {"specmesh alone": contender(0), "specmesh auto": contender("auto")}
+        yield {
+            ALONE: _specmesh_contender(client, 0),
+            AUTO: _specmesh_contender(client, "auto"),
+        }
 
 
 @contextmanager
 def specmesh_beside(place: Place) -> Iterator[dict[str, Contender]]:
-    """Run a verifier with the draft model beside its target, of one thread and on both cores."""
+    """Run a verifier with the draft model beside its target, on both cores.
+
+    With more than one thread it is also the verifier alone, asked for no drafts.
+    """
     socket = place.folder / "beside.sock"
     address = f"tcp://127.0.0.1:{free_port()}"
     words = command("verifier", log_level="warning", bind=address, socket=socket)
-    words += f"--threads 1 --ctx {CTX} --max-sessions 2 --gpu-layers 0 --model".split()
+    words += ["--threads", str(place.threads)]
+    words += f"--ctx {CTX} --max-sessions 2 --gpu-layers 0 --model".split()
     words += [place.target, "--draft-model", place.drafter]
     with running(words, set(place.cores)):
         client = Client(socket)
         until(lambda: client.health()["status"] == "ok", LOADING_S)
 
-        def run(prompt: list[int], tokens: int) -> Run:
-            return timed(_specmesh_events(client, prompt, tokens, "auto"), _specmesh_counts)
+        contenders = {BESIDE: _specmesh_contender(client, "auto")}
+        if place.threads > 1:
+            contenders[ALONE] = _specmesh_contender(client, 0)
+        yield contenders
 
-        yield {BESIDE: run}
+
+def _specmesh_contender(client: Client, draft_n: int | str) -> Contender:
+    def run(prompt: list[int], tokens: int) -> Run:
+        return timed(_specmesh_events(client, prompt, tokens, draft_n), _specmesh_counts)
+
+    return run
 
 
 def _specmesh_counts(rest: Rest) -> tuple[int, int]:
@@ -142,12 +154,14 @@ def server_options(place: Place, n_max: int | str | None) -> list[str]:
 
     n_max: None for no drafts, "default" for its own number, else --spec-draft-n-max.
     """
-    threads = "--threads 1 --threads-batch 1 --parallel 1 --gpu-layers 0"
+    count = place.threads
+    threads = f"--threads {count} --threads-batch {count} --parallel 1 --gpu-layers 0"
     options = f"{threads} --host 127.0.0.1 --ctx-size {CTX} --model".split()
     options.append(place.target)
     if n_max is None:
         return options
-    drafting = "--spec-type draft-simple --spec-draft-threads 1 --spec-draft-threads-batch 1"
+    drafting = f"--spec-type draft-simple --spec-draft-threads {count}"
+    drafting += f" --spec-draft-threads-batch {count}"
     options += f"{drafting} --spec-draft-ngl 0 --spec-draft-model".split()
     options.append(place.drafter)
     if n_max != "default":

@@ -1,8 +1,8 @@
 """Real acceptance at a large model's cost: specmesh and llama-server on the same two cores.
 
     python bench/padded.py [--types F32,F16,Q8_0,Q4_0] [--params 1e9] [--prompts N]
-                           [--tokens N] [--repeats N] [--llama-server PATH] [--sweep 1-8]
-                           [--cores 0,1] [--out DIR] [--json]
+                           [--tokens N] [--repeats N] [--threads N] [--llama-server PATH]
+                           [--sweep 1-8] [--cores 0,1] [--out DIR] [--json]
 
 For each type bench/padded_model.py writes the bundled target anew, made expensive with that type
 and still the same function, so that the bundled drafter's drafts are accepted as ever. Then,
@@ -15,6 +15,9 @@ text greedily (bench/contenders.py has the exact options):
 - llama-server alone, at its default number of drafts, and with each --spec-draft-n-max of the
   sweep: one thread for the target and one for the drafter, free to use both cores. It drafts and
   verifies in turn, never both at once.
+
+With --threads 2 the last two have two threads for each model. There is no drafter daemon then, and
+the verifier alone is that of --draft-model, asked for no drafts.
 
 The client runs on the second core. Two otherwise idle cores are needed: the work of other programs
 is printed with the numbers. A first round of all is not counted. bench/README.md has the commands
@@ -32,7 +35,17 @@ from pathlib import Path
 from statistics import median
 
 from command_line import Options, numbers
-from contenders import BESIDE, Contender, Place, Run, llama_servers, specmesh, specmesh_beside
+from contenders import (
+    ALONE,
+    AUTO,
+    BESIDE,
+    Contender,
+    Place,
+    Run,
+    llama_servers,
+    specmesh,
+    specmesh_beside,
+)
 from foreign import Foreign
 from held_out import prompts
 from padded_model import TYPES, shape_for, write
@@ -99,22 +112,25 @@ def median_rate(runs: list[Run]) -> float:
 
 def summary(runs: Runs) -> dict[str, object]:
     """Return the rows of all contenders, and their ratios."""
-    alone = runs["specmesh alone"]
+    alone = runs[ALONE]
     rows: dict[str, Row] = {}
     swept: dict[str, float] = {}
     for name, found in runs.items():
         rows[name] = row(found, alone)
         if name.startswith("llama-server n="):
             swept[name] = median_rate(found)
-    ratios: dict[str, object] = {"auto / alone": ratio(runs, "specmesh auto", "specmesh alone")}
-    ratios["--draft-model / alone"] = ratio(runs, BESIDE, "specmesh alone")
+    others = {"alone": ALONE}
     if "llama-server default" in runs:
-        ratios["auto / llama-server default"] = ratio(runs, "specmesh auto", "llama-server default")
+        others["llama-server default"] = "llama-server default"
     if swept:
-        best = max(swept, key=swept.__getitem__)
-        ratios["auto / llama-server best"] = ratio(runs, "specmesh auto", best)
-        ratios["--draft-model / llama-server best"] = ratio(runs, BESIDE, best)
-        ratios["best"] = best.removeprefix("llama-server ")
+        others["llama-server best"] = max(swept, key=swept.__getitem__)
+    ratios: dict[str, object] = {}
+    for short, contender in (("auto", AUTO), ("--draft-model", BESIDE)):
+        if contender in runs:
+            for name, other in others.items():
+                ratios[f"{short} / {name}"] = ratio(runs, contender, other)
+    if swept:
+        ratios["best"] = others["llama-server best"].removeprefix("llama-server ")
     return {"turns": len(alone), "rows": rows, "ratios": ratios}
 
 
@@ -150,8 +166,10 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
     foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        place = Place(run_folder, str(target), args.drafter, tuple(args.cores))
-        contenders = dict(stack.enter_context(specmesh(place)))
+        place = Place(run_folder, str(target), args.drafter, tuple(args.cores), args.threads)
+        contenders: dict[str, Contender] = {}
+        if args.threads == 1:
+            contenders |= stack.enter_context(specmesh(place))
         contenders |= stack.enter_context(specmesh_beside(place))
         if args.llama_server:
             settings: list[int | str | None] = [None, "default", *args.sweep]
@@ -179,6 +197,7 @@ def _arguments() -> argparse.Namespace:
     parser.option("--prompts", 10)
     parser.option("--tokens", 128)
     parser.option("--repeats", 1)
+    parser.option("--threads", 1)
     parser.option("--target", bundled("target.gguf"))
     parser.option("--drafter", bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
