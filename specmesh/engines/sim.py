@@ -36,6 +36,17 @@ _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
 _AWAKE = 3e-4  # seconds before its end from which on a simulated step polls
 
+# What a setting may be, both ends included; others are from 0 to MOST.
+MOST = 1e9
+RANGES = {
+    "alpha": (0, 1),
+    "alphas": (0, 1),
+    "n_vocab": (END_ID + 1, 2**24),
+    "n_ctx": (1, MOST),
+    "n_batch": (1, MOST),
+    "max_sessions": (1, 4096),
+}
+
 _U64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -77,6 +88,8 @@ class SimSettings:
     host_ids: int = 0
 
     def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            _check_range(name, value if isinstance(value, tuple) else (value,))
         if 0 < self.cells < self.n_ctx:
             reason = f"a text of n_ctx={self.n_ctx} ids does not fit into cells={self.cells}"
             raise ConfigError(reason, "give more cells")
@@ -337,6 +350,15 @@ def wait_until(moment: float) -> None:
     """
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(max(left - _AWAKE, 0.0))
+
+
+def _check_range(name: str, values: Sequence[float]) -> None:
+    """Raise ConfigError unless all values of a setting are in its range; NaN is in none."""
+    least, most = RANGES.get(name, (0, MOST))
+    for value in values:
+        if not least <= value <= most:
+            reason = f"{name}={value:g} is no setting of a simulation"
+            raise ConfigError(reason, f"give {least:g} to {most:g}")
 
 
 def _pieces(n_vocab: int) -> tuple[bytes, ...]:
