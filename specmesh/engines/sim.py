@@ -88,7 +88,8 @@ class SimSettings:
     host_ids: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        settings: dict[str, float | tuple[float, ...]] = asdict(self)
+        for name, value in settings.items():
             _check_range(name, value if isinstance(value, tuple) else (value,))
         if 0 < self.cells < self.n_ctx:
             reason = f"a text of n_ctx={self.n_ctx} ids does not fit into cells={self.cells}"
