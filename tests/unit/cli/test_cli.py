@@ -131,6 +131,23 @@ def test_commands_load_nothing_heavy():
         assert not set(HEAVY.split()) & set(modules)
 
 
+WHILE_IT_IS_IMPORTED = """
+import runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "specmesh.cli.generate":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("specmesh", run_name="__main__")
+"""
+
+
+def test_an_interrupt_before_the_command_begins():
+    program = [sys.executable, "-c", WHILE_IT_IS_IMPORTED]
+    done = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 # --- a package without its extras
 
 EXTRAS = "jinja2 llama_cpp mlx mlx_lm huggingface_hub"
