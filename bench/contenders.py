@@ -48,7 +48,7 @@ Contender = Callable[[list[int], int], Run]
 """Generates so many tokens after a prompt's ids."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """The folder, the models, and the cores of verifier and drafter; llama-server has both.
 

@@ -166,7 +166,13 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
     foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        place = Place(run_folder, str(target), args.drafter, tuple(args.cores), args.threads)
+        place = Place(
+            folder=run_folder,
+            target=str(target),
+            drafter=args.drafter,
+            cores=tuple(args.cores),
+            threads=args.threads,
+        )
         contenders: dict[str, Contender] = {}
         if args.threads == 1:
             contenders |= stack.enter_context(specmesh(place))

@@ -36,14 +36,14 @@ _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
 _AWAKE = 3e-4  # seconds before its end from which on a simulated step polls
 
-# What a setting may be, both ends included; others are from 0 to MOST.
-MOST = 1e9
-RANGES = {
+# What a setting may be, both ends included; others are from 0 to _MOST.
+_MOST = 1e9
+_RANGES = {
     "alpha": (0, 1),
     "alphas": (0, 1),
     "n_vocab": (END_ID + 1, 2**24),
-    "n_ctx": (1, MOST),
-    "n_batch": (1, MOST),
+    "n_ctx": (1, _MOST),
+    "n_batch": (1, _MOST),
     "max_sessions": (1, 4096),
 }
 
@@ -355,7 +355,7 @@ def wait_until(moment: float) -> None:
 
 def _check_range(name: str, values: Sequence[float]) -> None:
     """Raise ConfigError unless all values of a setting are in its range; NaN is in none."""
-    least, most = RANGES.get(name, (0, MOST))
+    least, most = _RANGES.get(name, (0, _MOST))
     for value in values:
         if not least <= value <= most:
             reason = f"{name}={value:g} is no setting of a simulation"

@@ -41,40 +41,25 @@ def test_missing_keys(config, missing):
     assert missing_keys(config) == missing
 
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-
-
 @pytest.mark.models
-@pytest.mark.parametrize(
-    ("kind", "older", "newer"),
-    [
-        ("llama", {"rope_theta": 77.0}, {"rope_theta": 77.0, "rope_type": "default"}),
-        (
-            "llama",
-            {"rope_theta": 77.0, "rope_scaling": LLAMA3},
-            LLAMA3 | {"rope_theta": 77.0},
-        ),
-        (
-            "hybrid",
-            {"rope_theta": 77.0, "partial_rotary_factor": 0.25},
-            {"rope_theta": 77.0, "partial_rotary_factor": 0.25, "rope_type": "default"},
-        ),
-        (
-            "sliding",
-            {"rope_theta": 77.0, "rope_local_base_freq": 33.0},
-            {"full_attention": {"rope_theta": 77.0}, "sliding_attention": {"rope_theta": 33.0}},
-        ),
-    ],
-    ids=["base", "scaling", "share", "layers"],
+@cases(
+    "kind, older, newer",
+    """
+    ["llama", {"rope_theta": 77}, {"rope_theta": 77, "rope_type": "default"}]
+    ["llama",
+     {"rope_theta": 77, "rope_scaling":
+      {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+       "original_max_position_embeddings": 64}},
+     {"rope_theta": 77, "rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+      "high_freq_factor": 4, "original_max_position_embeddings": 64}]
+    ["hybrid", {"rope_theta": 77, "partial_rotary_factor": 0.25},
+     {"rope_theta": 77, "partial_rotary_factor": 0.25, "rope_type": "default"}]
+    ["sliding", {"rope_theta": 77, "rope_local_base_freq": 33},
+     {"full_attention": {"rope_theta": 77}, "sliding_attention": {"rope_theta": 33}}]
+    """,
 )
-def test_the_newer_keys_give_the_same_logits(make_hf, request, kind, older, newer):
-    folder = make_hf(request.node.callspec.id, kind, **older)
+def test_the_newer_keys_give_the_same_logits(make_hf, kind, older, newer):
+    folder = make_hf(f"{kind}-{len(older)}", kind, **older)
     expected = logits(folder)
     path = folder / "config.json"
     config = json.loads(path.read_text())
