@@ -67,23 +67,6 @@ def test_stats_name_the_model(simulated):
     assert stats["model"]["draft_model"] == "sim-drafter"
 
 
-def test_a_drafter_of_another_vocabulary_is_no_reason_against_drafts(mesh):
-    """Neither idle nor in a text: the model in the verifier's process drafts."""
-    verifier = mesh.verifier("step_ms=4,row_ms=0.1", *SIMULATED)
-    mesh.drafter("n_vocab=400")
-
-    def unsuited():
-        return [peer["no_drafts"] for peer in verifier.client.stats()["peers"]] == ["vocabulary"]
-
-    def drafted():
-        report = writes(verifier, "abc", 100).result["report"]
-        return report if report["by_source"] else None
-
-    until(unsuited, "the vocabularies are compared")
-    assert verifier.client.stats()["no_drafts"] is None
-    assert until(drafted, "drafts are verified")["no_drafts"] is None
-
-
 def test_a_drafter_may_come_and_go(mesh):
     verifier = mesh.verifier("step_ms=4,row_ms=0.1", *SIMULATED)
     drafter = mesh.drafter()

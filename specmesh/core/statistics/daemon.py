@@ -195,8 +195,8 @@ def _no_drafts(core: vev.CoreReport, peers: Sequence[Json], model: Json) -> str 
         # People look at `stats` when a text that they have just begun is slow.
         reason = core.sessions[-1].get("no_drafts")
         return str(reason) if reason else None
-    if model.get("draft_model"):
-        return None  # it drafts, whatever drafters are here
+    if not peers and model.get("draft_model"):
+        return None
     if not peers:
         return NoDrafts.NONE_ATTACHED
     # One drafter that can draft is enough.

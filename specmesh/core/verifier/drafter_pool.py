@@ -27,7 +27,6 @@ from specmesh.core.no_drafts import LASTING, NoDrafts
 from specmesh.core.session_params import opened_options
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.remote_drafter import RemoteDrafter, drafting_rate
-from specmesh.core.verifier.session import VerifierSession
 from specmesh.core.verifier.session_context import SessionContext
 from specmesh.wire import messages as m
 
@@ -212,14 +211,17 @@ class DrafterPool:
         if not session.may_draft:
             return NoDrafts.CLIENT
         possible = self._possible(context)
-        able = [drafter for drafter in possible if _can_draft(drafter, session)]
-        if able:
-            # Without an announcement its drafter is refused, or it has none yet.
-            return session.no_drafts if context.announced else NoDrafts.GATE
-        # What the verifier's own sources draft needs no drafter, and none that cannot draft.
-        if _drafts_by_itself(context):
-            return None
-        return _why_none_is_able(possible, session)
+        # The widest reason comes first: those after it cannot be mended before it is.
+        if not possible:
+            return _why_without_drafter(context)
+        drafting = [drafter for drafter in possible if not drafter.muted]
+        if not drafting:
+            return NoDrafts.VOCABULARY
+        if all(drafter.n_ctx <= len(session.prefix) for drafter in drafting):
+            return NoDrafts.CONTEXT
+        if not context.announced:
+            return NoDrafts.GATE  # its drafter is refused, or it has none yet
+        return session.no_drafts
 
     def _possible(self, context: SessionContext) -> list[RemoteDrafter]:
         """Return the drafters that could draft for a session; none if its client wants none."""
@@ -406,33 +408,15 @@ class DrafterPool:
         }
 
 
-def _can_draft(drafter: RemoteDrafter, session: VerifierSession) -> bool:
-    """Return True if a drafter suits the target and has room for a session's text."""
-    return not drafter.muted and drafter.n_ctx > len(session.prefix)
+def _why_without_drafter(context: SessionContext) -> NoDrafts | None:
+    """Return why nothing is drafted for a session that no drafter daemon could draft for.
 
-
-def _drafts_by_itself(context: SessionContext) -> bool:
-    """Return True if the verifier's own sources draft for a session that no drafter can serve.
-
-    A drafter in its process does so while its drafts pay. The others are seen by their verified
-    drafts.
+    None if sources of the verifier itself draft for it.
     """
-    local = context.session.local
-    if local is not None and local.drafting:
-        return True
-    counts = context.session.counts
-    return counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0
-
-
-def _why_none_is_able(possible: Sequence[RemoteDrafter], session: VerifierSession) -> NoDrafts:
-    """Return why none of the drafters that are possible for a session can draft for it."""
-    # The widest reason comes first: those after it cannot be mended before it is.
-    if possible and all(drafter.muted for drafter in possible):
-        return NoDrafts.VOCABULARY
-    if possible:
-        return NoDrafts.CONTEXT
+    session = context.session
     if session.local is not None:
-        return NoDrafts.GATE
-    if session.draft_length.allows_remote:
-        return NoDrafts.NONE_ATTACHED
-    return NoDrafts.CLIENT
+        return None if session.local.drafting else NoDrafts.GATE
+    counts = session.counts
+    if counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0:
+        return None
+    return NoDrafts.NONE_ATTACHED if session.draft_length.allows_remote else NoDrafts.CLIENT

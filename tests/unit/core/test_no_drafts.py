@@ -217,22 +217,6 @@ def test_a_text_that_another_source_drafted_needs_no_drafter():
     assert report["no_drafts"] is None
 
 
-NARROW = ((DRAFTER, 5),)
-
-
-@pytest.mark.parametrize(("drafters", "happens"), [(HERE, muted), (NARROW, generated(4))])
-def test_a_drafter_that_cannot_draft_is_no_reason_where_another_source_drafts(drafters, happens):
-    """It has another vocabulary, or no room for the text, as though it were not attached."""
-    with table_source(lambda _: (4, 4)):
-        world = World(drafters=drafters)
-        happens(world)
-        world.step(2)
-        assert world.row["no_drafts"] is None
-    report = world.report()
-    assert report["by_source"]["table"]["drafted"] > 0
-    assert report["no_drafts"] is None
-
-
 @pytest.mark.parametrize(
     ("constraint", "why"), [(None, NoDrafts.BEHIND), (grammar(None), NoDrafts.GRAMMAR)]
 )
