@@ -126,7 +126,7 @@ def test_a_long_one_passes_a_drafter(bench):
     """Its OPEN is longer than a frame."""
     engine = Flaky(n_ctx=2_000_000)
     for side in bench.pair(engine):
-        end = side.ask(predicting(RIGHT + "x" * 1_000_000)).whole(COUNT)
+        end = side.ask(predicting(RIGHT + "x" * 1_000_000, draft_n=8)).whole(COUNT)
         assert drafts_of(end)["accepted"] > COUNT / 2
 
 
