@@ -14,6 +14,9 @@ from statistics import median
 
 from specmesh.core.draft_length import MAX_SAMPLES
 
+DISTURBED = 1.5
+"""Times a width's own steps: with more, what was measured in advance was measured on a busy host."""
+_LOOK_EVERY = 8  # steps of a width between two looks at that, from the third one on
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
 
@@ -85,15 +88,32 @@ class StepCosts:
             if expected > 0:
                 curve.record(rows, expected)
         self._slower = None
-        if not self._expected:
-            curve.record(rows, seconds)  # its medians are computed on demand
-            return
-        before = curve.medians.get(rows)
+        before: float | None = None
+        if self._expected:
+            before = curve.medians.get(rows)
         curve.record(rows, seconds)
-        # Expectations of other widths and of longer contexts may rest on this median.
-        if curve.medians[rows] != before:
-            self._dearer.clear()
-            self._expected.clear()
+        if curve.disproves_advance(rows):
+            curve.forget_advance()
+        # Expectations of other widths and of longer contexts may rest on this median. Without any
+        # the medians are computed on demand.
+        elif not self._expected or curve.medians[rows] == before:
+            return
+        self._dearer.clear()
+        self._expected.clear()
+
+    def record_in_advance(self, rows: int, seconds: float) -> None:
+        """Learn from a step that was run to be measured, on an empty sequence.
+
+        All these measurements go once steps of texts show that they were made on a busy host, as
+        while it boots. A width that was far too dear then would never be tried again.
+        """
+        bucket = _bucket(0)
+        if bucket not in self.curves:
+            self.curves[bucket] = _Curve()
+        self.curves[bucket].record_in_advance(rows, seconds)
+        self._slower = None
+        self._dearer.clear()
+        self._expected.clear()
 
     def seconds(self, rows: int, context_length: int = 0) -> float:
         """Return the expected seconds of a step; 0 before the first measurement."""
@@ -164,6 +184,7 @@ class _Curve:
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}
+        self._in_advance: dict[int, list[float]] = {}
         self._medians: dict[int, float] = {}
         self._new: set[int] = set()  # widths measured since the medians were computed
         self._widths: list[int] = []
@@ -172,16 +193,40 @@ class _Curve:
         """Add a measurement."""
         if rows not in self._samples:
             self._samples[rows] = deque(maxlen=MAX_SAMPLES)
-            self._widths = sorted(self._samples)
+            self._widths = sorted({rows, *self._widths})
         self._samples[rows].append(seconds)
         self._new.add(rows)
+
+    def record_in_advance(self, rows: int, seconds: float) -> None:
+        """Add a measurement of a step without a text."""
+        self._in_advance.setdefault(rows, []).append(seconds)
+        self._widths = sorted({rows, *self._widths})
+        self._new.add(rows)
+
+    def disproves_advance(self, rows: int) -> bool:
+        """Return True if steps of this width took far less than those in advance.
+
+        It looks at a few numbers of steps only, the least of which bears a hiccup.
+        """
+        in_advance = self._in_advance.get(rows)
+        if in_advance is None or len(self._samples[rows]) % _LOOK_EVERY != 3:
+            return False
+        return DISTURBED * median(self._samples[rows]) < median(in_advance)
+
+    def forget_advance(self) -> None:
+        """Keep the measurements of steps with texts only."""
+        self._in_advance.clear()
+        self._widths = sorted(self._samples)
+        self._medians.clear()
+        self._new = set(self._widths)
 
     @property
     def medians(self) -> dict[int, float]:
         """Return the medians by width, computed on demand."""
         while self._new:
             rows = self._new.pop()
-            self._medians[rows] = median(self._samples[rows])
+            measured = [*self._in_advance.get(rows, ()), *self._samples.get(rows, ())]
+            self._medians[rows] = median(measured)
         return self._medians
 
     def seconds(self, rows: int) -> float:

@@ -92,7 +92,7 @@ class Calibration:
         rows = self._left.popleft()
         if self._warm:
             self._spent += seconds
-            costs.record(rows, seconds)
+            costs.record_in_advance(rows, seconds)
         self._warm = True
         return True
 

@@ -118,3 +118,50 @@ def test_other_widths_are_slower_by_no_more_than_threads_explain():
     assert seconds(costs, 1, 4) == [100.0, 1.5 * 17.0]
     costs.join()
     assert seconds(costs, 1, 4) == [10.0, 17.0]
+
+
+# --- in advance
+
+
+def in_advance(table):
+    costs = StepCosts()
+    for rows, duration in table.items():
+        costs.record_in_advance(rows, duration)
+    return costs
+
+
+def recorded(costs, *durations, rows=1):
+    for duration in durations:
+        costs.record(rows, duration)
+    return costs
+
+
+def test_steps_in_advance_count_as_those_of_texts():
+    assert seconds(in_advance({1: 2.0, 4: 8.0}), 1, 2, 4) == [2.0, 4.0, 8.0]
+
+
+@cases(
+    "durations, left",
+    """
+    [[2.0, 2.0, 2.0], {"1": 2.0, "4": 8.0}]
+    [[1.5, 1.5, 1.5], {"1": 1.5, "4": 8.0}]
+    [[0.1, 0.1], {"1": 0.1, "4": 8.0}]
+    [[0.1, 9.0, 0.1], {"1": 0.1}]
+    """,
+)
+def test_steps_in_advance_go_once_texts_show_that_the_host_was_busy(durations, left):
+    """Three steps show it, one of which may have been held up."""
+    costs = recorded(in_advance({1: 2.0, 4: 8.0}), *durations)
+    assert costs.tables() == {0: {int(rows): each for rows, each in left.items()}}
+
+
+def test_a_host_that_calms_down_later_shows_it_later():
+    costs = recorded(in_advance({1: 2.0, 4: 8.0}), *[2.0] * 3, *[0.1] * 8)
+    assert costs.tables() == {0: {1: 0.1}}
+
+
+def test_a_width_is_expected_anew_once_those_in_advance_have_gone():
+    costs = in_advance({1: 2.0, 4: 8.0})
+    before = costs.seconds(4), costs.seconds(4, 2000)
+    recorded(costs, 0.1, 0.1, 0.1)
+    assert (before, (costs.seconds(4), costs.seconds(4, 2000))) == ((8.0, 8.0), (0.1, 0.1))
