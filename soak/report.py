@@ -1,5 +1,6 @@
 """The findings of a soak for one pair, and the growth of its processes after a warm-up."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,13 +24,22 @@ MB = 1e6
 WRITTEN = ("Anonymous:", "Pss_Shmem:", "Swap:")
 """Linux's lines for memory that was written to."""
 
+MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ (?P<rights>\S+) \S+ \S+ \d+ *(?P<name>.*)")
+"""Linux's line for a mapping."""
+
+LARGE = 2**20
+"""Bytes from which on a mapping counts whole.
+
+A model's cells and its scratch memory are reserved as it loads, and written to as texts come by.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A process at one time."""
 
     at: float  # seconds
-    memory: int  # bytes that it wrote to, without offloaded sequences
+    memory: int  # bytes that it wrote to or reserved, without offloaded sequences
     descriptors: int  # that are open, without those of its clients
 
 
@@ -51,15 +61,37 @@ class Growth:
 def sampled(pid: int, now: float, asking: int, offloaded: int) -> Sample:
     """Return a sample of a process on Linux.
 
-    Its memory is what it wrote to, shared and swapped memory included. Linux counts pages of files
-    that it only read as its own or not, depending on other processes.
+    Its memory is what it wrote to, shared and swapped memory included, and what it has reserved.
+    Linux counts pages of files that it only read as its own or not, depending on other processes.
     """
-    memory = -offloaded
+    memory = untouched(Path(f"/proc/{pid}/smaps").read_text()) - offloaded
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith(WRITTEN):
             memory += int(line.split()[1]) * 1024
     descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
     return Sample(now, memory, len(descriptors) - asking)
+
+
+def untouched(smaps: str) -> int:
+    """Return the bytes of large mappings that are reserved and were not written to yet.
+
+    smaps: /proc/PID/smaps. Mappings of files and those that nobody may write to do not count.
+    """
+    total = 0
+    size = 0
+    is_reserved = False
+    for line in smaps.splitlines():
+        mapping = MAPPING.fullmatch(line)
+        if mapping is not None:
+            # The heap grows by itself, and is no reservation.
+            is_reserved = "w" in mapping["rights"] and not mapping["name"]
+            size = 0
+        elif line.startswith("Size:"):
+            size = int(line.split()[1]) * 1024
+        elif line.startswith(("Anonymous:", "Swap:")) and is_reserved and size >= LARGE:
+            written = int(line.split()[1]) * 1024
+            total += size - written if line.startswith("Anonymous:") else -written
+    return total
 
 
 def growth(samples: Sequence[Sample]) -> Growth | None:

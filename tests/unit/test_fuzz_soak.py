@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fuzz import TARGETS, corpus
 from fuzz.codec import REASONS
+from soak.report import untouched
 from soak.truth import Text, Told, judge
 from specmesh.core import events as ev
 from specmesh.core.drafter.reading import TextReading
@@ -159,3 +160,26 @@ def test_a_text_that_ends_must_stop(finish, verdict):
 def test_faults_excuse_a_missing_rest(answer, verdict):
     """The part that came must be right all the same."""
     assert judged(answer, excused=True) == verdict
+
+
+MAPPINGS = """
+7f0000000000-7f0004000000 {rights} 00000000 00:00 {inode} {name}
+Size:              65536 kB
+Anonymous:         16384 kB
+Swap:               1024 kB
+"""
+
+
+@pytest.mark.parametrize(
+    ("rights", "name", "reserved"),
+    [
+        ("rw-p", "", 48128),
+        ("rw-p", "[heap]", 0),
+        ("rw-p", "/models/target.gguf", 0),
+        ("---p", "", 0),
+    ],
+)
+def test_reserved_memory_counts_before_it_is_written_to(rights, name, reserved):
+    """A soak would take the first use of a model's cells for growth."""
+    smaps = MAPPINGS.format(rights=rights, inode=len(name), name=name).replace(" \n", "\n")
+    assert untouched(smaps) == reserved * 1024
