@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import termios
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Self
 
@@ -37,6 +38,7 @@ class OnTerminal:
         self._ours, theirs = pty.openpty()
         self.resize(columns)
         self.seen = ""
+        self._decoder = getincrementaldecoder("utf-8")()  # a part may end within a character
         variables = environment(XTERM | (env or {}))
         self.process = subprocess.Popen(
             [*edited(*before), *map(str, words)],
@@ -73,7 +75,7 @@ class OnTerminal:
             part = os.read(self._ours, 65536)
         except OSError:  # Linux's way to end it
             return False
-        self.seen += part.decode()
+        self.seen += self._decoder.decode(part)
         return bool(part)
 
     def __enter__(self) -> Self:

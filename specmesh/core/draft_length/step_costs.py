@@ -15,7 +15,7 @@ from statistics import median
 from specmesh.core.draft_length import MAX_SAMPLES
 
 DISTURBED = 1.5
-"""Times a width's own steps: with more, what was measured in advance was measured on a busy host."""
+"""Times a width's own steps: if it took more in advance, that was measured on a busy host."""
 _LOOK_EVERY = 8  # steps of a width between two looks at that, from the third one on
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
