@@ -16,7 +16,8 @@ from specmesh.core.draft_length import MAX_SAMPLES
 
 DISTURBED = 1.5
 """Times a width's own steps: if it took more in advance, that was measured on a busy host."""
-_LOOK_EVERY = 8  # steps of a width between two looks at that, from the third one on
+_FIRST_LOOK = 3  # steps of a width that show it: one of them may have been held up
+_LOOK_EVERY = 8  # steps from one look to the next
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
 
@@ -92,8 +93,8 @@ class StepCosts:
         if self._expected:
             before = curve.medians.get(rows)
         curve.record(rows, seconds)
-        if curve.disproves_advance(rows):
-            curve.forget_advance()
+        if self._disproves_advance(curve, rows):
+            self._forget_advance()
         # Expectations of other widths and of longer contexts may rest on this median. Without any
         # the medians are computed on demand.
         elif not self._expected or curve.medians[rows] == before:
@@ -114,6 +115,24 @@ class StepCosts:
         self._slower = None
         self._dearer.clear()
         self._expected.clear()
+
+    def _disproves_advance(self, curve: "_Curve", rows: int) -> bool:
+        """Return True if steps of texts took far less than the same width in advance.
+
+        Those in advance were on an empty sequence, so steps of any context should take longer.
+        """
+        shortest = self.curves.get(_bucket(0))
+        if shortest is None or not curve.is_due(rows):
+            return False
+        in_advance = shortest.in_advance(rows)
+        return in_advance is not None and DISTURBED * curve.of_texts(rows) < in_advance
+
+    def _forget_advance(self) -> None:
+        """Keep the steps of texts only; a context without any has no curve."""
+        shortest = self.curves[_bucket(0)]
+        shortest.forget_advance()
+        if not shortest.medians:
+            del self.curves[_bucket(0)]
 
     def seconds(self, rows: int, context_length: int = 0) -> float:
         """Return the expected seconds of a step; 0 before the first measurement."""
@@ -203,15 +222,21 @@ class _Curve:
         self._widths = sorted({rows, *self._widths})
         self._new.add(rows)
 
-    def disproves_advance(self, rows: int) -> bool:
-        """Return True if steps of this width took far less than those in advance.
+    def is_due(self, rows: int) -> bool:
+        """Return True if a width has steps enough to be held against the one in advance.
 
-        It looks at a few numbers of steps only, the least of which bears a hiccup.
+        False from its last measurement that counts on, and for most numbers before.
         """
-        in_advance = self._in_advance.get(rows)
-        if in_advance is None or len(self._samples[rows]) % _LOOK_EVERY != 3:
-            return False
-        return DISTURBED * median(self._samples[rows]) < median(in_advance)
+        return len(self._samples[rows]) % _LOOK_EVERY == _FIRST_LOOK
+
+    def of_texts(self, rows: int) -> float:
+        """Return the median of a width's steps with texts."""
+        return median(self._samples[rows])
+
+    def in_advance(self, rows: int) -> float | None:
+        """Return the median of a width's steps in advance; None if there are none."""
+        measured = self._in_advance.get(rows)
+        return None if measured is None else median(measured)
 
     def forget_advance(self) -> None:
         """Keep the measurements of steps with texts only."""

@@ -130,9 +130,9 @@ def in_advance(table):
     return costs
 
 
-def recorded(costs, *durations, rows=1):
+def recorded(costs, *durations, context_length=0):
     for duration in durations:
-        costs.record(rows, duration)
+        costs.record(1, duration, context_length=context_length)
     return costs
 
 
@@ -165,3 +165,10 @@ def test_a_width_is_expected_anew_once_those_in_advance_have_gone():
     before = costs.seconds(4), costs.seconds(4, 2000)
     recorded(costs, 0.1, 0.1, 0.1)
     assert (before, (costs.seconds(4), costs.seconds(4, 2000))) == ((8.0, 8.0), (0.1, 0.1))
+
+
+def test_long_texts_show_it_too():
+    """An agent has no short ones."""
+    costs = recorded(in_advance({1: 2.0, 4: 8.0}), 0.1, 0.1, 0.1, context_length=2000)
+    assert costs.tables() == {1024: {1: 0.1}}
+    assert (costs.seconds(4), costs.seconds(4, 2000)) == (0.1, 0.1)
