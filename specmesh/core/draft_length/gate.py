@@ -102,7 +102,9 @@ class SpeculationGate:
     - While it is shut, STEPS_WITHOUT steps show the rate without drafts, and the verdict is made.
     - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
       clearly.
-    - Beside a drafter of the same host that rate is measured before anything is drafted.
+    - Beside a drafter of the same host that rate is measured before anything is drafted. Elsewhere
+      an estimate stands in for it. Losses by an estimate that was too high are forgiven once the
+      rate is measured.
     - Steps just after a change, and one that took far too long, count for no rate. The first one
       with drafts that took far too long does not count in the budget either.
 
@@ -121,6 +123,7 @@ class SpeculationGate:
         self._rate_without = 0.0  # tokens a second without drafts: highest estimate, then measured
         self._without = _Rate()  # newest steps without drafts
         self._with = _Rate()  # steps with drafts since
+        self._estimated = _Rate()  # steps that count in the budget by an estimate of that rate
 
     @property
     def refuses(self) -> bool:
@@ -165,6 +168,8 @@ class SpeculationGate:
             self._cold = False
         else:
             self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
+            if not self._without.enough:
+                self._estimated.add(step.tokens, step.seconds)
         if not settled:
             return
         if not stalled:
@@ -197,6 +202,9 @@ class SpeculationGate:
         if not self._without.enough:
             return
         self._rate_without = self._without.per_second
+        if self._estimated.steps:
+            self._forgive(self._gained(self._estimated, step.sessions))
+            self._estimated = _Rate()
         measured = self._with.steps >= STEPS_WITHOUT
         # Drafting that overdrew its budget in fewer steps than a rate needs has lost without one.
         if not known and (measured or self._budget < 0):
@@ -211,10 +219,17 @@ class SpeculationGate:
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
         """Note whether drafting pays, and correct the budget by the newest rate without drafts."""
-        gained = (self._with.tokens - self._with.seconds * self._rate_without) / sessions
         if pays:
-            self._budget = min(max(self._budget, gained), MOST_GAINED)
+            self._forgive(self._gained(self._with, sessions))
         else:
             self._budget = min(self._budget, -DEBT / sqrt(sessions))
         self.verdict = pays
         self._with = _Rate()
+
+    def _gained(self, rate: _Rate, sessions: int) -> float:
+        """Return the steps without drafts that those of a rate have gained."""
+        return (rate.tokens - rate.seconds * self._rate_without) / sessions
+
+    def _forgive(self, gained: float) -> None:
+        """Raise the budget to the steps gained by the measured rate: by an estimate it had fewer."""
+        self._budget = min(max(self._budget, gained), MOST_GAINED)

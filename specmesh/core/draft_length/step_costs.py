@@ -27,7 +27,8 @@ class StepCosts:
 
     The context is the number of ids in the step's sequences. Contexts are in buckets: up to 1023,
     2047, 4095 and so on, each with a curve. A width that a bucket has not measured costs as much
-    as with the next shorter context, plus the median of the extra cost of its known widths.
+    as with the next shorter context, plus the median of the extra cost of its known widths, if that
+    is more.
 
     pause: mean seconds between two steps.
     """
@@ -189,9 +190,10 @@ class StepCosts:
         if bucket not in self._dearer:
             widths = curve.medians.items()
             extra = [seconds - self._in_bucket(shorter, width) for width, seconds in widths]
-            self._dearer[bucket] = median(extra)
-        # The extra cost is a difference of medians, which hiccups can turn negative.
-        return max(self._in_bucket(shorter, rows) + self._dearer[bucket], 0.0)
+            # No step over more ids takes less. Where it seems so, the shorter context was measured
+            # on a busy host, and a row alone would seem to take nothing.
+            self._dearer[bucket] = max(median(extra), 0.0)
+        return self._in_bucket(shorter, rows) + self._dearer[bucket]
 
 
 class _Curve:
@@ -234,9 +236,23 @@ class _Curve:
         return median(self._samples[rows])
 
     def in_advance(self, rows: int) -> float | None:
-        """Return the median of a width's steps in advance; None if there are none."""
-        measured = self._in_advance.get(rows)
-        return None if measured is None else median(measured)
+        """Return a width's seconds in advance, from the line between those measured.
+
+        None for a width beyond them.
+        """
+        widths = sorted(self._in_advance)
+        at = bisect_left(widths, rows)
+        if at == len(widths):
+            return None
+        right = widths[at]
+        after = median(self._in_advance[right])
+        if right == rows:
+            return after
+        if at == 0:
+            return None
+        left = widths[at - 1]
+        before = median(self._in_advance[left])
+        return before + (after - before) * (rows - left) / (right - left)
 
     def forget_advance(self) -> None:
         """Keep the measurements of steps with texts only."""

@@ -203,6 +203,17 @@ def test_a_first_estimate_that_is_too_low_costs_little(shared_host, estimate, mo
     assert lost < most
 
 
+def test_a_first_estimate_that_is_too_high_withholds_drafts_once():
+    """Only until the rate is measured: drafting that gains goes on then."""
+    gate = SpeculationGate()
+    withheld = 0
+    for number in range(400):
+        withheld += not gate.open
+        tokens, seconds = (8, 2.0) if gate.open else (1, 1.0)
+        stepped(gate, tokens=tokens, seconds=seconds, rate_without=50.0 if number == 10 else 1.0)
+    assert (withheld < 40, gate.verdict) == (True, None)
+
+
 def test_without_drafts_nothing_is_withheld_and_there_is_no_verdict():
     """No session asked for any."""
     gate = SpeculationGate()

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from harness.sessions import measured
 from harness.tables import cases
 from hypothesis import given
@@ -85,6 +86,13 @@ def test_contexts_of_about_the_same_length_share_their_costs(context, expected):
     assert costs.tables()[4096] == {1: 12.0, 4: 17.0}
 
 
+def test_a_longer_context_never_seems_to_cost_less():
+    """Where its steps take less than those over fewer ids, the host was busy before."""
+    costs = measured({1: 10.0, 8: 90.0})
+    costs.record(8, 30.0, context_length=5000)
+    assert seconds(costs, 1, 8, context_length=5000) == [10.0, 30.0]
+
+
 # --- threads shared with a drafter of this host
 
 
@@ -158,6 +166,23 @@ def test_steps_in_advance_go_once_texts_show_that_the_host_was_busy(durations, l
 def test_a_host_that_calms_down_later_shows_it_later():
     costs = recorded(in_advance({1: 2.0, 4: 8.0}), *[2.0] * 3, *[0.1] * 8)
     assert costs.tables() == {0: {1: 0.1}}
+
+
+def test_a_width_between_those_in_advance_shows_it_too():
+    """Few texts have steps of just the widths that were measured."""
+    costs = in_advance({1: 2.0, 4: 8.0})
+    for duration in (3.0, 3.0, 3.0):
+        costs.record(3, duration)
+    assert costs.tables() == {0: {3: 3.0}}
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_width_beyond_those_in_advance_shows_nothing(rows):
+    """Between kernels there may be a cliff."""
+    costs = in_advance({2: 2.0, 4: 8.0})
+    for _ in range(3):
+        costs.record(rows, 0.1)
+    assert costs.tables() == {0: {2: 2.0, 4: 8.0, rows: 0.1}}
 
 
 def test_a_width_is_expected_anew_once_those_in_advance_have_gone():
