@@ -6,10 +6,6 @@ draft behind a match of so many ids.
 """
 
 from bisect import bisect_right
-from itertools import accumulate
-from operator import mul
-
-from specmesh.core.draft_length import MAX_COPIED
 
 LENGTHS = (0, 1, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The least length of each class of matches. Shorter ones than 3 follow a wrong draft."""
@@ -53,15 +49,24 @@ class MatchAcceptance:
         accepted = self._accepted[number] + prior * MATCH_PRIOR_DRAFTS
         return accepted / (self._tested[number] + MATCH_PRIOR_DRAFTS)
 
-    def chain(self, length: int, drafts: int) -> list[float]:
+    def chain(self, length: int, drafts: int, *, least: float = 0.0) -> list[float]:
         """Return the probabilities that the first 1, 2, ... `drafts` are all accepted.
 
-        length: ids of the match before the first one.
+        length: ids of the match before the first one. least: probability below which they end.
         """
-        rates: list[float] = []
-        for draft in range(min(drafts, MAX_COPIED)):
-            rates.append(self.rate(_class_of(length + draft)))
-        return list(accumulate(rates, mul))
+        chances: list[float] = []
+        chance = 1.0
+        number = _class_of(length)
+        rate = self.rate(number)
+        for match in range(length, length + drafts):
+            if number + 1 < len(LENGTHS) and match >= LENGTHS[number + 1]:
+                number += 1
+                rate = self.rate(number)
+            chance *= rate
+            if chance < least:
+                break
+            chances.append(chance)
+        return chances
 
 
 def _class_of(length: int) -> int:

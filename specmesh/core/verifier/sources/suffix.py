@@ -87,8 +87,9 @@ class SuffixSource:
                 self._length = earlier.length
                 drafts = self._earlier.after(earlier, limit + MORE)
         self._newest = drafts
-        probable = self._acceptance.chain(self._length, min(len(drafts), limit))
-        return drafts[: _count_above(probable, LEAST_ACCEPTANCE)]
+        most = min(len(drafts), limit)
+        probable = self._acceptance.chain(self._length, most, least=LEAST_ACCEPTANCE)
+        return drafts[: len(probable)]
 
     def acceptance(self, drafts: int) -> Sequence[float]:
         """Return the probabilities that the first 1, 2, ... `drafts` are all accepted."""
@@ -119,11 +120,3 @@ def _repeated(ids: "array[int]", place: int, proposed: Sequence[int], limit: int
     while len(found) < limit:
         found.append(found[-period])
     return found
-
-
-def _count_above(probabilities: Sequence[float], least: float) -> int:
-    """Return how many of falling probabilities are at least `least`."""
-    for count, probability in enumerate(probabilities):
-        if probability < least:
-            return count
-    return len(probabilities)
