@@ -10,6 +10,7 @@ step that the system interrupts takes many times as long.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 from specmesh.core.draft_length import MAX_SAMPLES
@@ -27,8 +28,8 @@ class StepCosts:
 
     The context is the number of ids in the step's sequences. Contexts are in buckets: up to 1023,
     2047, 4095 and so on, each with a curve. A width that a bucket has not measured costs as much
-    as with the next shorter context, plus the median of the extra cost of its known widths, if that
-    is more.
+    as with the next shorter context and an extra cost. That is read off the line between the extra
+    costs of its known widths, since each row reads the context.
 
     pause: mean seconds between two steps.
     """
@@ -36,7 +37,8 @@ class StepCosts:
     def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self.pause = 0.0
-        self._dearer: dict[int, float] = {}  # by bucket: extra cost over the shorter one
+        self._extra: dict[int, list[tuple[int, float]]] = {}
+        """By bucket: known widths, and what each costs more than with the shorter context."""
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until news
         self._undrafted: StepCosts | None = None
         self._slower: float | None = None  # ratio of steps beside a drafter to others, on demand
@@ -71,7 +73,7 @@ class StepCosts:
             # The measurements beside a drafter go: they are of a load that is over.
             self.curves = self._undrafted.curves
             self._undrafted = None
-            self._dearer.clear()
+            self._extra.clear()
             self._expected.clear()
 
     def record_pause(self, seconds: float) -> None:
@@ -100,7 +102,7 @@ class StepCosts:
         # the medians are computed on demand.
         elif not self._expected or curve.medians[rows] == before:
             return
-        self._dearer.clear()
+        self._extra.clear()
         self._expected.clear()
 
     def record_in_advance(self, rows: int, seconds: float) -> None:
@@ -114,7 +116,7 @@ class StepCosts:
             self.curves[bucket] = _Curve()
         self.curves[bucket].record_in_advance(rows, seconds)
         self._slower = None
-        self._dearer.clear()
+        self._extra.clear()
         self._expected.clear()
 
     def _disproves_advance(self, curve: "_Curve", rows: int) -> bool:
@@ -187,13 +189,18 @@ class StepCosts:
             return 0.0 if curve is None else curve.seconds(rows)
         if curve is None:
             return self._in_bucket(shorter, rows)
-        if bucket not in self._dearer:
-            widths = curve.medians.items()
-            extra = [seconds - self._in_bucket(shorter, width) for width, seconds in widths]
+        if bucket not in self._extra:
+            self._extra[bucket] = self._extra_over(shorter, curve)
+        return self._in_bucket(shorter, rows) + _on_line(self._extra[bucket], rows)
+
+    def _extra_over(self, shorter: int, curve: "_Curve") -> list[tuple[int, float]]:
+        """Return what each width of a curve costs more than with a shorter context."""
+        extra: list[tuple[int, float]] = []
+        for rows, seconds in sorted(curve.medians.items()):
             # No step over more ids takes less. Where it seems so, the shorter context was measured
             # on a busy host, and a row alone would seem to take nothing.
-            self._dearer[bucket] = max(median(extra), 0.0)
-        return self._in_bucket(shorter, rows) + self._dearer[bucket]
+            extra.append((rows, max(seconds - self._in_bucket(shorter, rows), 0.0)))
+        return extra
 
 
 class _Curve:
@@ -240,19 +247,10 @@ class _Curve:
 
         None for a width beyond them.
         """
-        widths = sorted(self._in_advance)
-        at = bisect_left(widths, rows)
-        if at == len(widths):
+        measured = sorted((width, median(each)) for width, each in self._in_advance.items())
+        if not measured or not measured[0][0] <= rows <= measured[-1][0]:
             return None
-        right = widths[at]
-        after = median(self._in_advance[right])
-        if right == rows:
-            return after
-        if at == 0:
-            return None
-        left = widths[at - 1]
-        before = median(self._in_advance[left])
-        return before + (after - before) * (rows - left) / (right - left)
+        return _on_line(measured, rows)
 
     def forget_advance(self) -> None:
         """Keep the measurements of steps with texts only."""
@@ -291,6 +289,21 @@ class _Curve:
         left = widths[max(bisect_right(widths, right // 2) - 1, 0)]
         slope = (medians[right] - medians[left]) / (right - left)
         return medians[right] + max(slope, 0.0) * (rows - right)
+
+
+def _on_line(points: Sequence[tuple[int, float]], rows: int) -> float:
+    """Return the value of a width on the line between points of rising widths.
+
+    Beyond them it is that of the last one.
+    """
+    at = bisect_left(points, (rows,))
+    if at == len(points):
+        return points[-1][1]
+    right, after = points[at]
+    if at == 0 or right == rows:
+        return after
+    left, before = points[at - 1]
+    return before + (after - before) * (rows - left) / (right - left)
 
 
 def _bucket(context_length: int) -> int:

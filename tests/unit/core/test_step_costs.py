@@ -73,8 +73,8 @@ def test_a_longer_context_costs_as_much_until_it_is_measured():
     """
     [0, [10.0, 13.0, 20.0]]
     [2000, [10.0, 13.0, 20.0]]
-    [8191, [12.0, 17.0, 23.0]]
-    [100000, [12.0, 17.0, 23.0]]
+    [8191, [12.0, 17.0, 24.0]]
+    [100000, [12.0, 17.0, 24.0]]
     """,
 )
 def test_contexts_of_about_the_same_length_share_their_costs(context, expected):
@@ -84,6 +84,14 @@ def test_contexts_of_about_the_same_length_share_their_costs(context, expected):
     costs.record(4, 17.0, context_length=4096)
     assert seconds(costs, 1, 4, 8, context_length=context) == expected
     assert costs.tables()[4096] == {1: 12.0, 4: 17.0}
+
+
+def test_a_longer_context_costs_more_with_each_row():
+    """Beyond the known widths the extra cost of the last one stays."""
+    costs = measured({1: 10.0, 4: 13.0, 8: 20.0})
+    costs.record(1, 11.0, context_length=5000)
+    costs.record(5, 18.75, context_length=5000)
+    assert seconds(costs, 1, 4, 5, 8, context_length=5000) == [11.0, 16.25, 18.75, 24.0]
 
 
 def test_a_longer_context_never_seems_to_cost_less():
