@@ -203,7 +203,11 @@ class ModelSettings:
             raise ConfigError("--require-gpu is for models, and there is none", "leave it out")
         if self.engine not in ("auto", "ngram") and not self.model:
             remedy = "give --model FILE, a name of `specmesh models list`, or bundled"
+            if self.engine == "sim":
+                remedy = "give --model settings of the simulated engine (docs/usage.md)"
             raise ConfigError("no model", remedy)
+        if self.engine == "ngram" and self.model:
+            raise ConfigError("--engine ngram has no --model", "leave one out")
         self.check_llama_options(self.engine)
         self._check_devices()
 

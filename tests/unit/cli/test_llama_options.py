@@ -218,6 +218,8 @@ def test_contradictions_at_a_verifier(flags, named):
     "flags, named",
     """
     ["--engine ngram --flash-attn on", "--engine ngram has no --flash-attn"]
+    ["--engine ngram --model bundled", "--engine ngram has no --model"]
+    ["--engine sim", "give --model settings of the simulated engine"]
     ["--engine mlx --model a/b --mlock --cpu-moe", "--engine mlx has no --cpu-moe, --mlock"]
     ["--engine mlx --model a/b --lora a.gguf:2", "--engine mlx has no --lora"]
     """,
