@@ -35,6 +35,7 @@ from specmesh.wire import messages as m
 BOS = -1  # of a draft model, in its memory here
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
+MAX_COPIED = 24  # drafts of known text that a lone session may have in a step
 N_SEQ = 64  # most sessions
 OUTPUTS = 2**20  # bytes of earlier outputs
 ACCOUNT = ("key", b"")  # of all requests, so that each is drafted from those before it
@@ -83,7 +84,9 @@ class Verifier:
     """
 
     def __init__(self, n_ctx, n_batch, seen, first=1):
-        limits = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS)
+        limits = TargetLimits(
+            n_ctx, N_VOCAB, frozenset({END}), max_drafts=MAX_DRAFTS, max_copied=MAX_COPIED
+        )
         target = Target(
             limits=limits,
             costs=StepCosts(),

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import count, pairwise
 
 import pytest
+from harness.cores import MAX_COPIED
 from harness.table_source import table_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -266,7 +267,7 @@ def test_silence_costs_one_deadline(round_trip, draft_n):
     silent = [time for time, _, _ in served.rounds if time > 1.0 + round_trip]
     assert len(silent) > 30
     waits = [after - before - STEP for before, after in pairwise(silent)]
-    longest_step = 0.001 + 8 * world.row * STEP
+    longest_step = 0.001 + MAX_COPIED * world.row * STEP
     assert len([wait for wait in waits if wait > longest_step]) <= 1
     assert max(waits) < round_trip + 0.2
 
