@@ -227,9 +227,9 @@ class SpeculationGate:
         self._with = _Rate()
 
     def _gained(self, rate: _Rate, sessions: int) -> float:
-        """Return the steps without drafts that those of a rate have gained."""
+        """Return what these steps gained, by the measured rate, in steps without drafts."""
         return (rate.tokens - rate.seconds * self._rate_without) / sessions
 
     def _forgive(self, gained: float) -> None:
-        """Raise the budget to the steps gained by the measured rate: by an estimate it had fewer."""
+        """Raise the budget to what drafting gained by the measured rate."""
         self._budget = min(max(self._budget, gained), MOST_GAINED)

@@ -10,7 +10,7 @@ step that the system interrupts takes many times as long.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from specmesh.core.draft_length import MAX_SAMPLES
@@ -37,8 +37,8 @@ class StepCosts:
     def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self.pause = 0.0
-        self._extra: dict[int, list[tuple[int, float]]] = {}
-        """By bucket: known widths, and what each costs more than with the shorter context."""
+        self._extra: dict[int, dict[int, float]] = {}
+        """By bucket: what each known width costs more than with the shorter context."""
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until news
         self._undrafted: StepCosts | None = None
         self._slower: float | None = None  # ratio of steps beside a drafter to others, on demand
@@ -191,15 +191,16 @@ class StepCosts:
             return self._in_bucket(shorter, rows)
         if bucket not in self._extra:
             self._extra[bucket] = self._extra_over(shorter, curve)
-        return self._in_bucket(shorter, rows) + _on_line(self._extra[bucket], rows)
+        extra = _on_line(curve.widths, self._extra[bucket], rows)
+        return self._in_bucket(shorter, rows) + extra
 
-    def _extra_over(self, shorter: int, curve: "_Curve") -> list[tuple[int, float]]:
+    def _extra_over(self, shorter: int, curve: "_Curve") -> dict[int, float]:
         """Return what each width of a curve costs more than with a shorter context."""
-        extra: list[tuple[int, float]] = []
-        for rows, seconds in sorted(curve.medians.items()):
+        extra: dict[int, float] = {}
+        for rows, seconds in curve.medians.items():
             # No step over more ids takes less. Where it seems so, the shorter context was measured
             # on a busy host, and a row alone would seem to take nothing.
-            extra.append((rows, max(seconds - self._in_bucket(shorter, rows), 0.0)))
+            extra[rows] = max(seconds - self._in_bucket(shorter, rows), 0.0)
         return extra
 
 
@@ -208,6 +209,8 @@ class _Curve:
 
     A width has the median of its last measurements; between two widths the curve is a line. It
     need not rise: kernels have cliffs.
+
+    widths: those with a measurement, rising.
     """
 
     def __init__(self) -> None:
@@ -215,26 +218,26 @@ class _Curve:
         self._in_advance: dict[int, list[float]] = {}
         self._medians: dict[int, float] = {}
         self._new: set[int] = set()  # widths measured since the medians were computed
-        self._widths: list[int] = []
+        self.widths: list[int] = []
 
     def record(self, rows: int, seconds: float) -> None:
         """Add a measurement."""
         if rows not in self._samples:
             self._samples[rows] = deque(maxlen=MAX_SAMPLES)
-            self._widths = sorted({rows, *self._widths})
+            self.widths = sorted({rows, *self.widths})
         self._samples[rows].append(seconds)
         self._new.add(rows)
 
     def record_in_advance(self, rows: int, seconds: float) -> None:
         """Add a measurement of a step without a text."""
         self._in_advance.setdefault(rows, []).append(seconds)
-        self._widths = sorted({rows, *self._widths})
+        self.widths = sorted({rows, *self.widths})
         self._new.add(rows)
 
     def is_due(self, rows: int) -> bool:
-        """Return True if a width has steps enough to be held against the one in advance.
+        """Return True if a width's steps are to be compared with its measurement in advance now.
 
-        False from its last measurement that counts on, and for most numbers before.
+        That is so after a few of them and at intervals, but not once MAX_SAMPLES are kept.
         """
         return len(self._samples[rows]) % _LOOK_EVERY == _FIRST_LOOK
 
@@ -247,17 +250,18 @@ class _Curve:
 
         None for a width beyond them.
         """
-        measured = sorted((width, median(each)) for width, each in self._in_advance.items())
-        if not measured or not measured[0][0] <= rows <= measured[-1][0]:
+        widths = sorted(self._in_advance)
+        if not widths or not widths[0] <= rows <= widths[-1]:
             return None
-        return _on_line(measured, rows)
+        medians = {width: median(each) for width, each in self._in_advance.items()}
+        return _on_line(widths, medians, rows)
 
     def forget_advance(self) -> None:
         """Keep the measurements of steps with texts only."""
         self._in_advance.clear()
-        self._widths = sorted(self._samples)
+        self.widths = sorted(self._samples)
         self._medians.clear()
-        self._new = set(self._widths)
+        self._new = set(self.widths)
 
     @property
     def medians(self) -> dict[int, float]:
@@ -274,36 +278,30 @@ class _Curve:
         Beyond the widest one the line from half as many rows goes on, which no single cliff
         bends. It never goes down: a cheaper step would be asked for at once.
         """
-        widths = self._widths
+        widths = self.widths
         medians = self.medians
-        if rows in medians:
-            return medians[rows]
-        if len(widths) == 1 or rows < widths[0]:
-            return medians[widths[0]]
-        at = bisect_left(widths, rows)
-        if at < len(widths):
-            left, right = widths[at - 1], widths[at]
-            slope = (medians[right] - medians[left]) / (right - left)
-            return medians[left] + slope * (rows - left)
         right = widths[-1]
+        if len(widths) == 1 or rows <= right:
+            return _on_line(widths, medians, rows)
         left = widths[max(bisect_right(widths, right // 2) - 1, 0)]
         slope = (medians[right] - medians[left]) / (right - left)
         return medians[right] + max(slope, 0.0) * (rows - right)
 
 
-def _on_line(points: Sequence[tuple[int, float]], rows: int) -> float:
-    """Return the value of a width on the line between points of rising widths.
+def _on_line(widths: Sequence[int], values: Mapping[int, float], rows: int) -> float:
+    """Return a width's value: on the line between known widths, beyond them that of the last.
 
-    Beyond them it is that of the last one.
+    widths: those of `values`, rising.
     """
-    at = bisect_left(points, (rows,))
-    if at == len(points):
-        return points[-1][1]
-    right, after = points[at]
-    if at == 0 or right == rows:
-        return after
-    left, before = points[at - 1]
-    return before + (after - before) * (rows - left) / (right - left)
+    known = values.get(rows)
+    if known is not None:
+        return known
+    at = bisect_left(widths, rows)
+    if at in {0, len(widths)}:
+        return values[widths[0 if at == 0 else -1]]
+    left, right = widths[at - 1], widths[at]
+    slope = (values[right] - values[left]) / (right - left)
+    return values[left] + slope * (rows - left)
 
 
 def _bucket(context_length: int) -> int:
