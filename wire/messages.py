@@ -13,6 +13,7 @@ from typing import ClassVar
 PROTOCOL_VERSION = 2
 
 MAX_TOKENS = 8192  # most ids that one token frame carries; a longer SYNC is split
+MAX_ACCEPTED = 255  # most drafts that one TRUTH counts
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_PIECE = 64 * 1024  # characters that one BODY carries

@@ -6,7 +6,6 @@ from specmesh.wire import messages as m
 
 IDLE_INTERVAL = 1.0  # seconds between two TRUTHs to a drafter that is asked for no drafts
 MOST_IDS = m.MAX_TOKENS // 2  # of a TRUTH that may still grow
-MOST_ACCEPTED = 200  # drafts of a TRUTH that may still grow: it counts them in one byte
 SYNC_INTERVAL = 0.01
 """Seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without
 end.
@@ -38,35 +37,52 @@ class TruthSender:
         return self._sync(0)
 
     def grown(self, base: int, accepted: int, now: float, *, idle: bool) -> list[m.Truth]:
-        """Return a TRUTH with the ids from `base` on, and all before them that were not sent.
+        """Return the ids from `base` on, and all before them that were not sent, or hold them back.
 
+        They are one TRUTH, or two if one cannot count their drafts.
+
+        accepted: drafts among the ids from `base` on, at most MAX_ACCEPTED.
         idle: nothing is drafted. Then the TRUTH may come late: a frame wakes two processes, which
         may need the cores of the verifier's steps.
         """
-        if self._unsent is not None:
-            base = self._unsent
-        ids = self._prefix.ids
-        self._accepted += accepted
-        is_small = len(ids) - base < MOST_IDS and self._accepted < MOST_ACCEPTED
+        held_back = self._held_back_until(base, accepted)
+        begin = base if self._unsent is None else self._unsent
+        is_small = len(self._prefix) - begin < MOST_IDS
         is_early = now < self._sent_at + IDLE_INTERVAL
         if idle and is_early and is_small and not self._was_drafting:
-            self._unsent = base
-            return []
-        accepted = self._accepted
-        # One frame takes all that was held back: the ids since then, and their accepted drafts.
-        self._unsent = None
-        self._accepted = 0
+            self._unsent = begin
+            self._accepted += accepted
+            return held_back
         self._sent_at = now
         self._was_drafting = not idle and not self._draft_length.probing
-        truth = m.Truth(
+        # One frame takes all that was held back: the ids since then, and their accepted drafts.
+        truth = self._truth(begin, len(self._prefix), self._accepted + accepted)
+        self._unsent = None
+        self._accepted = 0
+        return [*held_back, truth]
+
+    def _held_back_until(self, base: int, accepted: int) -> list[m.Truth]:
+        """Return a TRUTH of the ids before `base`, if one more of them could not count the drafts.
+
+        accepted: drafts among the ids from `base` on.
+        """
+        if self._unsent is None or self._accepted + accepted <= m.MAX_ACCEPTED:
+            return []
+        truth = self._truth(self._unsent, base, self._accepted)
+        self._unsent = None
+        self._accepted = 0
+        return [truth]
+
+    def _truth(self, begin: int, end: int, accepted: int) -> m.Truth:
+        """Return the TRUTH of the ids of these positions."""
+        return m.Truth(
             self._session,
-            base,
-            self._prefix.crc_at(base),
-            ids=tuple(ids[base:]),
+            begin,
+            self._prefix.crc_at(begin),
+            ids=tuple(self._prefix[begin:end]),
             draft_n=self._draft_length.draft_n,
             accepted=accepted,
         )
-        return [truth]
 
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
         """Return the prefix from the position on up to which the drafter agrees."""

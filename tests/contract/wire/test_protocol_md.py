@@ -121,6 +121,7 @@ def test_limits_are_the_codes():
     limits = {name.strip("`"): int(value) for name, value, _ in table("Limits")}
     assert limits == {
         "MAX_TOKENS": m.MAX_TOKENS,
+        "MAX_ACCEPTED": m.MAX_ACCEPTED,
         "MAX_SUPPORT": m.MAX_SUPPORT,
         "MAX_BODY": m.MAX_BODY,
         "MAX_PIECE": m.MAX_PIECE,
