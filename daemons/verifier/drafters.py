@@ -373,6 +373,7 @@ class Drafters:
         if peer is None:
             return
         self._router.accounts.keys.pop(identity, None)
+        self._router.accounts.forget_idle(now)
         if reason.cuts and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()

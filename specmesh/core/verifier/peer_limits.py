@@ -152,6 +152,16 @@ class PeerLimits:
             earned = rate.earned + rate.per_draft * drafts
             self._levels[cost] = min(self._levels[cost] + earned, rate.burst)
 
+    def are_full(self, now: float) -> bool:
+        """Return True if the peer may send as much as one that is new."""
+        if now - self._dropped_at <= REST_S:
+            return False
+        buckets = zip(self._rates, self._levels, self._filled_at, strict=True)
+        return all(
+            level + (now - filled_at) * rate.per_second >= rate.burst
+            for rate, level, filled_at in buckets
+        )
+
 
 class PeerAccounts:
     """The limits of a verifier's peers.
@@ -189,3 +199,9 @@ class PeerAccounts:
                 del self._limits[next(iter(self._limits))]
             self._limits[account] = PeerLimits(self._rates)
         return self._limits[account]
+
+    def forget_idle(self, now: float) -> None:
+        """Forget the peers that may send as much as new ones: nothing changes for them."""
+        for account, limits in list(self._limits.items()):
+            if limits.are_full(now):
+                del self._limits[account]

@@ -384,6 +384,25 @@ def test_keys_have_accounts_of_their_own():
     assert accounts.limits(b"flood", "") is not flood
 
 
+def limits_after(pause):
+    """Return the limits of a peer after a flood, and after the idle ones were forgotten."""
+    accounts = PeerAccounts(FEW)
+    limits = accounts.limits(b"flood", "")
+    send(limits, 30)
+    accounts.forget_idle(pause)
+    return limits, accounts.limits(b"flood", "")
+
+
+def test_a_peer_that_used_its_limits_up_is_not_forgotten():
+    before, after = limits_after(1.0)
+    assert after is before
+
+
+def test_a_peer_that_may_send_as_much_as_a_new_one_is_forgotten():
+    before, after = limits_after(3600.0)
+    assert after is not before
+
+
 PROTOCOL = Path(__file__).parents[3] / "wire" / "PROTOCOL.md"
 LIMIT = re.compile(
     r"^\| [^|]+ \| (\d+)( MiB)? \| (\d+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", re.MULTILINE
