@@ -1,0 +1,145 @@
+"""Count the ids of a next prompt that a verifier takes from its cache, beside llama-server.
+
+    python bench/prefixes.py --llama-server FILE --models FILE,... [--vocabulary N] [--threads N]
+                             [--tie NATS] [--json]
+
+A prompt of 700 random ids is answered with 16 tokens. Then one more prompt is asked, of one of five
+shapes, each for a first prompt of its own:
+
+- again: the same one
+- next turn: it, its answer, and 60 ids
+- edited: its first 650 ids, and 60 others
+- other end: its first 690 ids, and 10 others
+- dropped: it and its answer without the last 3 ids, as when a template drops the thoughts
+
+Two conversations ask in turn for a first turn, then a second one. What a verifier of ours answers
+from its cache is compared with what it answers without: at a near tie, where the second token is at
+most NATS behind the first, they may differ. The prompts are drawn from the ids 40 .. N - 1.
+"""
+
+import json
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from beside import Server, Setting, ours, theirs
+from command_line import Options
+from overflow import Answer, compared
+
+Json = dict[str, Any]
+
+PROMPT = 700
+TOKENS = 16
+LEAST_ID = 40
+WAIT_S = 600.0
+ALONE: Json = {"cache_prompt": False}
+
+SHAPES: dict[str, Callable[[list[int], list[int], list[int]], list[int]]] = {
+    "again": lambda prompt, _answer, _more: prompt,
+    "next turn": lambda prompt, answer, more: prompt + answer + more,
+    "edited": lambda prompt, _answer, more: prompt[:650] + more,
+    "other end": lambda prompt, _answer, more: prompt[:690] + more[:10],
+    "dropped": lambda prompt, answer, _more: (prompt + answer)[:-3],
+}
+"""The next prompt after a prompt and its answer, with 60 more ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and how many ids of its prompt were in the cache."""
+
+    answer: Answer
+    cached: int
+
+
+def ask(server: Server, ids: list[int], more: Json | None = None) -> Reply:
+    """Ask for TOKENS more. more: fields of the body."""
+    body = server.dialect.wish(ids, TOKENS) | {"stream": False} | (more or {})
+    is_ours = server.name == "ours"
+    if is_ours:
+        body |= {"logprobs": 5}  # they go by their texts, which several tokens may share
+    request = Request(  # of this machine
+        f"http://127.0.0.1:{server.port}{server.dialect.path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
+        document = json.load(answer)
+    if not is_ours:
+        return Reply(Answer(document["tokens"], []), document["timings"]["cache_n"])
+    margins = []
+    for best in document["choices"][0]["logprobs"]["top_logprobs"]:
+        first, *others = sorted(best.values(), reverse=True)
+        margins.append(first - others[0] if others else inf)
+    cached = document["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return Reply(Answer(document["specmesh"]["token_ids"], margins), cached)
+
+
+def cached_ids(server: Server, vocabulary: int) -> tuple[dict[str, int], list[list[int]]]:
+    """Return the ids from the cache by shape, and the prompts that were asked last."""
+    found: dict[str, int] = {}
+    prompts: list[list[int]] = []
+    for seed, (name, next_prompt) in enumerate(SHAPES.items()):
+        rng = random.Random(seed)
+        drawn = [rng.randrange(LEAST_ID, vocabulary) for _ in range(PROMPT + 60)]
+        first = ask(server, drawn[:PROMPT])
+        prompts.append(next_prompt(drawn[:PROMPT], first.answer.ids, drawn[PROMPT:]))
+        found[name] = ask(server, prompts[-1]).cached
+    rng = random.Random(len(SHAPES))
+    turns = [[rng.randrange(LEAST_ID, vocabulary) for _ in range(PROMPT)] for _ in range(2)]
+    answers = [ask(server, turn).answer.ids for turn in turns]
+    for number in range(2):
+        prompts.append(turns[number] + answers[number] + turns[number][:60])
+        found[f"in turn, {'AB'[number]}"] = ask(server, prompts[-1]).cached
+    return found, prompts
+
+
+def difference(server: Server, prompts: list[list[int]], tie: float) -> dict[str, int]:
+    """Return how many answers from the cache are those without, or differ at a near tie, or else."""
+    kinds: dict[str, int] = {"same": 0, "a near tie": 0, "DIFFERENT": 0}
+    for prompt in prompts:
+        warm = ask(server, prompt)
+        cold = ask(server, prompt, ALONE)
+        kinds[compared(warm.answer, cold.answer, tie).partition(",")[0]] += 1
+    return kinds
+
+
+def main() -> None:
+    """Count, and print a line for each model and server."""
+    parser = Options(__doc__)
+    parser.add_argument("--llama-server", type=Path, required=True)
+    parser.add_argument("--models", required=True)
+    parser.option("--vocabulary", 40_000)
+    parser.option("--threads", 2)
+    parser.option("--tie", 0.1)
+    parser.switch("--json")
+    args = parser.parse_args()
+    for model in args.models.split(","):
+        setting = Setting(model, args.threads, ctx=1024, slots=8)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            with (
+                ours(setting, folder) as (us, _),
+                theirs(args.llama_server, setting, folder) as (
+                    them,
+                    _,
+                ),
+            ):
+                found, prompts = cached_ids(us, args.vocabulary)
+                rival, _ = cached_ids(them, args.vocabulary)
+                kinds = difference(us, prompts, args.tie)
+        if args.json:
+            print(json.dumps({"model": model, "ours": found, "theirs": rival, "texts": kinds}))
+            continue
+        print(f"\n{Path(model).stem}; ours from the cache and without: {kinds}")
+        for shape, cached in found.items():
+            print(f"{shape:12} {cached:4} {rival[shape]:4}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
