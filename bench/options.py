@@ -1,12 +1,11 @@
-"""Hold a verifier beside llama-server with each option of placement, caches and adapters.
+"""Compare a verifier with llama-server for each option of placement, caches and adapters.
 
     python bench/options.py --llama-server FILE --model FILE [--adapter FILE] [--vocabulary N]
-                            [--tokens N] [--tie NATS]
+                            [--tie NATS]
 
 Both get the same words, and the same prompts of random ids. A line for each option says how many
-answers are the same ids, and how many are different ones at a near tie, where the second token is
-at most NATS behind the first. With --adapter that LoRA adapter is tried, too. The model should have
-experts.
+answers are the same ids, and how many differ at a near tie: the second token is at most NATS behind
+the first. With --adapter that LoRA adapter is tried, too. The model should have experts.
 """
 
 import random
@@ -71,9 +70,9 @@ def main() -> None:
     parser.option("--tie", 0.01)
     args = parser.parse_args()
     rng = random.Random(0)
-    prompts = [
-        [rng.randrange(LEAST_ID, args.vocabulary) for _ in range(PROMPT)] for _ in range(PROMPTS)
-    ]
+    prompts: list[list[int]] = []
+    for _ in range(PROMPTS):
+        prompts.append([rng.randrange(LEAST_ID, args.vocabulary) for _ in range(PROMPT)])
     setting = Setting(args.model, 1, ctx=512, slots=2)
     usual: list[list[int]] = []
     for words, their_words in words_of_both(args.adapter):

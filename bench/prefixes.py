@@ -1,7 +1,7 @@
-"""Count the ids of a next prompt that a verifier takes from its cache, beside llama-server.
+"""Count the ids of a next prompt that a verifier has in its cache, and compare with llama-server.
 
     python bench/prefixes.py --llama-server FILE --models FILE,... [--vocabulary N] [--threads N]
-                             [--tie NATS] [--json]
+                             [--tie NATS] [--reproducible] [--json]
 
 A prompt of 700 random ids is answered with 16 tokens. Then one more prompt is asked, of one of five
 shapes, each for a first prompt of its own:
@@ -12,15 +12,14 @@ shapes, each for a first prompt of its own:
 - other end: its first 690 ids, and 10 others
 - dropped: it and its answer without the last 3 ids, as when a template drops the thoughts
 
-Two conversations ask in turn for a first turn, then a second one. What a verifier of ours answers
-from its cache is compared with what it answers without: at a near tie, where the second token is at
-most NATS behind the first, they may differ. The prompts are drawn from the ids 40 .. N - 1.
+Two conversations ask in turn for a first turn, then a second one. Each last
+answer of ours is compared with one without the cache. They may differ at a near tie: the second
+token is at most NATS behind the first. The prompts are drawn from the ids 40 .. N - 1.
 """
 
 import json
 import random
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -39,14 +38,7 @@ LEAST_ID = 40
 WAIT_S = 600.0
 ALONE: Json = {"cache_prompt": False}
 
-SHAPES: dict[str, Callable[[list[int], list[int], list[int]], list[int]]] = {
-    "again": lambda prompt, _answer, _more: prompt,
-    "next turn": lambda prompt, answer, more: prompt + answer + more,
-    "edited": lambda prompt, _answer, more: prompt[:650] + more,
-    "other end": lambda prompt, _answer, more: prompt[:690] + more[:10],
-    "dropped": lambda prompt, answer, _more: (prompt + answer)[:-3],
-}
-"""The next prompt after a prompt and its answer, with 60 more ids."""
+SHAPES = ("again", "next turn", "edited", "other end", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +47,22 @@ class Reply:
 
     answer: Answer
     cached: int
+
+
+def next_prompt(shape: str, prompt: list[int], answer: list[int], more: list[int]) -> list[int]:
+    """Return a prompt of a shape. more: 60 other ids."""
+    text = prompt + answer
+    match shape:
+        case "again":
+            return prompt
+        case "next turn":
+            return text + more
+        case "edited":
+            return prompt[:650] + more
+        case "other end":
+            return prompt[:690] + more[:10]
+        case _:
+            return text[:-3]
 
 
 def ask(server: Server, ids: list[int], more: Json | None = None) -> Reply:
@@ -84,14 +92,17 @@ def cached_ids(server: Server, vocabulary: int) -> tuple[dict[str, int], list[li
     """Return the ids from the cache by shape, and the prompts that were asked last."""
     found: dict[str, int] = {}
     prompts: list[list[int]] = []
-    for seed, (name, next_prompt) in enumerate(SHAPES.items()):
+    for seed, shape in enumerate(SHAPES):
         rng = random.Random(seed)
         drawn = [rng.randrange(LEAST_ID, vocabulary) for _ in range(PROMPT + 60)]
-        first = ask(server, drawn[:PROMPT])
-        prompts.append(next_prompt(drawn[:PROMPT], first.answer.ids, drawn[PROMPT:]))
-        found[name] = ask(server, prompts[-1]).cached
+        prompt = drawn[:PROMPT]
+        first = ask(server, prompt)
+        prompts.append(next_prompt(shape, prompt, first.answer.ids, drawn[PROMPT:]))
+        found[shape] = ask(server, prompts[-1]).cached
     rng = random.Random(len(SHAPES))
-    turns = [[rng.randrange(LEAST_ID, vocabulary) for _ in range(PROMPT)] for _ in range(2)]
+    turns: list[list[int]] = []
+    for _ in "AB":
+        turns.append([rng.randrange(LEAST_ID, vocabulary) for _ in range(PROMPT)])
     answers = [ask(server, turn).answer.ids for turn in turns]
     for number in range(2):
         prompts.append(turns[number] + answers[number] + turns[number][:60])
@@ -99,14 +110,23 @@ def cached_ids(server: Server, vocabulary: int) -> tuple[dict[str, int], list[li
     return found, prompts
 
 
-def difference(server: Server, prompts: list[list[int]], tie: float) -> dict[str, int]:
-    """Return how many answers from the cache are those without, or differ at a near tie, or else."""
-    kinds: dict[str, int] = {"same": 0, "a near tie": 0, "DIFFERENT": 0}
+def differences(server: Server, prompts: list[list[int]], tie: float) -> list[str]:
+    """Return how each answer from the cache differs from the one without, near ties apart."""
+    found: list[str] = []
     for prompt in prompts:
         warm = ask(server, prompt)
         cold = ask(server, prompt, ALONE)
-        kinds[compared(warm.answer, cold.answer, tie).partition(",")[0]] += 1
-    return kinds
+        found.append(compared(warm.answer, cold.answer, tie))
+    return found
+
+
+def count_same(server: Server, prompts: list[list[int]]) -> int:
+    """Return how many answers from the cache are those without."""
+    same = 0
+    for prompt in prompts:
+        warm = ask(server, prompt)
+        same += warm.answer.ids == ask(server, prompt, ALONE).answer.ids
+    return same
 
 
 def main() -> None:
@@ -117,14 +137,16 @@ def main() -> None:
     parser.option("--vocabulary", 40_000)
     parser.option("--threads", 2)
     parser.option("--tie", 0.1)
+    parser.switch("--reproducible")
     parser.switch("--json")
     args = parser.parse_args()
+    options = ["--reproducible"] if args.reproducible else []
     for model in args.models.split(","):
         setting = Setting(model, args.threads, ctx=1024, slots=8)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with (
-                ours(setting, folder) as (us, _),
+                ours(setting, folder, options) as (us, _),
                 theirs(args.llama_server, setting, folder) as (
                     them,
                     _,
@@ -132,13 +154,15 @@ def main() -> None:
             ):
                 found, prompts = cached_ids(us, args.vocabulary)
                 rival, _ = cached_ids(them, args.vocabulary)
-                kinds = difference(us, prompts, args.tie)
+                texts = differences(us, prompts, args.tie)
+                their_same = count_same(them, prompts)
         if args.json:
-            print(json.dumps({"model": model, "ours": found, "theirs": rival, "texts": kinds}))
+            print(json.dumps({"model": model, "ours": found, "theirs": rival, "texts": texts}))
             continue
-        print(f"\n{Path(model).stem}; ours from the cache and without: {kinds}")
-        for shape, cached in found.items():
-            print(f"{shape:12} {cached:4} {rival[shape]:4}", flush=True)
+        print(f"\n{Path(model).stem}; ids from the cache, ours and theirs")
+        for (shape, cached), text in zip(found.items(), texts, strict=True):
+            print(f"{shape:12} {cached:4} {rival[shape]:4}  our text: {text}")
+        print(f"llama-server's texts: {their_same} the same", flush=True)
 
 
 if __name__ == "__main__":

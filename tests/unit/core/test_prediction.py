@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.oracle import row
+from specmesh.core.draft_length import MAX_COPIED
 from specmesh.core.draft_length.controller import DraftLengthController
-from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.draft_length.match_acceptance import PREDICTION_PRIOR, MatchAcceptance
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_sources import PREDICTION
@@ -225,11 +226,20 @@ class Unread(list):
 
 def test_many_ids_at_once_are_not_compared_one_by_one():
     """So the text may go on for long before drafts are wanted again."""
-    prediction = ids("".join(map(chr, range(200, 400))))
+    prediction = ids("".join(map(chr, range(200, 600))))
     alignment = Alignment(PredictedText(prediction))
     alignment.follow(Unread([1, *prediction[: MOST_FOLLOWED + 1]]))
     drafts, _ = alignment.after((), MOST)
     assert list(drafts) == prediction[MOST_FOLLOWED + 1 :][:MOST]
+
+
+def test_the_ids_of_the_longest_step_agree_one_by_one():
+    prediction = ids("add(1)" + "".join(map(chr, range(200, 600))))
+    alignment = Alignment(PredictedText(prediction))
+    alignment.follow(ids("plus(1)"))
+    agreed = alignment.after((), 1)[1]
+    alignment.follow(prediction[6 : 6 + MAX_COPIED + 1])
+    assert alignment.after((), 1)[1] == agreed + MAX_COPIED + 1
 
 
 def test_nothing_is_learned_from_many_ids_at_once():
@@ -379,14 +389,14 @@ def test_without_room_there_are_none():
 def test_acceptance_is_that_of_the_drafts_proposed_last():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4)
-    assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
+    assert source.acceptance(4) == MatchAcceptance(prior=PREDICTION_PRIOR).chain(40, 4)
 
 
 def test_its_own_drafts_are_learned_by_the_ids_in_a_row_before_them():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4)
     source.committed(rejected(SourceDrafts(PREDICTION, 4, tested=1)))
-    expected = MatchAcceptance()
+    expected = MatchAcceptance(prior=PREDICTION_PRIOR)
     expected.record(40, 1, 0)
     assert source.acceptance(4) == expected.chain(40, 4)
 
@@ -395,7 +405,7 @@ def test_drafts_of_others_show_nothing():
     source, _ = source_of("a" * 99, came="a" * 40)
     source.propose((), 4)
     source.committed(rejected(SourceDrafts("remote", 4, tested=1)))
-    assert source.acceptance(4) == MatchAcceptance().chain(40, 4)
+    assert source.acceptance(4) == MatchAcceptance(prior=PREDICTION_PRIOR).chain(40, 4)
 
 
 # --- a session

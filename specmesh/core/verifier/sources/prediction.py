@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from specmesh.core.draft_length.match_acceptance import MatchAcceptance
+from specmesh.core.draft_length import MAX_COPIED
+from specmesh.core.draft_length.match_acceptance import PREDICTION_PRIOR, MatchAcceptance
 from specmesh.core.draft_sources import PREDICTION
 from specmesh.core.prefix import common_length
 from specmesh.core.rounds import Round
@@ -43,7 +44,8 @@ LONGEST_CHANGE = 8
 """Most ids that are replaced, and that replace them (4 and 16: the same)."""
 READ_BACK = 64
 """Ids before the text that are compared: the prompt may have begun the answer, with a new name."""
-MOST_FOLLOWED = 64  # ids that are compared one by one; after more the place is found anew
+MOST_FOLLOWED = 2 * MAX_COPIED
+"""Ids that are compared one by one; after more the place is found anew. A step has fewer."""
 
 
 class _Change(NamedTuple):
@@ -252,7 +254,7 @@ class PredictionSource:
         self._read = len(context.prefix)  # ids that the alignment has taken in
         resumed = self._read > context.counts.prompt_tokens
         self._alignment = Alignment(predicted, context.prefix[-READ_BACK:], resumed=resumed)
-        self._acceptance = MatchAcceptance()
+        self._acceptance = MatchAcceptance(prior=PREDICTION_PRIOR)
         self._agreed = 0  # ids in a row that agreed before the drafts proposed last
 
     @classmethod
