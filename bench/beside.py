@@ -244,10 +244,15 @@ def theirs(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a client saw: seconds to the first token, then for each other one, and the ids."""
+    """What a client saw.
+
+    first_s: seconds to the first event with ids. rest_s: seconds for each id of later ones.
+    token_s: seconds for each id, from the request on.
+    """
 
     first_s: float
     rest_s: float
+    token_s: float
     cpu_s: float
     ids: list[int]
     drafted: int
@@ -287,6 +292,7 @@ def ask(server: Server, ids: list[int], tokens: int, fields: Json | None = None)
     return Answer(
         first_s=first - began,
         rest_s=rest,
+        token_s=(last - began) / max(len(found), 1),
         cpu_s=spent,
         ids=found,
         drafted=drafted,

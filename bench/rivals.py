@@ -230,7 +230,7 @@ def take_turns(
 def noted(name: str, answer: Answer) -> None:
     """Print an answer's speed to stderr, as it comes."""
     drafts = f"{answer.accepted}/{answer.drafted} drafts"
-    speed = f"{1 / answer.rest_s:7.2f} tokens/s, {answer.cpu_s:7.2f} s of processor time"
+    speed = f"{1 / answer.token_s:7.2f} tokens/s, {answer.cpu_s:7.2f} s of processor time"
     print(f"{name:20} {speed}, {drafts}", file=sys.stderr, flush=True)
 
 
@@ -251,7 +251,7 @@ def rows(turns: Turns) -> list[Json]:
         cpu: list[float] = []
         same = 0
         for one, other in zip(answers, base, strict=True):
-            rates.append(other.rest_s / one.rest_s)
+            rates.append(other.token_s / one.token_s)
             if one.cpu_s:  # a short text of a tiny model takes less than a tick
                 cpu.append(other.cpu_s / one.cpu_s)
             same += int(one.ids == other.ids)
@@ -260,7 +260,7 @@ def rows(turns: Turns) -> list[Json]:
         tokens = sum(len(answer.ids) for answer in answers)
         row: Json = {
             "contender": name,
-            "tok/s": round(median(1 / answer.rest_s for answer in answers), 2),
+            "tok/s": round(median(1 / answer.token_s for answer in answers), 2),
             "ratio": round(median(rates), 3),
             "least": round(min(rates), 2),
             "most": round(max(rates), 2),
