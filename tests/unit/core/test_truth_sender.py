@@ -13,12 +13,12 @@ from specmesh.wire.messages import MAX_ACCEPTED
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from([0, 1, MAX_COPIED // 2, MAX_COPIED]),
-        st.booleans(),
-        st.sampled_from([0.0, IDLE_INTERVAL / 4, IDLE_INTERVAL]),
+        st.sampled_from([0, MAX_COPIED // 2, MAX_COPIED]),
+        st.sampled_from([True, True, True, False]),
+        st.sampled_from([0.0, 0.0, 0.0, IDLE_INTERVAL]),
     ),
-    min_size=1,
-    max_size=12,
+    min_size=4,
+    max_size=16,
 )
 """Accepted drafts of each step, whether nothing is drafted then, and seconds since the last one."""
 
