@@ -15,22 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from beside import NO_DRAFTS, OURS, Server, ask, started, texts
+from beside import NO_DRAFTS, ask, texts
 from command_line import Options, numbers
-from live import command, free_port
-
-from specmesh.client import Client
-
-
-def verifier(stack: ExitStack, model: str, threads: int, folder: Path) -> tuple[Server, Client]:
-    """Run a verifier with default options."""
-    port = free_port()
-    socket = folder / f"{port}.sock"
-    words = command("verifier", model=model, threads=threads, http=f"127.0.0.1:{port}")
-    words += ["--bind", f"tcp://127.0.0.1:{free_port()}", "--socket", str(socket)]
-    words += ["--insecure-no-auth", "--log-level", "warning"]
-    pid, _ = stack.enter_context(started(words, port, folder / f"{port}.log"))
-    return Server(OURS, pid, port), Client(socket)
+from overflow import verifier
 
 
 def main() -> None:
@@ -45,8 +32,9 @@ def main() -> None:
     args = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        empty, _ = verifier(stack, args.model, args.threads, folder)
-        full, client = verifier(stack, args.model, args.threads, folder)
+        words = ["--model", args.model, "--threads", str(args.threads)]
+        empty, _ = stack.enter_context(verifier(words, folder))
+        full, client = stack.enter_context(verifier(words, folder))
         for number, count in enumerate(numbers(args.idle)):
             ids, _ = texts(number, count, 1)
             answer = ask(full, ids, 1, NO_DRAFTS)

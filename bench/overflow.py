@@ -16,15 +16,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from beside import Json, started
+from beside import OURS, Json, Server, started
 from live import command, free_port
 
 from specmesh.client import Client
 
 HOURS_S = 4 * 3600.0
+TOP_LOGPROBS: Json = {"logprobs": 5}  # they go by their texts, which several tokens may share
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class Answer:
 
 
 @contextmanager
-def verifier(words: Sequence[str], folder: Path) -> Iterator[tuple[int, Client]]:
-    """Run a verifier; yield its port and its client. words: its options, defaults besides."""
+def verifier(words: Sequence[str], folder: Path) -> Iterator[tuple[Server, Client]]:
+    """Run a verifier; yield it and its client. words: its options, defaults besides."""
     port = free_port()
     socket_path = folder / f"{port}.sock"
     place = command(
@@ -50,27 +52,36 @@ def verifier(words: Sequence[str], folder: Path) -> Iterator[tuple[int, Client]]
         socket=socket_path,
         log_level="warning",
     )
-    with started([*place, "--insecure-no-auth", *words], port, folder / "verifier.log"):
-        yield port, Client(socket_path)
+    log = folder / "verifier.log"
+    with started([*place, "--insecure-no-auth", *words], port, log) as (pid, _):
+        yield Server(OURS, pid, port), Client(socket_path)
 
 
-def ask(port: int, ids: Sequence[int], tokens: int) -> Answer:
-    """Return the greedy answer to a prompt of ids."""
-    body: Json = {"prompt": list(ids), "max_tokens": tokens, "temperature": 0}
-    body |= {"ignore_eos": True, "logprobs": 2}
+def post(server: Server, body: Json) -> Json:
+    """Return what a server answers to a body."""
     request = Request(  # of this machine
-        f"http://127.0.0.1:{port}/v1/completions",
+        f"http://127.0.0.1:{server.port}{server.dialect.path}",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     with urlopen(request, timeout=HOURS_S) as answer:  # noqa: S310
-        document = json.load(answer)
-    choice = document["choices"][0]
-    margins = []
-    for best in choice["logprobs"]["top_logprobs"]:
-        first, second = sorted(best.values(), reverse=True)[:2]
-        margins.append(first - second)
+        document: Json = json.load(answer)
+    return document
+
+
+def answer_in(document: Json) -> Answer:
+    """Return the answer in a document of ours, which was asked for with TOP_LOGPROBS."""
+    margins: list[float] = []
+    for best in document["choices"][0]["logprobs"]["top_logprobs"]:
+        first, *others = sorted(best.values(), reverse=True)
+        margins.append(first - others[0] if others else inf)
     return Answer(document["specmesh"]["token_ids"], margins)
+
+
+def ask(server: Server, ids: Sequence[int], tokens: int) -> Answer:
+    """Return the greedy answer to a prompt of ids."""
+    body: Json = {"prompt": list(ids), "max_tokens": tokens, "temperature": 0}
+    return answer_in(post(server, body | {"ignore_eos": True} | TOP_LOGPROBS))
 
 
 def compared(together: Answer, alone: Answer, tie: float) -> str:
@@ -115,15 +126,15 @@ def main() -> None:
         words.append("--reproducible")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with verifier(words, folder) as (port, client):
+        with verifier(words, folder) as (server, client):
             began = time.perf_counter()
             with ThreadPoolExecutor(asked.sessions) as pool:
-                together = list(pool.map(lambda text: ask(port, text, asked.tokens), texts))
+                together = list(pool.map(lambda text: ask(server, text, asked.tokens), texts))
             print(f"together: {time.perf_counter() - began:.0f} s", flush=True)
             print(json.dumps(client.get("/stats").get("kv_cache")), flush=True)
-        with verifier(words, folder) as (port, _):
+        with verifier(words, folder) as (server, _):
             for i, text in enumerate(texts):
-                alone = ask(port, text, asked.tokens)
+                alone = ask(server, text, asked.tokens)
                 print(f"session {i}: {compared(together[i], alone, asked.tie)}", flush=True)
 
 

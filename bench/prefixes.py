@@ -21,21 +21,15 @@ import json
 import random
 import tempfile
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
-from typing import Any
-from urllib.request import Request, urlopen
 
-from beside import Server, Setting, ours, theirs
+from beside import Json, Server, Setting, ours, theirs
 from command_line import Options
-from overflow import Answer, compared
-
-Json = dict[str, Any]
+from overflow import TOP_LOGPROBS, Answer, answer_in, compared, post
 
 PROMPT = 700
 TOKENS = 16
 LEAST_ID = 40
-WAIT_S = 600.0
 ALONE: Json = {"cache_prompt": False}
 
 SHAPES = ("again", "next turn", "edited", "other end", "dropped")
@@ -68,24 +62,12 @@ def next_prompt(shape: str, prompt: list[int], answer: list[int], more: list[int
 def ask(server: Server, ids: list[int], more: Json | None = None) -> Reply:
     """Ask for TOKENS more. more: fields of the body."""
     body = server.dialect.wish(ids, TOKENS) | {"stream": False} | (more or {})
-    is_ours = server.name == "ours"
-    if is_ours:
-        body |= {"logprobs": 5}  # they go by their texts, which several tokens may share
-    request = Request(  # of this machine
-        f"http://127.0.0.1:{server.port}{server.dialect.path}",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
-        document = json.load(answer)
-    if not is_ours:
+    if server.name == "theirs":
+        document = post(server, body)
         return Reply(Answer(document["tokens"], []), document["timings"]["cache_n"])
-    margins = []
-    for best in document["choices"][0]["logprobs"]["top_logprobs"]:
-        first, *others = sorted(best.values(), reverse=True)
-        margins.append(first - others[0] if others else inf)
+    document = post(server, body | TOP_LOGPROBS)
     cached = document["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return Reply(Answer(document["specmesh"]["token_ids"], margins), cached)
+    return Reply(answer_in(document), cached)
 
 
 def cached_ids(server: Server, vocabulary: int) -> tuple[dict[str, int], list[list[int]]]:
