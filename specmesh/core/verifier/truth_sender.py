@@ -45,36 +45,27 @@ class TruthSender:
         idle: nothing is drafted. Then the TRUTH may come late: a frame wakes two processes, which
         may need the cores of the verifier's steps.
         """
-        held_back = self._held_back_until(base, accepted)
-        begin = base if self._unsent is None else self._unsent
-        is_small = len(self._prefix) - begin < MOST_IDS
+        truths: list[m.Truth] = []
+        if self._unsent is None:
+            self._unsent = base
+        elif self._accepted + accepted > m.MAX_ACCEPTED:
+            truths.append(self._truth(self._unsent, base))
+            self._unsent = base
+        self._accepted += accepted
+        is_small = len(self._prefix) - self._unsent < MOST_IDS
         is_early = now < self._sent_at + IDLE_INTERVAL
         if idle and is_early and is_small and not self._was_drafting:
-            self._unsent = begin
-            self._accepted += accepted
-            return held_back
+            return truths
         self._sent_at = now
         self._was_drafting = not idle and not self._draft_length.probing
-        # One frame takes all that was held back: the ids since then, and their accepted drafts.
-        truth = self._truth(begin, len(self._prefix), self._accepted + accepted)
+        truths.append(self._truth(self._unsent, len(self._prefix)))
         self._unsent = None
+        return truths
+
+    def _truth(self, begin: int, end: int) -> m.Truth:
+        """Return the TRUTH of these positions. It counts the drafts that were not counted yet."""
+        accepted = self._accepted
         self._accepted = 0
-        return [*held_back, truth]
-
-    def _held_back_until(self, base: int, accepted: int) -> list[m.Truth]:
-        """Return a TRUTH of the ids before `base`, if one more of them could not count the drafts.
-
-        accepted: drafts among the ids from `base` on.
-        """
-        if self._unsent is None or self._accepted + accepted <= m.MAX_ACCEPTED:
-            return []
-        truth = self._truth(self._unsent, base, self._accepted)
-        self._unsent = None
-        self._accepted = 0
-        return [truth]
-
-    def _truth(self, begin: int, end: int, accepted: int) -> m.Truth:
-        """Return the TRUTH of the ids of these positions."""
         return m.Truth(
             self._session,
             begin,

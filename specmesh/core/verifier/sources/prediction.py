@@ -44,8 +44,8 @@ LONGEST_CHANGE = 8
 """Most ids that are replaced, and that replace them (4 and 16: the same)."""
 READ_BACK = 64
 """Ids before the text that are compared: the prompt may have begun the answer, with a new name."""
-MOST_FOLLOWED = 2 * MAX_COPIED
-"""Ids that are compared one by one; after more the place is found anew. A step has fewer."""
+MOST_FOLLOWED = MAX_COPIED + 1
+"""Ids that are compared one by one: those of a step. After more the place is found anew."""
 
 
 class _Change(NamedTuple):
