@@ -66,6 +66,28 @@ def test_requests_that_come_too_fast(bench):
     assert too_fast >= 90
 
 
+class Accounts(PeerAccounts):
+    """Limits that are full again at once. number: how many peers have some."""
+
+    def __init__(self):
+        super().__init__(dict.fromkeys(Cost, Rate(10**9, 10**6)))
+
+    @property
+    def number(self):
+        return len(self._limits)
+
+
+def test_the_limits_of_drafters_that_left_are_forgotten(bench):
+    accounts = Accounts()
+    verifier = bench.verifier(accounts=accounts)
+    for _ in range(3):
+        peer = bench.dealer()
+        until(lambda: verifier.stats()["peers"], "it is attached")
+        peer.say(m.Bye())
+        until(lambda: not verifier.stats()["peers"], "it has left")
+    assert accounts.number == 0
+
+
 def test_who_reads_nothing_gets_no_more(bench):
     """A drafter that asks for much and answers no PING, which would show its reading, is let go."""
     verifier = bench.verifier(link=partial(Link, max_unread=10_000))
