@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -54,8 +55,11 @@ class Proxy:
         self.release()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._closing = False
+        self._listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
 
     def cut(self) -> None:
         """Break every connection as a reset does; new ones are taken."""
@@ -76,7 +80,11 @@ class Proxy:
             self._loop.call_soon_threadsafe(gate.set)
 
     def close(self) -> None:
-        self._run(self._close())
+        self._closing = True
+        with contextlib.suppress(ConnectionError):  # Another one came first.
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        self._listening.result(10.0)
+        self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
         self._loop.close()
@@ -84,20 +92,39 @@ class Proxy:
     def _run(self, work: "Coroutine[object, object, T]") -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self) -> None:
+        """Accept connections until one comes that finds the proxy closing.
+
+        `asyncio.start_server` would lose those that it accepts while it is closed.
+        """
+        while True:
+            accepted, _ = await self._loop.sock_accept(self._listener)
+            if self._closing:
+                accepted.close()
+                self._listener.close()
+                return
+            reader, writer = await asyncio.open_connection(sock=accepted)
+            self._writers.add(writer)
+            self._start(self._connect(reader, writer))
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
+            self._writers.discard(writer)
             return
         self.connections += 1
-        self._writers |= {writer, back}
+        self._writers.add(back)
         for source, sink, to_target in ((reader, back, True), (there, writer, False)):
             queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-            for work in (self._fetch(source, queue), self._deliver(queue, sink, to_target)):
-                task = asyncio.ensure_future(work)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            self._start(self._fetch(source, queue))
+            self._start(self._deliver(queue, sink, to_target))
+
+    def _start(self, work: "Coroutine[object, object, None]") -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _fetch(
         self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]"
@@ -152,9 +179,9 @@ class Proxy:
             writer.transport.abort()
         self._writers.clear()
 
-    async def _close(self) -> None:
-        self._server.close()
-        await self._cut()
-        for task in list(self._tasks):
+    async def _stop(self) -> None:
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cut()
+        await asyncio.sleep(0)  # Connections that were broken close in the loop's next turn.

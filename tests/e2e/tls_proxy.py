@@ -5,7 +5,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -39,9 +39,8 @@ def tls_proxy(port: int, certificate: Path, key: Path) -> Iterator[int]:
     """Relay encrypted connections to a port of this machine; yield the proxy's own port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    loop = asyncio.new_event_loop()
     listening: Future[int] = Future()
-    ended = asyncio.Event()
+    stopping = threading.Event()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, requests = await asyncio.open_connection("127.0.0.1", port)
@@ -50,22 +49,24 @@ def tls_proxy(port: int, certificate: Path, key: Path) -> Iterator[int]:
     async def serve() -> None:
         server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
         listening.set_result(server.sockets[0].getsockname()[1])
-        await ended.wait()
+        await asyncio.to_thread(stopping.wait)
         server.close()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     try:
         yield listening.result(PATIENCE)
     finally:
-        loop.call_soon_threadsafe(ended.set)
+        stopping.set()
         thread.join()
-        loop.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
+    try:
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-    writer.close()
+    except OSError:
+        pass
+    finally:
+        writer.close()
