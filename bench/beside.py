@@ -1,12 +1,14 @@
 """Hold a verifier without drafters against llama-server: start, memory, first token, speed.
 
     python bench/beside.py --llama-server FILE [--models FILE,...] [--threads 1,2] [--repeats N]
-                           [--ids N] [--tokens N] [--turns N] [--ctx N] [--slots N] [--json]
+                           [--ids N] [--tokens N] [--rounds N] [--turns N] [--ctx N] [--slots N]
+                           [--json]
 
 Both have the same cells, slots and threads. Both are started --repeats times, each timed until
-/health answers 200: one process may be faster than the next of the same program by a tenth. Then
-they take turns: a prompt of --ids random ids, an answer of --tokens, and next turns of the same
-text and 60 ids more. Nothing is drafted. A client in this process reads both streams in the same
+/health answers 200. Then they take turns: a prompt of --ids random ids; --rounds answers of
+--tokens to it; as many next turns, each of the same text and 60 other ids more; and later turns of
+the last of these. Rounds are short, since the speed of a virtual machine may change by a fifth from
+one second to the next. Nothing is drafted. A client in this process reads both streams in the same
 way. `ratio` is ours by theirs: the median of the pairs, each measured one after the other. `cpu` is
 the processor time of the process and its children, which a busy machine changes less than the time
 by the clock. The load is printed.
@@ -42,6 +44,7 @@ LOOK_S = 0.005  # between two looks at /health
 Json = dict[str, Any]
 NO_DRAFTS: Json = {"draft_n": 0}
 Figures = dict[str, float]
+Pairs = dict[str, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,62 +303,82 @@ def ask(server: Server, ids: list[int], tokens: int, fields: Json | None = None)
     )
 
 
-def figures_of(server: Server, ids: list[int], mores: list[list[int]], tokens: int) -> Figures:
-    """Return what a text and its next turns took. mores: the ids that each of these adds."""
-    opened = ask(server, ids, 1)
-    spoken = ask(server, ids, tokens, NO_DRAFTS)
-    figures = {
-        "first token s": opened.first_s,
-        "first token cpu s": opened.cpu_s,
-        "decode ms": 1e3 * spoken.rest_s,
-        "decode cpu ms": 1e3 * spoken.cpu_s / tokens,
-    }
-    text = ids
-    for turn, more in enumerate(mores, 2):
-        text = text + spoken.ids[:-1] + more
-        spoken = ask(server, text, OF_TURN, NO_DRAFTS)
-        if turn in {2, len(mores) + 1}:
-            figures[f"turn {turn} s"] = spoken.first_s
-    return figures
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lengths:
+    """How long the texts are.
 
-
-def texts(seed: int, count: int, turns: int) -> tuple[list[int], list[list[int]]]:
-    """Return a prompt of so many random ids, and those that each next turn adds."""
-    rng = random.Random(seed)
-    drawn = [rng.randrange(LEAST_ID, 40_000) for _ in range(count + (turns - 1) * MORE)]
-    mores = [drawn[i : i + MORE] for i in range(count, len(drawn), MORE)]
-    return drawn[:count], mores
-
-
-def measured(
-    program: Path, setting: Setting, repeats: int, lengths: tuple[int, int, int]
-) -> dict[str, list[tuple[float, float]]]:
-    """Return pairs of figures, ours and theirs.
-
-    lengths: ids of a prompt, tokens of an answer, and turns.
+    ids: of the prompt. tokens: of an answer. rounds: answers to the same text, and next turns of
+    it. turns: of the whole conversation.
     """
-    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
-    def note(one: Figures, other: Figures) -> None:
-        for name, value in one.items():
-            pairs[name].append((value, other[name]))
+    ids: int
+    tokens: int
+    rounds: int
+    turns: int
 
-    count, tokens, turns = lengths
+
+def random_ids(rng: random.Random, count: int) -> list[int]:
+    """Return so many ids of ordinary tokens."""
+    return [rng.randrange(LEAST_ID, 40_000) for _ in range(count)]
+
+
+class Duel:
+    """Asks both servers in turn and keeps what each took, as pairs of ours and theirs."""
+
+    def __init__(self, pairs: Pairs, us: Server, them: Server) -> None:
+        self._pairs = pairs
+        self._us = us
+        self._them = them
+        self._asked = 0
+
+    def answers(self, texts: dict[str, list[int]], tokens: int) -> dict[str, Answer]:
+        """Ask each for an answer to its text. The one that is asked first changes."""
+        self._asked += 1
+        order = [self._us, self._them] if self._asked % 2 else [self._them, self._us]
+        return {one.name: ask(one, texts[one.name], tokens, NO_DRAFTS) for one in order}
+
+    def note(
+        self, name: str, answers: dict[str, Answer], figure: Callable[[Answer], float]
+    ) -> None:
+        """Keep one figure of both answers."""
+        self._pairs[name].append((figure(answers["ours"]), figure(answers["theirs"])))
+
+    def converse(self, lengths: Lengths, rng: random.Random) -> None:
+        """Read a prompt, answer it, and go on with it."""
+        prompt = random_ids(rng, lengths.ids)
+        read = {"ours": prompt, "theirs": prompt}
+        opened = self.answers(read, 1)
+        self.note("first token s", opened, lambda answer: answer.first_s)
+        self.note("first token cpu s", opened, lambda answer: answer.cpu_s)
+        for _ in range(lengths.rounds):
+            spoken = self.answers(read, lengths.tokens)
+            self.note("decode ms", spoken, lambda answer: 1e3 * answer.rest_s)
+            self.note("decode cpu ms", spoken, lambda answer: 1e3 * answer.cpu_s / lengths.tokens)
+        for turn in range(2, lengths.turns + 1):
+            said = {name: read[name] + spoken[name].ids[:-1] for name in read}
+            for _ in range(lengths.rounds if turn == 2 else 1):
+                more = random_ids(rng, MORE)
+                read = {name: text + more for name, text in said.items()}
+                spoken = self.answers(read, OF_TURN)
+                self.note(f"turn {turn} s", spoken, lambda answer: answer.first_s)
+
+
+def measured(program: Path, setting: Setting, repeats: int, lengths: Lengths) -> Pairs:
+    """Return pairs of figures, ours and theirs, of so many starts."""
+    pairs: Pairs = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(repeats):
-            ids, mores = texts(number, count, turns)
             with (
                 ours(setting, folder) as (us, ours_took),
                 theirs(program, setting, folder) as (them, theirs_took),
             ):
-                note(ours_took, theirs_took)
+                for figure, value in ours_took.items():
+                    pairs[figure].append((value, theirs_took[figure]))
                 time.sleep(4)  # until nothing of a start goes on
-                order = [us, them] if number % 2 else [them, us]
-                found = {server.name: figures_of(server, ids, mores, tokens) for server in order}
-                for server in order:
-                    found[server.name]["resident then MB"] = resident_mb([server.pid])
-            note(found["ours"], found["theirs"])
+                Duel(pairs, us, them).converse(lengths, random.Random(number))
+                then = resident_mb([us.pid]), resident_mb([them.pid])
+                pairs["resident then MB"].append(then)
     return pairs
 
 
@@ -367,7 +390,8 @@ def main() -> None:
     parser.option("--threads", "2")
     parser.option("--repeats", 5)
     parser.option("--ids", 1000)
-    parser.option("--tokens", 128)
+    parser.option("--tokens", 32)
+    parser.option("--rounds", 8)
     parser.option("--turns", 2)
     parser.option("--ctx", 4096)
     parser.option("--slots", 8)
@@ -377,7 +401,9 @@ def main() -> None:
     for model in models:
         for threads in map(int, args.threads.split(",")):
             setting = Setting(model, threads, args.ctx, args.slots)
-            lengths = (args.ids, args.tokens, args.turns)
+            lengths = Lengths(
+                ids=args.ids, tokens=args.tokens, rounds=args.rounds, turns=args.turns
+            )
             pairs = measured(args.llama_server, setting, args.repeats, lengths)
             if args.json:
                 print(json.dumps({"model": model, "threads": threads, "pairs": pairs}))
@@ -385,7 +411,7 @@ def main() -> None:
                 show(f"{Path(model).stem}, threads {threads}", pairs)
 
 
-def show(title: str, pairs: dict[str, list[tuple[float, float]]]) -> None:
+def show(title: str, pairs: Pairs) -> None:
     """Print a table: the medians of both, and of the ratio of each pair, least and most."""
     print(f"\n{title}; load {os.getloadavg()[0]:.1f}")
     print(f"{'':18} {'ours':>9} {'theirs':>9} {'ratio':>6}  least  most")

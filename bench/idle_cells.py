@@ -10,12 +10,13 @@ them: the median of the pairs, the least and the most.
 """
 
 import json
+import random
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from beside import NO_DRAFTS, ask, texts
+from beside import NO_DRAFTS, ask, random_ids
 from command_line import Options, numbers
 from overflow import verifier
 
@@ -36,13 +37,13 @@ def main() -> None:
         empty, _ = stack.enter_context(verifier(words, folder))
         full, client = stack.enter_context(verifier(words, folder))
         for number, count in enumerate(numbers(args.idle)):
-            ids, _ = texts(number, count, 1)
+            ids = random_ids(random.Random(number), count)
             answer = ask(full, ids, 1, NO_DRAFTS)
             print(f"{count} ids: first token after {answer.first_s:.1f} s", flush=True)
         print(json.dumps(client.get("/stats").get("kv_cache")), flush=True)
         ratios: list[float] = []
         for number in range(args.repeats):
-            ids, _ = texts(1000 + number, args.ids, 1)
+            ids = random_ids(random.Random(1000 + number), args.ids)
             order = [empty, full] if number % 2 else [full, empty]
             seconds: dict[int, float] = {}
             for server in order:
