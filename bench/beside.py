@@ -1,17 +1,17 @@
 """Hold a verifier without drafters against llama-server: start, memory, first token, speed.
 
     python bench/beside.py --llama-server FILE [--models FILE,...] [--threads 1,2] [--repeats N]
-                           [--ids N] [--tokens N] [--rounds N] [--turns N] [--ctx N] [--slots N]
-                           [--json]
+                           [--ids N] [--parts N] [--tokens N] [--rounds N] [--turns N]
+                           [--ctx N] [--slots N] [--json]
 
 Both have the same cells, slots and threads. Both are started --repeats times, each timed until
-/health answers 200. Then they take turns: a prompt of --ids random ids; --rounds answers of
---tokens to it; as many next turns, each of the same text and 60 other ids more; and later turns of
-the last of these. Rounds are short, since the speed of a virtual machine may change by a fifth from
-one second to the next. Nothing is drafted. A client in this process reads both streams in the same
-way. `ratio` is ours by theirs: the median of the pairs, each measured one after the other. `cpu` is
-the processor time of the process and its children, which a busy machine changes less than the time
-by the clock. The load is printed.
+/health answers 200. Then they take turns: a prompt of --ids random ids, in --parts requests each of
+which has more of it; --rounds answers of --tokens to it; as many next turns, each of the same text
+and 60 other ids more; and later turns of the last of these. Parts and rounds are short, since the
+speed of a virtual machine may change by a fifth from one second to the next. Nothing is drafted. A
+client in this process reads both streams in the same way. `ratio` is ours by theirs: the median of
+the pairs, each measured one after the other. `cpu` is the processor time of the process and its
+children, which a busy machine changes less than the time by the clock. The load is printed.
 """
 
 import json
@@ -307,11 +307,12 @@ def ask(server: Server, ids: list[int], tokens: int, fields: Json | None = None)
 class Lengths:
     """How long the texts are.
 
-    ids: of the prompt. tokens: of an answer. rounds: answers to the same text, and next turns of
-    it. turns: of the whole conversation.
+    ids: of the prompt. parts: in which it is read. tokens: of an answer. rounds: answers to the
+    same text, and next turns of it. turns: of the whole conversation.
     """
 
     ids: int
+    parts: int
     tokens: int
     rounds: int
     turns: int
@@ -343,13 +344,23 @@ class Duel:
         """Keep one figure of both answers."""
         self._pairs[name].append((figure(answers["ours"]), figure(answers["theirs"])))
 
+    def _read(self, prompt: list[int], parts: int) -> None:
+        """Have both read a prompt part by part, in turn; keep what all parts took."""
+        seconds = {"ours": 0.0, "theirs": 0.0}
+        cpu_seconds = {"ours": 0.0, "theirs": 0.0}
+        for part in range(1, parts + 1):
+            begun = prompt[: len(prompt) * part // parts]
+            for name, answer in self.answers({"ours": begun, "theirs": begun}, 1).items():
+                seconds[name] += answer.first_s
+                cpu_seconds[name] += answer.cpu_s
+        self._pairs["first token s"].append((seconds["ours"], seconds["theirs"]))
+        self._pairs["first token cpu s"].append((cpu_seconds["ours"], cpu_seconds["theirs"]))
+
     def converse(self, lengths: Lengths, rng: random.Random) -> None:
         """Read a prompt, answer it, and go on with it."""
         prompt = random_ids(rng, lengths.ids)
         read = {"ours": prompt, "theirs": prompt}
-        opened = self.answers(read, 1)
-        self.note("first token s", opened, lambda answer: answer.first_s)
-        self.note("first token cpu s", opened, lambda answer: answer.cpu_s)
+        self._read(prompt, lengths.parts)
         for _ in range(lengths.rounds):
             spoken = self.answers(read, lengths.tokens)
             self.note("decode ms", spoken, lambda answer: 1e3 * answer.rest_s)
@@ -390,6 +401,7 @@ def main() -> None:
     parser.option("--threads", "2")
     parser.option("--repeats", 5)
     parser.option("--ids", 1000)
+    parser.option("--parts", 1)
     parser.option("--tokens", 32)
     parser.option("--rounds", 8)
     parser.option("--turns", 2)
@@ -402,7 +414,11 @@ def main() -> None:
         for threads in map(int, args.threads.split(",")):
             setting = Setting(model, threads, args.ctx, args.slots)
             lengths = Lengths(
-                ids=args.ids, tokens=args.tokens, rounds=args.rounds, turns=args.turns
+                ids=args.ids,
+                parts=args.parts,
+                tokens=args.tokens,
+                rounds=args.rounds,
+                turns=args.turns,
             )
             pairs = measured(args.llama_server, setting, args.repeats, lengths)
             if args.json:
