@@ -25,8 +25,12 @@ _WHOLE = 0
 HELPERS = 2
 """Sequences of the cache's own: the keeper, and one that parts of others pass through."""
 
-LEAST_CELLS = 4096
-"""Cells for windows, at least: llama.cpp reserves a window for each sequence, even a short one."""
+LEAST_CELLS = 2048
+"""Cells for windows, at least: llama.cpp reserves a window for each sequence, even a short one.
+
+bench/beside.py, gemma-3-270m, two sessions: with 4,096 a prompt of 6,000 ids takes 1.03 times as
+long, as each row goes over all cells; bench/prefixes.py has the same ids either way.
+"""
 
 
 def has_keeper(model: LlamaModel, sizes: CacheSizes) -> bool:
