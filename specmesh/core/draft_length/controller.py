@@ -318,29 +318,29 @@ class DraftLengthController:
 
     # --- chains in hand
 
-    def best_drafts(self, chances: Sequence[float], least: int = 0) -> tuple[int, float]:
+    def best_drafts(self, acceptance: Sequence[float], least: int = 0) -> tuple[int, float]:
         """Return how many drafts of a chain to take, and the most tokens per second of a step.
 
-        chances: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
+        acceptance: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
         As many are taken as pay. All are taken if the client chose their number. If steps are
         shared the scheduler finds how many pay for all sessions together, so it gets all.
         """
-        tokens = 1.0 + sum(chances[:least])
+        tokens = 1.0 + sum(acceptance[:least])
         if self._seconds(1) <= 0:  # no step was timed yet
-            most = len(chances) if self._fixed is not None else max(FIRST_DRAFT_N, least)
-            return min(most, len(chances)), tokens + sum(chances[least:most])
+            most = len(acceptance) if self._fixed is not None else max(FIRST_DRAFT_N, least)
+            return min(most, len(acceptance)), tokens + sum(acceptance[least:most])
         count = least
         rate = tokens / self._step_seconds(least)
         best = LEAST_GAIN * rate
-        for drafts in range(least + 1, len(chances) + 1):
-            tokens += chances[drafts - 1]
+        for drafts in range(least + 1, len(acceptance) + 1):
+            tokens += acceptance[drafts - 1]
             with_draft = tokens / self._step_seconds(drafts)
             if with_draft > best:
                 best = with_draft
                 rate = with_draft
                 count = drafts
         if self._fixed is not None or self._sessions > 1:
-            count = len(chances)
+            count = len(acceptance)
         return count, rate
 
     def remote_promise(self, lead: int, limit: int) -> float:
@@ -356,13 +356,13 @@ class DraftLengthController:
         return rate
 
     def best_beside(
-        self, chances: Sequence[float], seconds: Callable[[int], float], now: float
+        self, acceptance: Sequence[float], seconds: Callable[[int], float], now: float
     ) -> int:
         """Return how many drafts of another source to make while the drafter has none here.
 
         0 if none pay, or if nothing is to come from the drafter.
 
-        chances: that the first 1, 2, ... of them are all accepted. seconds: returns those of so
+        acceptance: that the first 1, 2, ... of them are all accepted. seconds: returns those of so
             many drafts, and of the step that verifies them.
         """
         policy = self.policy
@@ -373,8 +373,8 @@ class DraftLengthController:
         lead = self.estimate.lead(self._frontier, 0, now)
         best = LEAST_EXTRA
         taken = 0
-        for drafts in range(1, min(len(chances), len(policy.inputs.rates) - 1) + 1):
-            gain = policy.gain_of(lead, chances[:drafts], seconds(drafts))
+        for drafts in range(1, min(len(acceptance), len(policy.inputs.rates) - 1) + 1):
+            gain = policy.gain_of(lead, acceptance[:drafts], seconds(drafts))
             if gain > best:
                 best = gain
                 taken = drafts

@@ -14,7 +14,7 @@ from specmesh.core.draft_length.bids import SHORTEST
 from specmesh.core.draft_length.drafter_estimates import DRAFTER_MEMORY, RollingAcceptance
 
 PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be accepted
-LEAST_CHANCE = 0.02  # acceptance of a draft below which none is made
+LEAST_ACCEPTANCE = 0.02  # acceptance of a draft below which none is made
 LEAST_PROMISE = 1.03
 """Times the rate without drafts that drafts must promise: texts are to be read for them, too."""
 FEWEST_MEASURED = 3
@@ -89,22 +89,22 @@ class LocalEstimates:
         self.costs = DraftCosts(batches=batches)
 
     def best_drafts(
-        self, chances: Sequence[Sequence[float]], most: int, step: Callable[[int], float]
+        self, acceptance: Sequence[Sequence[float]], most: int, step: Callable[[int], float]
     ) -> int:
         """Return how many drafts for each session give a step the most tokens per second.
 
         0 if no number of drafts gives it more than it has without.
 
-        chances: for each session, the probabilities that its first 1, 2, ... drafts are all
+        acceptance: for each session, the probabilities that its first 1, 2, ... drafts are all
             accepted. step: returns the seconds of a step of the target of so many rows.
         """
-        sessions = len(chances)
+        sessions = len(acceptance)
         tokens = float(sessions)
         best = LEAST_PROMISE * tokens / max(step(sessions), SHORTEST)
         taken = 0
         for drafts in range(1, most + 1):
-            more = sum(chance[drafts - 1] for chance in chances)
-            if more < LEAST_CHANCE * sessions:
+            more = sum(one[drafts - 1] for one in acceptance)
+            if more < LEAST_ACCEPTANCE * sessions:
                 break
             tokens += more
             seconds = step(sessions * (drafts + 1)) + self.costs.seconds(sessions, drafts)

@@ -65,19 +65,19 @@ class MatchAcceptance:
 
         length: ids of the match before the first one. least: probability below which they end.
         """
-        chances: list[float] = []
-        chance = 1.0
+        probabilities: list[float] = []
+        probability = 1.0
         number = _class_of(length)
         rate = self.rate(number)
         for match in range(length, length + drafts):
             if number + 1 < len(LENGTHS) and match >= LENGTHS[number + 1]:
                 number += 1
                 rate = self.rate(number)
-            chance *= rate
-            if chance < least:
+            probability *= rate
+            if probability < least:
                 break
-            chances.append(chance)
-        return chances
+            probabilities.append(probability)
+        return probabilities
 
 
 def _class_of(length: int) -> int:

@@ -88,22 +88,22 @@ class Policy:
         at = int((lead - self.lowest) * QUARTERS + 1e-6)
         return min(max(at, 0), len(self.drafts) - 1)
 
-    def gain_of(self, lead: float, chances: Sequence[float], seconds: float) -> float:
+    def gain_of(self, lead: float, acceptance: Sequence[float], seconds: float) -> float:
         """Return the tokens that a step with drafts of another source gains at a lead.
 
         Compared with the best action of this policy there. Whether the drafter agrees with what
         the step commits is taken to be independent of whose drafts were accepted.
 
-        chances: that the first 1, 2, ... of these drafts are all accepted; at most as many as the
+        acceptance: that the first 1, 2, ... of these drafts are all accepted; at most as many as the
             policy's steps have. seconds: of the step and of the drafts.
         """
         worth = -self.rate * seconds
         ahead = lead + seconds / self.inputs.interval
         agreed = 1.0
         all_before = 1.0
-        for accepted, rate in enumerate(self.inputs.rates[: len(chances) + 1]):
+        for accepted, rate in enumerate(self.inputs.rates[: len(acceptance) + 1]):
             agreed *= rate
-            one_more = chances[accepted] if accepted < len(chances) else 0.0
+            one_more = acceptance[accepted] if accepted < len(acceptance) else 0.0
             tokens = accepted + 1
             outcome = tokens + agreed * self._worth(ahead - tokens)
             worth += (all_before - one_more) * outcome

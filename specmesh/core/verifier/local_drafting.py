@@ -289,15 +289,15 @@ class LocalDrafting:
             known = self._costs.seconds(rows + others, context_length)
             return known + pause if known else 0.0
 
-        chances: list[Sequence[float]] = []
+        acceptance: list[Sequence[float]] = []
         for session in adapting:
             assert session.local is not None, "only such sessions may draft"
             session.local.probing = False
             session.local.beside = False
-            chances.append(session.local.acceptance(most))
+            acceptance.append(session.local.acceptance(most))
         drafts = PROBE_DRAFTS
         if self.estimates.costs.known and seconds(len(adapting)):
-            drafts = self.estimates.best_drafts(chances, most, seconds)
+            drafts = self.estimates.best_drafts(acceptance, most, seconds)
             if sessions == 1:
                 drafts = self._beside(adapting[0], now) or drafts
         if drafts:
@@ -318,8 +318,8 @@ class LocalDrafting:
             step = self._costs.seconds(drafts + 1, context_length) + self._costs.pause
             return self.estimates.costs.seconds(1, drafts) + step
 
-        chances = source.acceptance(session.max_drafts())
-        drafts = session.draft_length.best_beside(chances, seconds, now)
+        acceptance = source.acceptance(session.max_drafts())
+        drafts = session.draft_length.best_beside(acceptance, seconds, now)
         source.beside = drafts > 0
         return drafts
 

@@ -210,8 +210,8 @@ class SourceChoice:
             drafts = chain.offered(source)
             if not drafts:
                 continue
-            chances = (1.0,) * len(chain.drafts) + tuple(source.acceptance(len(drafts)))
-            _, rate = self._draft_length.best_drafts(chances)
+            acceptance = (1.0,) * len(chain.drafts) + tuple(source.acceptance(len(drafts)))
+            _, rate = self._draft_length.best_drafts(acceptance)
             if best is None or rate > best.rate:
                 best = _Offer(source, drafts, rate)
         self._promised = 0.0 if best is None else best.rate
