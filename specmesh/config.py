@@ -274,6 +274,9 @@ class DaemonSettings:
         if self.keys is not None and self.insecure:
             reason = "--keys and --insecure-no-auth contradict each other"
             raise ConfigError(reason, "leave one out")
+        engine = self.model.engine
+        if engine in ("mlx", "ngram") and self.model.threads is not None:
+            raise ConfigError(f"--engine {engine} has no --threads", "leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,11 +294,6 @@ class VerifierSettings(DaemonSettings):
     grace: float = 30.0
     max_queue: int = 256
     suffix_cache: int = 0
-
-    def __post_init__(self) -> None:
-        DaemonSettings.__post_init__(self)
-        if self.model.engine == "mlx" and self.model.threads is not None:
-            raise ConfigError("--engine mlx has no --threads", "leave it out: MLX chooses them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,7 +219,9 @@ def test_contradictions_at_a_verifier(flags, named):
     """
     ["--engine ngram --flash-attn on", "--engine ngram has no --flash-attn"]
     ["--engine ngram --model bundled", "--engine ngram has no --model"]
+    ["--engine ngram --threads 2", "--engine ngram has no --threads"]
     ["--engine sim", "give --model settings of the simulated engine"]
+    ["--engine mlx --model a/b --threads 2", "--engine mlx has no --threads"]
     ["--engine mlx --model a/b --mlock --cpu-moe", "--engine mlx has no --cpu-moe, --mlock"]
     ["--engine mlx --model a/b --lora a.gguf:2", "--engine mlx has no --lora"]
     """,
