@@ -28,8 +28,11 @@ def reference() -> str:
 def sections(command: click.Command, name: str) -> Iterator[str]:
     """Yield a section for each command of a group and its groups."""
     if isinstance(command, click.Group):
-        for child in sorted(command.commands):
-            yield from sections(command.commands[child], f"{name} {child}")
+        context = click.Context(command)
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            assert found is not None, "it is listed"
+            yield from sections(found, f"{name} {child}")
         return
     yield f"## {name}\n\n{_help(command)}\n"
     usage = f"{name} [OPTIONS]"

@@ -5,12 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import NoReturn
 
 import click
 from click.shell_completion import get_completion_class
 
-from specmesh.cli import bench, config, daemons, demo, generate, setup, status, vllm
+from specmesh.cli import config
 from specmesh.errors import ConfigError, NotThereYet, SpecmeshError
 
 SYSTEM_REFUSED = 71
@@ -19,9 +20,44 @@ INTERRUPTED = 130
 OR_WAIT = ", or give --wait where it comes later"
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+_PLACES = {
+    "audit": "bench:audit",
+    "bench": "bench:bench",
+    "chat": "generate:chat",
+    "config": "config:config",
+    "demo": "demo:demo",
+    "doctor": "setup:doctor_command",
+    "drafter": "daemons:drafter",
+    "generate": "generate:generate",
+    "keys": "setup:keys",
+    "models": "setup:models",
+    "pair": "setup:pair",
+    "ping": "status:ping",
+    "plan": "bench:plan",
+    "ps": "status:ps",
+    "recommend": "bench:recommend",
+    "rpc-server": "daemons:rpc_server",
+    "service": "setup:service",
+    "stats": "status:stats",
+    "verifier": "daemons:verifier",
+    "vllm-config": "vllm:vllm_config",
+}
+"""Module and name of each command, which is imported when it is called: all of them take longer
+than most calls.
+"""
+
 
 class _Commands(click.Group):
     """Turns our errors and the system's into one line on stderr and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_PLACES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in _PLACES:
+            module, name = _PLACES[cmd_name].split(":")
+            self.add_command(getattr(import_module(f"specmesh.cli.{module}"), name))
+        return super().get_command(ctx, cmd_name)
 
     def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
         # A file that is opened next would get the closed stream's descriptor.
@@ -96,28 +132,6 @@ def _end(error: OSError | MemoryError) -> NoReturn:
 
 @click.group(
     cls=_Commands,
-    commands=[
-        daemons.verifier,
-        daemons.drafter,
-        daemons.rpc_server,
-        demo.demo,
-        generate.generate,
-        generate.chat,
-        status.stats,
-        status.ps,
-        status.ping,
-        setup.models,
-        setup.keys,
-        setup.pair,
-        setup.service,
-        setup.doctor_command,
-        config.config,
-        vllm.vllm_config,
-        bench.plan,
-        bench.audit,
-        bench.bench,
-        bench.recommend,
-    ],
     context_settings={
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "SPECMESH",

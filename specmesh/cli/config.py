@@ -74,8 +74,10 @@ def daemon_context(role: str, path: Path | None = None) -> click.Context:
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
     given = [] if path is None else ["--config", str(path)]
+    command = root.command.get_command(root, role)
+    assert command is not None, "both daemons have a command"
     try:
-        return root.command.commands[role].make_context(role, given, parent=root)
+        return command.make_context(role, given, parent=root)
     except click.BadParameter as error:
         raise wrong_setting(error) or error from None
 

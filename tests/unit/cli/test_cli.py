@@ -135,15 +135,17 @@ WHILE_IT_IS_IMPORTED = """
 import runpy, signal, sys
 class Interrupting:
     def find_spec(self, name, *_):
-        if name == "specmesh.cli.generate":
+        if name == module:
             signal.raise_signal(signal.SIGINT)
 sys.meta_path.insert(0, Interrupting())
+module = sys.argv.pop(1)
 runpy.run_module("specmesh", run_name="__main__")
 """
 
 
-def test_an_interrupt_before_the_command_begins():
-    program = [sys.executable, "-c", WHILE_IT_IS_IMPORTED]
+@pytest.mark.parametrize("module", ["specmesh.cli.config", "specmesh.cli.generate"])
+def test_an_interrupt_before_the_command_begins(module):
+    program = [sys.executable, "-c", WHILE_IT_IS_IMPORTED, module, "generate", "once"]
     done = subprocess.run(program, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
 

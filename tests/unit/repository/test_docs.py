@@ -90,16 +90,24 @@ def flags(command):
     found = {"--help"}
     for option in options(command):
         found.update(option.opts, option.secondary_opts)
-    for subcommand in getattr(command, "commands", {}).values():
+    for subcommand in subcommands(command).values():
         found |= flags(subcommand)
     return found
+
+
+def subcommands(command):
+    """Return the commands of a group, by name; other commands have none."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    return {name: command.get_command(context, name) for name in command.list_commands(context)}
 
 
 def found_command(words):
     """Return the command that words name, and the words behind its name."""
     command = main
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        command = command.commands[words[0]]
+        command = subcommands(command)[words[0]]
         words = words[1:]
     return command, words
 

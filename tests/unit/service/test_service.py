@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from specmesh import service
 from specmesh.cli import main
 from specmesh.cli.config import keys
+from specmesh.cli.daemons import verifier
 from specmesh.service import plist, unit
 
 fault = pytest.mark.fault
@@ -119,7 +120,7 @@ def test_systemd_finds_no_fault_in_examples(example, verify, tmp_path):
 @each_example
 def test_variables_of_examples_are_settings(example):
     names = re.findall(r"SPECMESH_VERIFIER_(\w+)", example.read_text())
-    known = keys(main.commands["verifier"])
+    known = keys(verifier)
     assert {name.lower().replace("_", "-") for name in names} <= set(known)
 
 
