@@ -25,6 +25,7 @@ from specmesh.errors import SpecmeshError
 from specmesh.security.keys import KeyFolder
 
 SPECMESH = [sys.executable, "-m", "specmesh"]
+WITHOUT_THREADS = ("mlx", "ngram")  # which refuse --threads
 FORKED = None if sys.platform == "linux" else SPECMESH
 """What runs `specmesh` the fastest: a fork, where a process can be."""
 
@@ -334,7 +335,7 @@ class Mesh:
     ) -> Daemon:
         """Start a verifier; `model` is the simulation's settings or a file. how: as for `start`."""
         options = ["--engine", engine, "--model", model or "step_ms=4"]
-        if engine != "mlx":  # which chooses them itself
+        if engine not in WITHOUT_THREADS:
             options += ["--threads", 1]
         daemon = self.start("verifier", *options, "--bind", self.address, *args, **how)
         return daemon.ready() if ready else daemon
@@ -349,8 +350,9 @@ class Mesh:
         **how: Any,
     ) -> Daemon:
         """Start a drafter for this mesh's verifier, or for another port (a proxy's)."""
-        options = ["--engine", engine, "--threads", 1]
-        options += ["--connect", f"tcp://127.0.0.1:{port or self.port}"]
+        options = ["--engine", engine, "--connect", f"tcp://127.0.0.1:{port or self.port}"]
+        if engine not in WITHOUT_THREADS:
+            options += ["--threads", 1]
         if engine != "ngram":
             options += ["--model", model or "draft_ms=0.5,alpha=0.9"]
         daemon = self.start("drafter", *options, *args, **how)
