@@ -350,7 +350,12 @@ class Mesh:
         **how: Any,
     ) -> Daemon:
         """Start a drafter for this mesh's verifier, or for another port (a proxy's)."""
-        options = ["--engine", engine, "--connect", f"tcp://127.0.0.1:{port or self.port}"]
+        options: list[object] = [
+            "--engine",
+            engine,
+            "--connect",
+            f"tcp://127.0.0.1:{port or self.port}",
+        ]
         if engine not in WITHOUT_THREADS:
             options += ["--threads", 1]
         if engine != "ngram":
