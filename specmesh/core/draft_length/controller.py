@@ -321,7 +321,9 @@ class DraftLengthController:
     def best_drafts(self, acceptance: Sequence[float], least: int = 0) -> tuple[int, float]:
         """Return how many drafts of a chain to take, and the most tokens per second of a step.
 
-        acceptance: that its first 1, 2, ... drafts are all accepted. least: drafts to take anyway.
+        acceptance: probabilities that its first 1, 2, ... drafts are all accepted.
+        least: drafts to take anyway.
+
         As many are taken as pay. All are taken if the client chose their number. If steps are
         shared the scheduler finds how many pay for all sessions together, so it gets all.
         """
@@ -362,8 +364,8 @@ class DraftLengthController:
 
         0 if none pay, or if nothing is to come from the drafter.
 
-        acceptance: that the first 1, 2, ... of them are all accepted. seconds: returns those of so
-            many drafts, and of the step that verifies them.
+        acceptance: probabilities that the first 1, 2, ... of them are all accepted.
+        seconds: returns those of so many drafts, and of the step that verifies them.
         """
         policy = self.policy
         if policy is None or not self.lone or self.drafter is None or self.withheld:

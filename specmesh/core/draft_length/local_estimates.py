@@ -14,7 +14,7 @@ from specmesh.core.draft_length.bids import SHORTEST
 from specmesh.core.draft_length.drafter_estimates import DRAFTER_MEMORY, RollingAcceptance
 
 PROBE_DRAFTS = 4  # drafts that are to show what they cost, or how many would be accepted
-LEAST_EXPECTED = 0.02  # acceptance of a draft below which none is made
+LEAST_ACCEPTED = 0.02  # probability below which a draft is not made
 LEAST_PROMISE = 1.03
 """Times the rate without drafts that drafts must promise: texts are to be read for them, too."""
 FEWEST_MEASURED = 3
@@ -104,7 +104,7 @@ class LocalEstimates:
         taken = 0
         for drafts in range(1, most + 1):
             more = sum(one[drafts - 1] for one in acceptance)
-            if more < LEAST_EXPECTED * sessions:
+            if more < LEAST_ACCEPTED * sessions:
                 break
             tokens += more
             seconds = step(sessions * (drafts + 1)) + self.costs.seconds(sessions, drafts)

@@ -94,8 +94,9 @@ class Policy:
         Compared with the best action of this policy there. Whether the drafter agrees with what
         the step commits is taken to be independent of whose drafts were accepted.
 
-        acceptance: that the first 1, 2, ... of these are all accepted; at most as many as the
-            policy's steps have. seconds: of the step and of the drafts.
+        acceptance: probabilities that the first 1, 2, ... of them are all accepted; at most as
+            many as the policy's steps have.
+        seconds: of the step and of the drafts.
         """
         worth = -self.rate * seconds
         ahead = lead + seconds / self.inputs.interval
