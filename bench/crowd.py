@@ -1,19 +1,23 @@
 """Measure many clients at a verifier without drafters, beside llama-server's types of drafts.
 
     python bench/crowd.py --target FILE [--llama-server FILE] [--sessions 1,2,4,8,16] [--edits]
-                          [--verifier OPTIONS] [--types NAME,...] [--tokens N] [--slots N]
-                          [--repeats N] [--threads N] [--json]
+                          [--verifier OPTIONS] [--types NAME,...] [--texts N] [--tokens N]
+                          [--slots N] [--repeats N] [--threads N] [--json]
 
 All servers may use the same cores, with as many threads and slots. They take turns at each count of
-clients, in an order that rotates; each client has a new greedy text. Texts are pieces of Python's
-standard library, which drafts at the target help least, or, with --edits, those of bench/edits.py,
-whose files stand in the prompt; each then begins with a number of its own.
+clients, in an order that rotates; each client has --texts new greedy texts, one after the other.
+Texts are pieces of Python's standard library, which drafts at the target help least, or, with
+--edits, those of bench/edits.py, whose files stand in the prompt; each then begins with a number of
+its own.
 
 - none, all: one verifier with the --verifier options, asked with `draft_n` 0 and "auto";
 - llama-server, ngram-...: without drafts, and with each of --types (bench/rivals.py).
 
-The table has tokens per second of all clients together and, in brackets, the median over turns of
-that over `none`'s in the same turn.
+The table has tokens per second of all clients together, from the first request to the last token.
+In brackets are medians over turns, both over `none` in the same turn: of these tokens per second,
+and of the mean of the clients' own ones. The former count the time in which some clients are done
+and others not yet, so drafts that end some texts sooner do not show in them; the more texts each
+client has, the less that matters.
 """
 
 import argparse
@@ -22,11 +26,12 @@ import shlex
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from beside import Setting, ours, theirs
 from command_line import Options, numbers
@@ -42,8 +47,16 @@ from specmesh.bench.texts import requests_of
 from specmesh.client import Client
 from specmesh.core.fields import Json, number_at
 
-Rates = dict[str, dict[int, list[float]]]
-"""Tokens per second of each contender, by count of clients and turn."""
+
+class Speed(NamedTuple):
+    """Tokens per second of all clients together, and the mean of their own ones."""
+
+    together: float
+    own: float
+
+
+Speeds = dict[str, dict[int, list[Speed]]]
+"""The speed of each contender, by count of clients and turn."""
 
 
 @contextmanager
@@ -80,39 +93,44 @@ def texts(of_edits: bool) -> Iterator[str]:
         yield f"No. {number}\n\n{edit.prompt}"
 
 
-def measure(found: Contenders, args: argparse.Namespace) -> Rates:
+def speed(contender: Contender, prompts: Iterable[str], clients: int, each: int) -> Speed:
+    """Have so many clients at once ask for `each` texts in a row; return their speed."""
+    bodies = requests_of(prompts, contender.body)
+    generated = run_clients(contender.source, bodies, each, clients, lambda: None)
+    found = level(generated)
+    return Speed(number_at(found, "tokens_per_second"), number_at(found, "mean"))
+
+
+def measure(found: Contenders, args: argparse.Namespace) -> Speeds:
     """Run every contender at every count of clients, after an uncounted text of each."""
     names = list(found)
-    rates: Rates = defaultdict(lambda: defaultdict(list))
+    speeds: Speeds = defaultdict(lambda: defaultdict(list))
     fresh = texts(args.edits)
-
-    def rate(name: str, clients: int) -> float:
-        contender = found[name]
-        bodies = requests_of(islice(fresh, clients), contender.body)
-        generated = run_clients(contender.source, bodies, 1, clients, lambda: None)
-        return number_at(level(generated), "tokens_per_second")
-
-    for name in names:
-        rate(name, 1)
+    for contender in found.values():
+        speed(contender, islice(fresh, 1), 1, 1)
     for clients in args.sessions:
         for turn in range(args.repeats):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                speed = rate(name, clients)
-                rates[name][clients].append(speed)
-                line = f"{name:20} {clients:3} clients {speed:8.1f} tokens/s"
+                new = islice(fresh, clients * args.texts)
+                one = speed(found[name], new, clients, args.texts)
+                speeds[name][clients].append(one)
+                line = f"{name:20} {clients:3} clients {one.together:8.1f} tokens/s"
                 print(line, file=sys.stderr, flush=True)
-    return rates
+    return speeds
 
 
-def row(name: str, rates: Rates) -> dict[str, object]:
-    """Return a contender's row: by count of clients, the speed and its ratio to none's."""
+def row(name: str, speeds: Speeds) -> dict[str, object]:
+    """Return a contender's row: by count of clients, the speed and its ratios to none's."""
     found: dict[str, object] = {"contender": name}
-    for clients, speeds in rates[name].items():
-        ratios: list[float] = []
-        for one, other in zip(speeds, rates[NONE][clients], strict=True):
-            ratios.append(one / other)
-        found[str(clients)] = f"{median(speeds):.1f} ({median(ratios):.3f})"
+    for clients, turns in speeds[name].items():
+        together: list[float] = []
+        own: list[float] = []
+        for one, other in zip(turns, speeds[NONE][clients], strict=True):
+            together.append(one.together / other.together)
+            own.append(one.own / other.own)
+        rate = median(turn.together for turn in turns)
+        found[str(clients)] = f"{rate:.1f} ({median(together):.3f}, {median(own):.3f})"
     return found
 
 
@@ -125,6 +143,7 @@ def main() -> None:
     parser.option("--verifier", "", "options of the verifier")
     parser.option("--types", "ngram-mod,ngram-simple", "of llama-server")
     parser.switch("--edits")
+    parser.option("--texts", 3, "of each client")
     parser.option("--tokens", 64)
     parser.option("--ctx", 2048)
     parser.option("--slots", 16, "sessions that each server holds")
@@ -136,16 +155,16 @@ def main() -> None:
     body: Json = {"max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
     foreign = Foreign()
     with contenders(args, body) as found:
-        rates = measure(found, args)
+        speeds = measure(found, args)
     machine = {"foreign_cores": foreign.cores()}
     if args.json:
-        print(json.dumps({"machine": machine, "rates": rates}))
+        print(json.dumps({"machine": machine, "speeds": speeds}))
         return
-    table = [row(name, rates) for name in rates]
+    table = [row(name, speeds) for name in speeds]
     names = list(table[0])
-    print(" ".join(f"{name:>18}" for name in names))
+    print(" ".join(f"{name:>21}" for name in names))
     for cells in table:
-        print(" ".join(f"{cells[name]!s:>18}" for name in names))
+        print(" ".join(f"{cells[name]!s:>21}" for name in names))
     print(f"other programs kept {machine['foreign_cores']} cores busy")
 
 

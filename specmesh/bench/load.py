@@ -24,7 +24,7 @@ def run_clients(
 ) -> Texts:
     """Run `count` clients at once, each with `iterations` texts in a row.
 
-    Neighbours have different bodies if there are enough. `advance` is called after each text.
+    No body comes twice if there are enough. `advance` is called after each text.
     Raises the first error of a client.
     """
     ended = SimpleQueue[tuple[int, GeneratedText | Exception]]()
@@ -32,7 +32,7 @@ def run_clients(
     def run(number: int) -> None:
         try:
             for iteration in range(iterations):
-                body = bodies[(number + iteration) % len(bodies)]
+                body = bodies[(number + iteration * count) % len(bodies)]
                 ended.put((number, _patiently(client, body)))
         except Exception as error:  # noqa: BLE001 - raised again by the main thread
             ended.put((number, error))

@@ -4,6 +4,7 @@ import json
 import sys
 from hashlib import blake2b
 from itertools import chain
+from queue import SimpleQueue
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -16,7 +17,7 @@ from harness.tables import rows as values
 
 from specmesh.bench import recommend
 from specmesh.bench.audit import audit, judged, lines
-from specmesh.bench.load import level
+from specmesh.bench.load import level, run_clients
 from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows, ways_of
 from specmesh.bench.step_times import read_costs
 from specmesh.bench.texts import read_prompts
@@ -107,6 +108,20 @@ def test_one_text_of_a_client():
          "inter_token_latency_ms": {"p50": 100.0, "p99": 300.0}}
         """)
     assert expected.items() <= level([[text]]).items()
+
+
+def test_texts_of_clients_differ():
+    """No body comes twice while there are others: its prompt would be in the cache."""
+    bodies = [{"prompt": str(number)} for number in range(12)]
+    asked = SimpleQueue()
+
+    class Daemon:
+        def complete(self, body):
+            asked.put(body["prompt"])
+            yield chunk("", report={"tokens": 0})
+
+    run_clients(Daemon(), bodies, iterations=4, count=3, advance=lambda: None)
+    assert sorted(asked.get() for _ in bodies) == sorted(body["prompt"] for body in bodies)
 
 
 @cases(
