@@ -68,9 +68,9 @@ class CoreEffects:
                 self._stats.ran(effect)
                 if logs.least <= DEBUG:
                     _log_step(effect)
-            case vev.Solve(session, inputs, old):
-                solving = self._policies.submit(solve, inputs, old)
-                solving.add_done_callback(partial(self._solved, session))
+            case vev.Solve():
+                solving = self._policies.submit(solve, effect.inputs, effect.old)
+                solving.add_done_callback(partial(self._solved, effect))
             case vev.RequestRefused(client, error):
                 self._act(self._clients.refuse(client, error))
             case vev.Forgotten(session):
@@ -100,9 +100,10 @@ class CoreEffects:
             case _:
                 assert_never(news)
 
-    def _solved(self, session: int, done: "Future[Policy]") -> None:
+    def _solved(self, wanted: vev.Solve, done: "Future[Policy]") -> None:
         if not done.cancelled():
-            self._core.put(vev.Solved(session, done.result()), time.monotonic())
+            solved = vev.Solved(wanted.session, wanted.drafter, done.result())
+            self._core.put(solved, time.monotonic())
 
 
 def _log_step(step: vev.Ran) -> None:

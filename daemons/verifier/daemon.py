@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import assert_never
+from weakref import WeakValueDictionary
 
 import structlog
 import zmq
@@ -28,10 +29,11 @@ from specmesh.core.draft_length.local_estimates import LocalEstimates
 from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import DraftedRows, DraftStep, Rows, Step
+from specmesh.core.fair_queue import Tenant
 from specmesh.core.kv_pool import KVPool
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.liveness import Link
-from specmesh.core.requests import Reply
+from specmesh.core.requests import Reply, Request
 from specmesh.core.rounds import Round
 from specmesh.core.session_params import TargetLimits, check_resumed
 from specmesh.core.statistics.daemon import VerifierStats
@@ -402,6 +404,7 @@ class PromptEncoder:
 
     - Tenants take turns.
     - A prompt waits for none that is much longer, and a grammar for none that takes long.
+    - A prediction is encoded once for all choices of a request.
     - Each result goes to `deliver`, on the thread that made it.
     """
 
@@ -421,6 +424,7 @@ class PromptEncoder:
         self._wanted = wanted
         self._deliver = deliver
         self._grammars = grammar_compiler(tokenizer.vocabulary, _log_ignored)
+        self._predictions = WeakValueDictionary[tuple[Tenant, str], PredictedText]()
         self._prompts = {most: FairWorker("prompts") for most in (*PROMPT_SIZES, inf)}
         self._quick = FairWorker("grammars")
         self._patient = FairWorker("slow grammars")
@@ -481,14 +485,25 @@ class PromptEncoder:
         request = replace(opening.request, params=params)
         opening = replace(opening, request=request, ids=ids, n_prompt=len(ids))
         if request.predicts:
-            predicted = predicted_ids(request, self._tokenizer, self._limits.n_ctx)
-            opening = replace(opening, predicted=PredictedText(predicted))
+            opening = replace(opening, predicted=self._predicted(opening.tenant, request))
         if params.grammar is None:
             return opening
         if len(ids) >= self._limits.n_ctx:  # a grammar of many tools may take long to compile
             raise PromptTooLong.of(len(ids), self._limits.n_ctx)
         self._assign(self._quick, opening, self._guided_quickly)
         return None
+
+    def _predicted(self, tenant: Tenant, request: Request) -> PredictedText:
+        """Return a request's prediction, if possible that of another choice which still has it.
+
+        Tenants share none: it would show in the time that a request takes.
+        """
+        key = (tenant, request.prediction)
+        found = self._predictions.get(key)
+        if found is None:
+            ids = predicted_ids(request, self._tokenizer, self._limits.n_ctx)
+            found = self._predictions[key] = PredictedText(ids)
+        return found
 
     def _guided_quickly(self, opening: vev.Opening) -> vev.Opening | None:
         """Return the request with its grammar; None if that waits for others that take long."""

@@ -309,7 +309,7 @@ class Simulation:
 
     def _solved(self, wanted: vev.Solve, now: float) -> None:
         policy = solve(wanted.inputs, wanted.old)
-        self._handle(vev.Solved(wanted.session, policy), now)
+        self._handle(vev.Solved(wanted.session, wanted.drafter, policy), now)
 
     # --- drafters
 

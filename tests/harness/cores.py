@@ -254,9 +254,9 @@ class Verifier:
                     result.append(Send(sent, self._peers[drafter]))
                 case vev.ToClient():
                     result.append(effect)
-                case vev.Solve(number, inputs, old):
+                case vev.Solve(number, drafter, inputs, old):
                     policy = solve(inputs, old)
-                    result += self._handle(vev.Solved(number, policy), now)
+                    result += self._handle(vev.Solved(number, drafter, policy), now)
         return result
 
     def _handle(self, event, now):

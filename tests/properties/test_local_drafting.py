@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
+from unittest.mock import Mock, patch
 
 import pytest
 from harness.crowd import Crowd
@@ -15,6 +16,8 @@ from harness.crowd import Crowd
 from specmesh.core.events import DraftStep
 from specmesh.core.kv_orders import KVCut
 from specmesh.core.prefix import Prefix
+from specmesh.core.verifier.sources.local import LocalSource
+from specmesh.core.verifier.unread_rows import UnreadRows
 from specmesh.engines.base import Capabilities, LocalDrafter
 from specmesh.engines.sim import _NEXT, _PRINTABLE, SimDrafter, SimSettings, SimVerifier, _hash
 from specmesh.errors import EngineError
@@ -286,6 +289,57 @@ def test_ids_are_read_once():
     crowd.ask(tuple(range(40, 80)), 60, draft_n=4)
     crowd.finish()
     assert drafter.read <= 40 + 60
+
+
+def test_nothing_is_kept_of_ended_texts():
+    """The rows of steps are noted for a head only."""
+    rng = random.Random(0)
+    target = SimVerifier(SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=SESSIONS))
+    model = DraftModel(rng, n_ctx=N_CTX, n_batch=32)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(model, model))
+    noted = Mock(wraps=UnreadRows.note, autospec=True)
+    with patch.object(UnreadRows, "note", noted):
+        crowd.crowd()
+    noted.assert_not_called()
+
+
+@pytest.mark.parametrize("users", [1, 4])
+def test_drafts_of_a_head_are_all_of_use(users):
+    """Each chain goes on where the text and the chain end, whatever was left of one before."""
+    rng = random.Random(0)
+    target = Target()
+    head = Head(rng, target)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(head, head))
+    crowd.row_s = 2e-3
+    crowd.calibrate()
+    places = Counter()
+    take = LocalSource.take
+
+    def noted(source, base, tokens):
+        places[base - len(source._prefix) - len(source.tokens)] += 1
+        take(source, base, tokens)
+
+    with patch.object(LocalSource, "take", noted):
+        for _ in range(24 // users):
+            for _ in range(users):
+                crowd.ask(tuple(rng.choices(range(32, 120), k=40)), 80)
+            crowd.finish()
+    assert places.keys() == {0}
+
+
+def test_end_of_a_text_does_not_end_drafts_of_the_next_one():
+    """There is no room for drafts before the last id, however well they pay."""
+    rng = random.Random(0)
+    target = SimVerifier(SimSettings(n_ctx=N_CTX, n_batch=32, max_sessions=SESSIONS))
+    model = DraftModel(rng, n_ctx=N_CTX, n_batch=32, alpha=0.65)
+    crowd = Crowd(target, rng, 0, 0, LocalDrafter(model, model))
+    crowd.row_s = 4e-4
+    crowd.calibrate()
+    for _ in range(24):
+        crowd.ask(tuple(rng.choices(range(32, 120), k=40)), 8)
+        crowd.finish()
+    drafted = [report["drafted"] > 0 for report in crowd.reports.values()]
+    assert all(drafted[9:])  # before it is measured what drafts cost
 
 
 # --- the time

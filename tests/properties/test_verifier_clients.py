@@ -175,7 +175,8 @@ class World:
 
     def solved(self):
         """Give a policy to a session that may be over."""
-        self.tell(vev.Solved(self.rng.randrange(1, 40), POLICY))
+        drafter = self.rng.choice((b"x", b"y", None))
+        self.tell(vev.Solved(self.rng.randrange(1, 40), drafter, POLICY))
 
     def turn(self):
         """Have the core take all events, during a step or after it, and begin or end a step."""

@@ -100,6 +100,7 @@ class SpeculationGate:
     - The gate shuts when the budget is overdrawn by DEBT, and opens when nothing is owed. So the
       cost of drafting is bounded, even if it pays for some texts only.
     - While it is shut, STEPS_WITHOUT steps show the rate without drafts, and the verdict is made.
+      If other sources draft in each step, it opens without, as soon as nothing is owed.
     - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
       clearly.
     - Beside a drafter of the same host that rate is measured before anything is drafted. Elsewhere
@@ -145,8 +146,7 @@ class SpeculationGate:
         stalled = gained <= -DEBT and not self._stalled
         self._stalled = stalled
         if not self.open:
-            # Drafts of before may still be in hand.
-            if settled and not (step.has_drafts or stalled):
+            if settled and not stalled:
                 self._stepped_shut(step)
         elif step.drafting:
             # Steps beside a drafter of this host are slower, with or without drafts. An estimate
@@ -193,12 +193,23 @@ class SpeculationGate:
         self._without = _Rate()
 
     def _stepped_shut(self, step: StepOutcome) -> None:
-        """Learn from a step without drafts: compare with those before, and see whether to open."""
+        """Learn from a step without drafts: compare with those before, and see whether to open.
+
+        Steps with drafts of other sources show no rate. But they earn the next try as well, and
+        end a measurement that has to wait for long: a source must not be out for as long as another
+        one drafts.
+        """
+        self._budget += EARNED
+        if step.has_drafts:
+            judged = self.verdict is not None
+            if judged and self._budget >= 0 and self._rest <= -STEPS_WITHOUT:
+                self._with = _Rate()
+                self._reopen()
+            return
         # The verdict is made once, at the step that completes the measurement. Later steps only
         # keep the rate up to date and earn the next try.
         known = self._without.enough
         self._without.add(step.tokens, step.seconds)
-        self._budget += EARNED
         if not self._without.enough:
             return
         self._rate_without = self._without.per_second
@@ -213,9 +224,13 @@ class SpeculationGate:
         # Refused drafting owes DEBT. At EARNED a step it is tried again after some 500 steps: the
         # text, or the load of the drafter, may be another by then.
         if self._budget >= 0:
-            self.open = True
-            self._rest = SETTLE_STEPS
-            self._rest_seconds = 0.0
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Ask for drafts from now on."""
+        self.open = True
+        self._rest = SETTLE_STEPS
+        self._rest_seconds = 0.0
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
         """Note whether drafting pays, and correct the budget by the newest rate without drafts."""

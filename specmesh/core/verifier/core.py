@@ -150,8 +150,8 @@ class VerifierCore:
         match event:
             case vev.Opening():
                 lifecycle.open(event, now)
-            case vev.Solved(session, policy):
-                lifecycle.solved(session, policy)
+            case vev.Solved():
+                lifecycle.solved(event)
             case vev.RoundTrip(drafter, seconds):
                 drafters.round_trip(drafter, seconds)
             case vev.ClientLeft(client, reason):

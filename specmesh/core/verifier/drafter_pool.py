@@ -190,7 +190,8 @@ class DrafterPool:
             return
         inputs = session.draft_length.unsolved(now)
         if inputs is not None:
-            self._outbox.append(vev.Solve(context.id, inputs, session.draft_length.policy))
+            old = session.draft_length.policy
+            self._outbox.append(vev.Solve(context.id, context.drafter, inputs, old))
 
     def speculation(self, context: SessionContext) -> Speculation | None:
         """Return the speculation with a session's drafter, if the session has steps to itself."""
@@ -414,9 +415,15 @@ def _why_without_drafter(context: SessionContext) -> NoDrafts | None:
     None if sources of the verifier itself draft for it.
     """
     session = context.session
-    if session.local is not None:
-        return None if session.local.drafting else NoDrafts.GATE
+    local = session.local
     counts = session.counts
-    if counts.drafted > 0 and counts.drafted_by_source[REMOTE] == 0:
+    others = counts.drafted - counts.drafted_by_source[REMOTE]
+    if local is not None:
+        others -= counts.drafted_by_source[local.name]
+        if local.drafting:
+            return None
+    if others > 0 and counts.drafted_by_source[REMOTE] == 0:
         return None
+    if local is not None:
+        return NoDrafts.GATE
     return NoDrafts.NONE_ATTACHED if session.draft_length.allows_remote else NoDrafts.CLIENT

@@ -148,9 +148,10 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The policy of a session was solved."""
+    """The policy of a session with its drafter was solved. It is of no use with another one."""
 
     session: int
+    drafter: DrafterId | None
     policy: Policy
 
 
@@ -262,6 +263,7 @@ class Solve:
     """A policy is to be solved, which takes milliseconds. old: the policy until then."""
 
     session: int
+    drafter: DrafterId | None
     inputs: PolicyInputs
     old: Policy | None
 

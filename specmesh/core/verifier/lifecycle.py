@@ -23,7 +23,6 @@ from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.policy import Policy
 from specmesh.core.kv_contents import NO_CONTENTS
 from specmesh.core.requests import PromptRead, Scored
 from specmesh.core.rounds import Round
@@ -324,10 +323,11 @@ class SessionLifecycle:
         while (context := self.kept.running()) is not None:
             self._drop(context, now)
 
-    def solved(self, number: int, policy: Policy) -> None:
-        """Give a session its new policy."""
-        if number in self.running:
-            self.running[number].session.draft_length.solved(policy)
+    def solved(self, event: vev.Solved) -> None:
+        """Give a session its new policy, unless it has got another drafter meanwhile."""
+        context = self.running.get(event.session)
+        if context is not None and context.drafter == event.drafter:
+            context.session.draft_length.solved(event.policy)
 
     def _of_client(self, client: int) -> list[SessionContext]:
         return [context for context in self.running.values() if context.client == client]

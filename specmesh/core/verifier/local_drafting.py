@@ -263,9 +263,12 @@ class LocalDrafting:
         return self._unread.is_full(session)
 
     def _may_draft(self, session: VerifierSession) -> bool:
-        """Return True if a session takes drafts, and no other source has some in hand."""
+        """Return True if a session takes drafts, and no other source has some in hand.
+
+        Before its last id a text takes none: that must not look as if drafts did not pay.
+        """
         source = session.local
-        if source is None or not session.may_draft:
+        if source is None or not session.may_draft or not session.max_drafts():
             return False
         return not session.choice.has_others(source)
 
@@ -355,13 +358,18 @@ class LocalDrafting:
         """
         source = session.local
         assert source is not None, "only sessions with this source are drafted for"
-        held = self._held_of(session)
-        end = len(session.prefix.ids) + len(source.tokens)
-        drafts = min(wanted, session.max_drafts()) - len(source.tokens)
+        rows = range(0)
         if self._limits.follows:
             rows = self._unread.of(session)
             if not rows:
                 return None
+            if wanted:
+                # Drafts begin anew where the text ends. What is left of the chain is older.
+                source.tokens.clear()
+        held = self._held_of(session)
+        end = len(session.prefix.ids) + len(source.tokens)
+        drafts = min(wanted, session.max_drafts()) - len(source.tokens)
+        if self._limits.follows:
             end = _place_following(held, rows)
         elif drafts > 0:
             self._place(session, held, end, drafts)
@@ -578,9 +586,10 @@ class LocalDrafting:
         parts: of the step. contexts: its sessions.
         spent: seconds from the end of the step before; None if it was no step like others.
         """
-        for number, part in parts:
-            rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
-            self._unread.note(contexts[number].session, part.position, part.position + rows)
+        if self._limits.follows:
+            for number, part in parts:
+                rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+                self._unread.note(contexts[number].session, part.position, part.position + rows)
         self._failed.intersection_update(contexts)
         asked = any(context.session.local is not None for context in contexts.values())
         if spent is not None and asked and not self.drafted:

@@ -40,7 +40,7 @@ class PredictedText:
     ids: to be read only; 4 bytes each, and 16 bytes of the index.
     """
 
-    __slots__ = ("_hashes", "_starts", "ids")
+    __slots__ = ("__weakref__", "_hashes", "_starts", "ids")
 
     def __init__(self, ids: Sequence[int]) -> None:
         """Index the ids; some 0.1 us for each."""

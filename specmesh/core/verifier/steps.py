@@ -370,7 +370,7 @@ class TargetSteps:
         - that read a prompt;
         - that follows no other step, so that the time for it is unknown;
         - without drafts asked for, while the gate is open;
-        - that drafts of other sources made faster, whoever drafts.
+        - that drafts of other sources made faster, while the gate is open.
 
         drafting: drafts were asked for when the step began.
         """
@@ -387,7 +387,7 @@ class TargetSteps:
         if not batch.pure or spent is None or (gate.open and not drafting):
             return refused
         has_drafts, has_others = _verified_drafts(contexts, ran.rounds)
-        if has_others and (lone is not None or not has_drafts):
+        if gate.open and has_others and (lone is not None or not has_drafts):
             return refused
         undrafted_s = 0.0
         if lone is not None and not refused:
@@ -397,7 +397,7 @@ class TargetSteps:
             tokens=ran.tokens,
             seconds=spent,
             drafting=drafting,
-            has_drafts=has_drafts,
+            has_drafts=has_drafts or has_others,
             rate_without=1 / undrafted_s if undrafted_s else 0.0,
             shared_host=self._target.costs.beside_drafter,
         )

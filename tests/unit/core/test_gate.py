@@ -10,8 +10,10 @@ from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
 # A step without drafts takes 1 second and brings one token to each session.
 
 
-def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_without=1.0, shared_host=False):
-    """Let a step happen, with drafts if the gate is open."""
+def stepped(
+    gate, *, tokens=1, seconds=1.0, sessions=1, rate_without=1.0, shared_host=False, others=False
+):
+    """Let a step happen, with drafts if the gate is open, or if those of others come always."""
     drafting = gate.open
     gate.stepped(
         StepOutcome(
@@ -19,7 +21,7 @@ def stepped(gate, *, tokens=1, seconds=1.0, sessions=1, rate_without=1.0, shared
             tokens=tokens,
             seconds=seconds,
             drafting=drafting,
-            has_drafts=drafting,
+            has_drafts=drafting or others,
             rate_without=rate_without,
             shared_host=shared_host,
         )
@@ -140,6 +142,32 @@ def test_a_drafter_that_holds_up_the_first_step_is_stopped():
     for _ in range(5):
         gate.stepped(asked)
     assert not gate.open
+
+
+def steps_until_open(gate):
+    """Let other sources draft in each step until the gate is open; return how many those were."""
+    for number in range(2000):
+        if gate.open:
+            return number
+        stepped(gate, tokens=3, seconds=2.0, others=True)
+    raise AssertionError("it is shut for ever")
+
+
+def test_refused_drafting_is_tried_again_while_other_sources_draft():
+    gate = SpeculationGate()
+    while gate.verdict is None:
+        stepped(gate, seconds=2.0 if gate.open else 1.0)
+    assert 400 < steps_until_open(gate) < 600
+
+
+def test_measurement_does_not_wait_for_other_sources():
+    gate = SpeculationGate()
+    while gate.verdict is None or gate.open:
+        tokens, seconds = (2, 1.9) if gate.open else (1, 1.0)
+        stepped(gate, tokens=tokens, seconds=seconds)
+    assert gate.verdict is True
+    assert steps_until_open(gate) < 60
+    assert run(gate, 1.9, 2.0, 300) > 0.9
 
 
 def test_drafting_begins_without_an_estimate():

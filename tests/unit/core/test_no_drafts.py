@@ -9,6 +9,7 @@ from harness.loops import welcome
 from harness.table_source import table_source
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.speculation import Speculations
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import upstream_events as uev
 from specmesh.core.drafter.upstream import Upstream
@@ -23,6 +24,9 @@ from specmesh.core.statistics.daemon import DrafterStats
 from specmesh.core.verifier import events as vev
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
+from specmesh.daemons.verifier.daemon import local_drafting
+from specmesh.engines.base import LocalDrafter
+from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
 from specmesh.wire.codec import write_body
 
@@ -42,14 +46,22 @@ def grammar(exhausted):
     return made
 
 
-def core_of_two():
-    """A core for two sessions."""
+def core_of_two(beside=None):
+    """A core for two sessions; with a draft model `beside` the target the gate of that is shut."""
+    costs = StepCosts()
+    speculations = Speculations()
+    local = None
+    if beside is not None:
+        local = local_drafting(beside, costs, speculations)
+        speculations.of(beside.source, 1).gate.open = False
     target = Target(
         limits=TargetLimits(64, 8, frozenset({7}), max_drafts=4, drafts_repeats=False),
-        costs=StepCosts(),
+        costs=costs,
         slots=KVSlots(2, "cut", 64),
         n_batch=8,
         max_sessions=2,
+        speculations=speculations,
+        local=local,
     )
     return VerifierCore(target)
 
@@ -62,8 +74,10 @@ def opening(params, **fields):
 class World:
     """A verifier's core with one session; `steps` generates, `row` is the session's in stats."""
 
-    def __init__(self, draft_n=2, sampling=GREEDY, drafters=HERE, sources=None, **fields):
-        self.core = core_of_two()
+    def __init__(
+        self, draft_n=2, sampling=GREEDY, drafters=HERE, sources=None, beside=None, **fields
+    ):
+        self.core = core_of_two(beside)
         self.now = 0.0
         self.noted = []
         self.ended = []
@@ -215,6 +229,17 @@ def test_a_text_that_another_source_drafted_needs_no_drafter():
     report = world.report()
     assert report["drafted"] > 0
     assert report["no_drafts"] is None
+
+
+@pytest.mark.parametrize(("drafts", "why"), [((4, 4), None), ((), NoDrafts.GATE)])
+def test_draft_model_that_is_not_asked(drafts, why):
+    """Its own gate is no reason as long as another source drafts."""
+    model = SimDrafter(SimSettings())
+    beside = LocalDrafter(model, model)
+    with table_source(lambda _: drafts):
+        world = World(drafters=(), draft_n=None, beside=beside)
+        world.step(4)
+        assert world.row["no_drafts"] is why
 
 
 @pytest.mark.parametrize(

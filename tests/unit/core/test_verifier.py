@@ -13,6 +13,7 @@ from harness.table_source import table_source
 from specmesh.core import events as ev
 from specmesh.core.draft_length import MAX_SAMPLES
 from specmesh.core.draft_length.gate import StepOutcome
+from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.prefix import Prefix, crc_of
 from specmesh.core.requests import Request, Tokens
@@ -307,6 +308,21 @@ def test_drafts_of_another_host_are_asked_for_at_once():
     core = drafted({1: 0.01})
     core.handle(opening(), 0.0)
     assert drafts_asked_for(core) > 0
+
+
+NO_DRAFTS_PAY = solve(
+    PolicyInputs(steps=(0.01, 0.1), rates=(0.5,), interval=0.01, restart=0.03, undrafted_s=0.01)
+)
+
+
+@pytest.mark.parametrize(("drafter", "asked_for"), [(DRAFTER, False), (OTHER, True)])
+def test_policy_is_of_the_drafter_that_it_was_solved_for(drafter, asked_for):
+    """A session may have moved to another one meanwhile."""
+    core = drafted({1: 0.01, 2: 0.1})
+    core.handle(opening(), 0.0)
+    step(core, 0.0)
+    core.handle(vev.Solved(1, drafter, NO_DRAFTS_PAY), 0.01)
+    assert (drafts_asked_for(core) > 0) == asked_for
 
 
 # --- a drafter that does not pay
