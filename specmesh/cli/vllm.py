@@ -1,7 +1,9 @@
 """`specmesh vllm-config`: the lines that start a vLLM server with drafts of specmesh."""
 
 import json as jsons
+import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,7 +13,9 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.errors import ConfigError
 from specmesh.security.addresses import check_bind, is_web_address
 from specmesh.security.keys import find_keys
+from specmesh.vllm.settings import CONFIG, VARIABLES, ProposerSettings, read_settings
 
+USUAL = ProposerSettings()
 DRAFTS = 8
 """Drafts of a row: vLLM keeps memory for so many, used or not."""
 
@@ -29,33 +33,46 @@ DRAFTS = 8
     str,
     "ADDRESS",
     "Address to listen on for drafters; tcp://HOST:* takes a free port.",
-    "tcp://127.0.0.1:7071",
+    shown=f"that of [vllm], or {USUAL.bind}",
 )
 @option(
     "--http",
     str,
     "URL",
     "Address of vLLM's API, which clients of drafters are told.",
-    "http://127.0.0.1:8000/v1",
+    shown=f"that of [vllm], or {USUAL.http}",
 )
-@option("--keys", FILE, "FOLDER", "Folder of keys (default: as for the daemons).")
+@option("--keys", FILE, "FOLDER", "Folder of keys.", shown="that of [vllm], or as for the daemons")
 @flag("--insecure-no-auth", "Use no keys: on a network whose every member you trust.")
 @json_option
 def vllm_config(
-    drafts: int, bind: str, http: str, keys: Path | None, insecure_no_auth: bool, json: bool
+    drafts: int,
+    bind: str | None,
+    http: str | None,
+    keys: Path | None,
+    insecure_no_auth: bool,
+    json: bool,
 ) -> None:
     """Print the environment and the command that start a vLLM server with drafts of specmesh.
 
     Drafters attach at --bind as at a verifier. vLLM and specmesh are installed in one environment:
     pip install specmesh vllm.
     """
-    keyed = not insecure_no_auth and find_keys(keys) is not None
-    check_bind(bind, keyed=keyed, insecure=insecure_no_auth, free_port=True)
-    if not is_web_address(http):
+    settings = read_settings()
+    settings = replace(
+        settings,
+        bind=bind or settings.bind,
+        http=http or settings.http,
+        keys=settings.keys if keys is None else keys.absolute(),
+        insecure=insecure_no_auth or (settings.insecure and keys is None),
+    )
+    keyed = not settings.insecure and find_keys(settings.keys) is not None
+    check_bind(settings.bind, keyed=keyed, insecure=settings.insecure, free_port=True)
+    if not is_web_address(settings.http):
         raise ConfigError(
             f"--http {http} is no URL", "give the one of vLLM's API, http://HOST:8000/v1"
         )
-    environment = _environment(bind, http, keys, insecure=insecure_no_auth)
+    environment = _environment(settings)
     config: dict[str, object] = {
         "method": "custom_class",
         "model": "specmesh.vllm.Proposer",
@@ -63,25 +80,28 @@ def vllm_config(
     }
     result = {"environment": environment, "speculative_config": config}
     print_result(result, _lines(environment, config), as_json=json)
-    warning = _installed()
+    warning = _version_warning()
     if warning is not None:
         click.echo(f"specmesh: {warning}", err=True)
 
 
-def _environment(bind: str, http: str, keys: Path | None, *, insecure: bool) -> dict[str, str]:
-    """Return the variables of all settings that are not as they would be without them."""
-    from specmesh.vllm.settings import VARIABLES, ProposerSettings
+def _environment(settings: ProposerSettings) -> dict[str, str]:
+    """Return the variables of those settings that the server would not have without them.
 
-    usual = ProposerSettings()
+    It has those of the file, and perhaps not those of the variables here.
+    """
     environment: dict[str, str] = {}
-    if bind != usual.bind:
-        environment[f"{VARIABLES}BIND"] = bind
-    if http != usual.http:
-        environment[f"{VARIABLES}HTTP"] = http
-    if keys is not None:
-        environment[f"{VARIABLES}KEYS"] = str(keys.absolute())
-    if insecure:
-        environment[f"{VARIABLES}INSECURE"] = "1"
+    if CONFIG in os.environ:
+        environment[CONFIG] = os.environ[CONFIG]
+    usual = read_settings(environment)
+    if settings.bind != usual.bind:
+        environment[f"{VARIABLES}BIND"] = settings.bind
+    if settings.http != usual.http:
+        environment[f"{VARIABLES}HTTP"] = settings.http
+    if settings.keys != usual.keys:
+        environment[f"{VARIABLES}KEYS"] = str(settings.keys)
+    if settings.insecure != usual.insecure:
+        environment[f"{VARIABLES}INSECURE"] = str(int(settings.insecure))
     return environment
 
 
@@ -91,20 +111,27 @@ def _lines(environment: dict[str, str], config: dict[str, object]) -> list[str]:
     if environment:
         assigned = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
         lines.append(f"export {' '.join(assigned)}")
-    lines.append(f"vllm serve MODEL --speculative-config {shlex.quote(jsons.dumps(config))}")
+    lines.append(f"{_server()} --speculative-config {shlex.quote(jsons.dumps(config))}")
     return lines
 
 
-def _installed() -> str | None:
-    """Return what is to be known of the vLLM in this environment; None if it suits.
+def _server() -> str:
+    """Return the command that starts the vLLM of this environment with a model."""
+    from specmesh.vllm.compatibility import CPU_PACKAGE, installed
 
-    Raises ConfigError for a version that is not known.
-    """
-    from specmesh.vllm.compatibility import BEYOND, FIRST, installed_version, parts_of
+    found = installed()
+    if found is not None and found[0] == CPU_PACKAGE:
+        return "python -m vllm.entrypoints.openai.api_server --model MODEL"
+    return "vllm serve MODEL"
+
+
+def _version_warning() -> str | None:
+    """Return what to warn of about the vLLM in this environment; None if it suits."""
+    from specmesh.vllm.compatibility import installed_version, is_known
 
     version = installed_version()
     if version is None:
         return "vLLM is not in this environment: pip install specmesh vllm, where it is to run"
-    if not FIRST <= parts_of(version) < BEYOND:
+    if not is_known(version):
         return f"vLLM {version} is here, of which nothing is known: it gets no drafts"
     return None

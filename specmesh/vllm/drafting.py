@@ -21,6 +21,7 @@ again (faults.py).
 
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -66,7 +67,7 @@ class TargetBounds:
 class Drafting:
     """Drafts for the rows of a server.
 
-    `propose` is called on the server's thread, all else on that of the frames.
+    `propose` is called on the server's thread, `put` on any, all else on that of the frames.
 
     faults: the unexpected errors of both.
     """
@@ -150,7 +151,7 @@ class Drafting:
         """
         now = self._clock()
         answer: list[list[int]] = [[] for _ in sampled]
-        if self.faults.off or self._allowance.called(now):
+        if self.faults.off or self._allowance.begin_call(now):
             return answer
         if not self._lock.acquire(timeout=LOCK_PATIENCE):
             return answer  # the other thread got no core in the middle of its work
@@ -164,7 +165,7 @@ class Drafting:
         if self._inbox:
             self.turn()
         ended = self._clock()
-        self._allowance.answered(ended - now - self._waited, ended)
+        self._allowance.end_call(ended - now - self._waited, ended)
         return answer
 
     def _answer(self, rows: BatchRows, now: float) -> list[list[int]]:
@@ -321,10 +322,20 @@ class Drafting:
             by_row[index] = self._open(rows, index, now)
 
     def _open(self, rows: BatchRows, index: int, now: float) -> RowText:
-        """Open the text that a row shows."""
+        """Open the text that a row shows.
+
+        It has no session if some of its ids are no tokens, as those in the place of a picture: no
+        drafter could read it.
+        """
         self._opened += 1
         length = rows.lengths[index]
-        known = tuple(rows.ids[index, :length].tolist())
+        shown = rows.ids[index, :length]
+        if shown.min() < 0 or shown.max() >= self._bounds.n_vocab:
+            ids = array("i", shown.tolist())
+            return RowText(
+                number=self._opened, session=None, ids=ids, length=length, row=index, endless=True
+            )
+        known = tuple(shown.tolist())
         self._keep(self._core.handle(followed(self._opened, known), now))
         session = self._core.sessions()[-1]
         text = RowText(

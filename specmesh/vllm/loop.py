@@ -87,7 +87,7 @@ class ProposerLoop(DaemonLoop[Order]):
             model.n_ctx,
             len(vocabulary),
             frozenset(),  # `Drafting` ends texts: not every server heeds these ids
-            max_drafts=model.drafts,
+            max_drafts=model.guesses,
             max_copied=model.drafts,
             pieces=vocabulary.pieces,
         )

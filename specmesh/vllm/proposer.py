@@ -5,6 +5,8 @@ raises. What cannot be done is logged once, and from then on the answer is that 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import structlog
@@ -36,7 +38,7 @@ class Proposer:
         self._config = vllm_config
         self._settings: ProposerSettings | None = options.get("settings")
         self._vocabulary: Vocabulary | None = options.get("vocabulary")
-        self._rows = 0  # most of a call that is looked at
+        self._most_rows = 0  # a call with more of them gets no drafts
         self._called = False
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -65,7 +67,7 @@ class Proposer:
         service = self.service
         try:
             count = len(sampled_token_ids)
-            if service is None or count > self._rows or not count:
+            if service is None or count > self._most_rows or not count:
                 return [[] for _ in range(count)]
             if not self._called:
                 self._look_at_call(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
@@ -96,7 +98,7 @@ class Proposer:
         if not place.answers:
             return  # vLLM uses the drafts of the first worker of a model
         vocabulary = self._vocabulary or vocabulary_of(self._config)
-        self._rows = settings.rows
+        self._most_rows = settings.rows
         self.service = DraftService(settings, served_model(self._config), vocabulary, place)
 
     def _look_at_call(self, sampled: object, lengths: Any, ids: Any) -> None:
@@ -107,7 +109,12 @@ class Proposer:
             raise TypeError(fault)
 
     def _give_up(self, why: str) -> None:
-        """Draft nothing from now on."""
-        configure("info")  # settings that cannot be read name no level
-        log.error("no_drafts", why=why, meaning="vLLM goes on without drafts of specmesh")
-        self.close()
+        """Draft nothing from now on. Raises nothing: it is the last that is done about an error."""
+        service = self.service
+        self.service = None
+        with suppress(Exception):
+            configure("info")  # settings that cannot be read name no level
+            log.error("no_drafts", why=why, meaning="vLLM goes on without drafts of specmesh")
+        if service is not None:
+            # It waits for a thread, and vLLM's step does not.
+            Thread(target=service.close, daemon=True).start()

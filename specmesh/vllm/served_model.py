@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from specmesh.core.draft_length import MAX_COPIED, MAX_DRAFTS
 from specmesh.host import physical_cores
 
 
@@ -11,7 +12,7 @@ class ServedModel:
     """What drafters and statistics need to know of the served model.
 
     name: as vLLM's API names it. n_ctx: most ids of a text. n_vocab: rows of its logits.
-    drafts: most drafts of a text in a step. backend: for people.
+    drafts: most drafts of a text in a step, whatever vLLM allows. backend: for people.
     cpu_threads: that its steps take; 0 on a GPU.
     """
 
@@ -21,6 +22,11 @@ class ServedModel:
     drafts: int
     backend: str
     cpu_threads: int
+
+    @property
+    def guesses(self) -> int:
+        """Return the most drafts of a drafter in a step: a policy knows no more."""
+        return min(self.drafts, MAX_DRAFTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ def served_model(vllm_config: Any) -> ServedModel:
         name=names if isinstance(names, str) else names[0],
         n_ctx=model.max_model_len,
         n_vocab=model.get_vocab_size(),
-        drafts=vllm_config.speculative_config.num_speculative_tokens,
+        drafts=min(vllm_config.speculative_config.num_speculative_tokens, MAX_COPIED),
         backend=f"vLLM, {device}",
         cpu_threads=physical_cores() if device == "cpu" else 0,
     )

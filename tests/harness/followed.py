@@ -12,6 +12,7 @@ from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.followed import TargetsOwnMemory
 from specmesh.core.verifier.target import Target
 from specmesh.vllm.drafting import Drafting, TargetBounds
+from specmesh.vllm.served_model import served_model
 from specmesh.wire import messages as m
 
 END = 255
@@ -44,18 +45,27 @@ class FollowedTexts:
     texts: by session, as the drafter has them. frames: that it was sent.
     """
 
-    def __init__(self, rows: int = 16, *, wrong: int = 0, call_s: float = 0.0) -> None:
-        """Begin with a drafter that is attached. call_s: seconds until the clock is read again."""
-        limits = TargetLimits(2048, N_VOCAB, frozenset(), max_drafts=DRAFTS, max_copied=DRAFTS)
+    def __init__(
+        self, rows: int = 16, *, wrong: int = 0, call_s: float = 0.0, drafts: int = DRAFTS
+    ) -> None:
+        """Begin with a drafter that is attached.
+
+        call_s: seconds until the clock is read again. drafts: vLLM's num_speculative_tokens.
+        """
+        self.config = config_of(drafts, n_vocab=N_VOCAB)
+        model = served_model(self.config)
+        limits = TargetLimits(
+            2048, N_VOCAB, frozenset(), max_drafts=model.guesses, max_copied=model.drafts
+        )
         target = Target(
             limits=limits,
             costs=StepCosts(),
             slots=TargetsOwnMemory(rows),
-            n_batch=rows * (DRAFTS + 1),
+            n_batch=rows * (model.drafts + 1),
             max_sessions=rows,
         )
         self.core = VerifierCore(target)
-        bounds = TargetBounds(drafts=DRAFTS, n_vocab=N_VOCAB, end_ids=frozenset({END}))
+        bounds = TargetBounds(drafts=model.drafts, n_vocab=N_VOCAB, end_ids=frozenset({END}))
         self.now = 0.0
         self._call_s = call_s
         self.drafting = Drafting(
@@ -113,8 +123,7 @@ class FollowedTexts:
 
 def server(texts: FollowedTexts, **options: Any) -> FakeVllm:
     """Return a fake vLLM that asks these for drafts."""
-    config = config_of(DRAFTS, n_vocab=N_VOCAB)
-    return FakeVllm(texts, next_id, config, end_ids=[END], **options)
+    return FakeVllm(texts, next_id, texts.config, end_ids=[END], **options)
 
 
 def checked(request: Served) -> None:

@@ -1,6 +1,7 @@
 """Texts of a fake vLLM, whatever its scheduler does: they are the target's own, and followed."""
 
-from harness.followed import END, FollowedTexts, checked, server
+import pytest
+from harness.followed import END, N_VOCAB, FollowedTexts, checked, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,32 @@ def test_right_drafts_are_accepted():
     checked(request)
     assert vllm.steps < 100
     assert vllm.accepted >= 0.9 * vllm.drafted > 100
+
+
+@pytest.mark.parametrize("drafts", [25, 127, 300])
+def test_more_drafts_than_a_policy_knows(drafts):
+    """A second text finds a drafter that was measured."""
+    texts = FollowedTexts(drafts=drafts)
+    vllm = server(texts)
+    served = [vllm.ask([number, 2, 3], 300, ignore_eos=True) for number in range(2)]
+    vllm.run()
+    for request in served:
+        checked(request)
+    assert not texts.drafting.faults.off
+    assert vllm.accepted >= 0.9 * vllm.drafted > 300
+
+
+def test_ids_that_are_no_tokens_are_not_sent():
+    """They stand for a picture. The other text has drafts all the same."""
+    texts = FollowedTexts()
+    vllm = server(texts)
+    vllm.ask([1, N_VOCAB, 3], 60, ignore_eos=True)
+    vllm.ask([1, -1, 3], 60, ignore_eos=True)
+    vllm.step()
+    assert texts.texts == {}
+    vllm.ask([1, 2, 3], 60, ignore_eos=True)
+    vllm.run()
+    assert vllm.accepted >= 0.9 * vllm.drafted > 30
 
 
 def test_a_request_that_ignores_ends_is_begun_anew_once():

@@ -214,7 +214,7 @@ class SpeculationGate:
             return
         self._rate_without = self._without.per_second
         if self._estimated.steps:
-            self._forgive(self._gained(self._estimated, step.sessions))
+            self._raise_budget_to(self._gained(self._estimated, step.sessions))
             self._estimated = _Rate()
         measured = self._with.steps >= STEPS_WITHOUT
         # Drafting that overdrew its budget in fewer steps than a rate needs has lost without one.
@@ -235,7 +235,7 @@ class SpeculationGate:
     def _decide(self, sessions: int, *, pays: bool) -> None:
         """Note whether drafting pays, and correct the budget by the newest rate without drafts."""
         if pays:
-            self._forgive(self._gained(self._with, sessions))
+            self._raise_budget_to(self._gained(self._with, sessions))
         else:
             self._budget = min(self._budget, -DEBT / sqrt(sessions))
         self.verdict = pays
@@ -245,6 +245,6 @@ class SpeculationGate:
         """Return what these steps gained, by the measured rate, in steps without drafts."""
         return (rate.tokens - rate.seconds * self._rate_without) / sessions
 
-    def _forgive(self, gained: float) -> None:
+    def _raise_budget_to(self, gained: float) -> None:
         """Raise the budget to what drafting gained by the measured rate."""
         self._budget = min(max(self._budget, gained), MOST_GAINED)

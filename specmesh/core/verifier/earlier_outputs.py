@@ -32,13 +32,13 @@ class AccountOutputs:
 
     acceptance: of its drafts, over all its sessions.
     speculations: whether its drafts pay, by its sessions alone.
-    outputs: the lengths of those that are kept, with a break each; the oldest first.
+    lengths: of the outputs that are kept, with a break each; the oldest first.
     """
 
     def __init__(self) -> None:
         self.acceptance = MatchAcceptance()
         self.speculations = Speculations()
-        self.outputs = deque[int]()
+        self.lengths = deque[int]()
         self._ids = array("i")
         self._index = SuffixIndex(self._ids)
 
@@ -50,7 +50,7 @@ class AccountOutputs:
     @property
     def tokens(self) -> int:
         """Return the number of ids in all outputs."""
-        return len(self._ids) - len(self.outputs)
+        return len(self._ids) - len(self.lengths)
 
     def find(self, tail: Sequence[int], longer_than: int) -> Match | None:
         """Return the place of a longer match of the end of a text; None without one.
@@ -76,7 +76,7 @@ class AccountOutputs:
         """Keep an output."""
         self._ids.extend(ids)
         self._ids.append(BREAK)
-        self.outputs.append(len(ids) + 1)
+        self.lengths.append(len(ids) + 1)
 
     def drop_half(self) -> None:
         """Forget the oldest output, and others up to half of the ids, but not the newest one.
@@ -84,12 +84,12 @@ class AccountOutputs:
         A single output loses its first half. What is left is taken in anew.
         """
         half = len(self._ids) // 2
-        dropped = self.outputs.popleft()
-        if not self.outputs and half >= LEAST_IDS:
+        dropped = self.lengths.popleft()
+        if not self.lengths and half >= LEAST_IDS:
             dropped -= half
-            self.outputs.append(half)
-        while dropped < half and len(self.outputs) > 1:
-            dropped += self.outputs.popleft()
+            self.lengths.append(half)
+        while dropped < half and len(self.lengths) > 1:
+            dropped += self.lengths.popleft()
         self._ids = self._ids[dropped:]
         self._index = SuffixIndex(self._ids)
 
@@ -125,7 +125,7 @@ class EarlierOutputs:
 
     def _kept(self) -> list[AccountOutputs]:
         """Return the accounts that have outputs."""
-        return [outputs for outputs in self._accounts.values() if outputs.outputs]
+        return [outputs for outputs in self._accounts.values() if outputs.lengths]
 
     def _largest(self) -> AccountOutputs:
         """Return the account whose outputs take the most memory."""
@@ -138,5 +138,5 @@ class EarlierOutputs:
             max_bytes=self._room,
             bytes=self._bytes(),
             tokens=sum(outputs.tokens for outputs in kept),
-            outputs=sum(len(outputs.outputs) for outputs in kept),
+            outputs=sum(len(outputs.lengths) for outputs in kept),
         )

@@ -88,8 +88,8 @@ class PredictedText:
     ) -> Occurrence | None:
         """Return the place with the most ids in a row, of equals the nearest.
 
-        A place behind counts as far as one four times as far ahead: a text goes on more often than
-        it repeats itself.
+        A place behind `near` counts as four times as far away as it is: a text goes on more often
+        than it repeats itself.
         """
         best: Occurrence | None = None
         best_distance = 0

@@ -39,7 +39,7 @@ class Chain(NamedTuple):
 class Room(NamedTuple):
     """Most drafts of a step.
 
-    copied: the same if they repeat known text; at least as many.
+    copied: the same for sources that copy known text; never fewer.
     """
 
     drafts: int

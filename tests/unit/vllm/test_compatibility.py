@@ -38,6 +38,20 @@ def test_other_configurations(section, fields, fault):
     assert fault in fault_of("0.33.0", config)
 
 
+@pytest.mark.parametrize(
+    ("parallel", "fault"),
+    [
+        ({"pipeline_parallel_size": 2}, "pipeline stages"),
+        ({"distributed_executor_backend": "external_launcher"}, "external launcher"),
+        ({"pipeline_parallel_size": 1, "distributed_executor_backend": "mp"}, ""),
+    ],
+)
+def test_models_that_are_split_up(parallel, fault):
+    found = fault_of("0.33.0", config_of(**parallel))
+    assert fault in found
+    assert bool(found) == bool(fault)
+
+
 def test_the_runner_without_such_a_door():
     config = config_of()
     config.use_v2_model_runner = True

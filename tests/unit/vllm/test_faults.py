@@ -1,5 +1,8 @@
 """How many unexpected errors of the proposer are survived."""
 
+from concurrent.futures import Future
+
+from specmesh.vllm.draft_service import note_failure
 from specmesh.vllm.faults import GOOD_CALLS, MOST_FAULTS, Faults
 
 
@@ -31,4 +34,13 @@ def test_the_end_stays():
     for _ in range(2 * GOOD_CALLS):
         faults.answered()
     faults.came()
+    assert faults.off
+
+
+def test_nothing_is_drafted_after_the_end_of_the_loop():
+    """Nobody reads frames any more, and nobody delivers what the core wants."""
+    faults = Faults()
+    failed = Future()
+    failed.set_exception(OverflowError("a number is too large"))
+    note_failure(faults, failed)
     assert faults.off
