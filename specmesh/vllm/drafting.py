@@ -262,7 +262,8 @@ class Drafting:
     def _finish(self, grown: dict[int, Sequence[int]], now: float, *, other_work: bool) -> None:
         """End the step of the core.
 
-        grown: the ids that texts got, by sequence. other_work: the server has read prompts too.
+        grown: the ids that texts got, by sequence.
+        other_work: the server's step had other rows too, as of prompts that it has read.
         """
         step = self._step
         if step is None and grown:

@@ -4,15 +4,16 @@ An exception of it, or an answer that vLLM does not expect, ends the whole serve
 raises. What cannot be done is logged once, and from then on the answer is that there are no drafts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Thread
+from functools import partial
+from threading import Event, Thread
 from typing import Any
 
 import structlog
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import SpecmeshError
+from specmesh.errors import NotThereYet, SpecmeshError
 from specmesh.vllm.compatibility import fault_of, fault_of_call, installed_version
 from specmesh.vllm.draft_service import DraftService
 from specmesh.vllm.lines import configure
@@ -21,6 +22,8 @@ from specmesh.vllm.settings import ProposerSettings, read_settings, unknown_vari
 from specmesh.vllm.vocabulary import vocabulary_of
 
 log = structlog.get_logger("specmesh.vllm")
+
+RETRY_S = 5.0  # seconds between two tries to open the port
 
 
 class Proposer:
@@ -40,6 +43,7 @@ class Proposer:
         self._vocabulary: Vocabulary | None = options.get("vocabulary")
         self._most_rows = 0  # a call with more of them gets no drafts
         self._called = False
+        self._closed = Event()
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Open the port for drafters, now that vLLM has loaded its model. Raises nothing."""
@@ -79,6 +83,7 @@ class Proposer:
 
     def close(self) -> None:
         """Close the port; vLLM itself never does."""
+        self._closed.set()
         service = self.service
         self.service = None
         if service is not None:
@@ -99,7 +104,27 @@ class Proposer:
             return  # vLLM uses the drafts of the first worker of a model
         vocabulary = self._vocabulary or vocabulary_of(self._config)
         self._most_rows = settings.rows
-        self.service = DraftService(settings, served_model(self._config), vocabulary, place)
+        service = partial(DraftService, settings, served_model(self._config), vocabulary, place)
+        try:
+            self.service = service()
+        except NotThereYet as error:
+            log.warning("waits", why=str(error), meaning="vLLM goes on, and drafts begin later")
+            Thread(target=self._open_later, args=(service,), daemon=True).start()
+
+    def _open_later(self, service: Callable[[], DraftService]) -> None:
+        """Open the port as soon as its address, or the folder of keys, is there."""
+        while not self._closed.wait(RETRY_S):
+            try:
+                opened = service()
+            except NotThereYet:
+                continue
+            except Exception as error:  # noqa: BLE001 - as when vLLM loads its model
+                self._give_up(f"{type(error).__name__}: {error}")
+                return
+            self.service = opened
+            if self._closed.is_set():
+                self.close()
+            return
 
     def _look_at_call(self, sampled: object, lengths: Any, ids: Any) -> None:
         """Raise TypeError if vLLM calls in a way that is not known."""

@@ -58,8 +58,8 @@ class Caches:
         return not self._watched
 
     @property
-    def can_take_back(self) -> bool:
-        """Return True if those that cannot be cut are windows, which lose their newest ids."""
+    def windows_only(self) -> bool:
+        """Return True if those that cannot always be cut are windows: they can lose newest ids."""
         return all(type(self.parts[place]) is RotatingKVCache for place in self._watched)
 
     @property
@@ -107,8 +107,7 @@ class Caches:
         states = dict[int, Any]()
         for place in self._watched:
             cache = self.parts[place]
-            room = getattr(cache, "max_size", np.inf) - getattr(cache, "offset", 0)
-            if not cache.is_trimmable() or room <= reach:
+            if not cache.is_trimmable() or _ids_until_full(cache) <= reach:
                 states[place] = tree_map(copy.copy, cache.state)
         return states
 
@@ -182,6 +181,13 @@ def _always_cuts(cache: Any) -> bool:
     """Return True if a cache can be cut however long it gets: no state, window or chunk."""
     forgets = hasattr(cache, "max_size") or hasattr(cache, "chunk_size")
     return cache.is_trimmable() and not forgets
+
+
+def _ids_until_full(cache: Any) -> float:
+    """Return how many ids fit into a window until it forgets some; infinity for a state."""
+    size: float = getattr(cache, "max_size", np.inf)
+    held: int = getattr(cache, "offset", 0)
+    return size - held
 
 
 def _can_cut(cache: Any, surplus: int) -> bool:

@@ -89,7 +89,7 @@ class TargetSequence:
         """Save the states before rows that may be taken back, if they will be needed."""
         if not drafted:
             self._before = None
-        elif not self.caches.can_take_back:
+        elif not self.caches.windows_only:
             self._before = _Saved(self.read, self.caches.saved())
 
     def _pass(self, ids: Sequence[int]) -> Any:
@@ -119,7 +119,7 @@ class TargetSequence:
         if length >= self.read:
             return True
         surplus = self.read - length
-        if self.caches.can_take_back and self.caches.can_lose(surplus):
+        if self.caches.windows_only and self.caches.can_lose(surplus):
             self.read = length
             return self.caches.cut(surplus)
         saved = self._newest(length)

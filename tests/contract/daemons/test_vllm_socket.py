@@ -19,9 +19,10 @@ from specmesh.cli.doctor import judge_daemon
 from specmesh.cli.status import Found
 from specmesh.client import Client
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import NotOffered
+from specmesh.errors import NotOffered, NotThereYet
 from specmesh.paths import instance_lock
 from specmesh.vllm.allowance import Allowance
+from specmesh.vllm.draft_service import DraftService
 from specmesh.vllm.faults import MOST_FAULTS
 from specmesh.vllm.proposer import Proposer
 from specmesh.vllm.settings import ProposerSettings
@@ -36,7 +37,7 @@ STEP_S = 0.02  # which pays for calls that draft nothing
 @pytest.fixture(autouse=True)
 def paid(monkeypatch):
     """Let all calls be paid for: a busy machine stops them for longer than they may take."""
-    monkeypatch.setattr(Allowance, "called", lambda *_: False)
+    monkeypatch.setattr(Allowance, "begin_call", lambda *_: False)
 
 
 @pytest.fixture
@@ -268,6 +269,25 @@ def test_many_errors_end_drafting(make, client_of, path):
     assert stats["no_drafts"] == "fault"
     assert judge_daemon(Found(path, "running", stats)).status == "warn"
     assert "specmesh_engine_healthy 0.0" in metrics(path)
+
+
+def test_an_address_that_comes_later_is_waited_for(make, client_of, monkeypatch):
+    """vLLM goes on without drafts until then."""
+    later = [NotThereYet("cannot bind tcp://100.64.0.7:7071", "name an address of this machine")]
+
+    def opened(*args):
+        if later:
+            raise later.pop()
+        return DraftService(*args)
+
+    monkeypatch.setattr("specmesh.vllm.proposer.DraftService", opened)
+    monkeypatch.setattr("specmesh.vllm.proposer.RETRY_S", 0.01)
+    with capture_logs() as told:
+        proposer = make()
+        assert proposer.propose([[1]]) == [[]]
+        until(lambda: proposer.service is not None, "the port is open")
+    assert [line["event"] for line in told] == ["waits", "ready"]
+    assert client_of().get("/stats")["model"]["name"] == "fake"
 
 
 def test_no_socket(make, path):

@@ -172,7 +172,7 @@ def test_a_long_text_that_is_cut_gives_memory_back(long_model, long_one):
 )
 def test_what_the_caches_of_a_model_can_do(models, kind, cuts, takes_back):
     found = Caches(models[kind])
-    assert (found.can_cut, found.can_take_back) == (cuts, takes_back)
+    assert (found.can_cut, found.windows_only) == (cuts, takes_back)
 
 
 def test_caches_of_a_layer_that_has_several(models, monkeypatch):
