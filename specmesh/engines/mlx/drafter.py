@@ -17,6 +17,7 @@ from specmesh.engines.base import (
     context_of,
 )
 from specmesh.engines.mlx.model import MlxModel, free
+from specmesh.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     from specmesh.engines.mlx.sequence import MlxSequence
@@ -87,6 +88,11 @@ class MlxDrafter(Unthreaded):
         first = self._memories[0]
         first.feed([0, 0], None)  # once each way: kernels are compiled before a session waits
         first.feed([0], Sampler(SamplingParams()))
+        try:
+            first.trim(2)
+        except EngineError as error:
+            reason = f"{model.name} does not return to an earlier state, so it cannot draft"
+            raise ConfigError(f"{reason}: {error}", "choose another model") from None
         n_vocab = first.n_vocab
         first.clear()
         self.vocabulary = model.vocabulary(n_vocab)

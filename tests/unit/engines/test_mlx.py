@@ -156,6 +156,13 @@ def test_whatever_mlx_raises(make_hf, monkeypatch, step, trouble):
         assert drafter.carry_out(KVCut(0, 9)) == 2
 
 
+def test_a_model_that_cannot_go_back(make_hf, monkeypatch):
+    """As one with a cache that can neither be trimmed nor set back to a state."""
+    monkeypatch.setattr(sequence.Caches, "cut", Mock(side_effect=AttributeError("no setter")))
+    with pytest.raises(ConfigError, match=r"so it cannot draft: .* no setter"):
+        opened(make_hf("breaks"))
+
+
 def test_a_library_that_is_broken(make_hf, monkeypatch):
     """Whatever it raises as it is loaded."""
     folder = make_hf("fine")
