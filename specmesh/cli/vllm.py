@@ -5,6 +5,7 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +14,10 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.errors import ConfigError
 from specmesh.security.addresses import check_bind, is_web_address
 from specmesh.security.keys import find_keys
-from specmesh.vllm.settings import CONFIG, VARIABLES, ProposerSettings, read_settings
 
-USUAL = ProposerSettings()
+if TYPE_CHECKING:
+    from specmesh.vllm.settings import ProposerSettings
+
 DRAFTS = 8
 """Drafts of a row: vLLM keeps memory for so many, used or not."""
 
@@ -33,14 +35,14 @@ DRAFTS = 8
     str,
     "ADDRESS",
     "Address to listen on for drafters; tcp://HOST:* takes a free port.",
-    shown=f"that of [vllm], or {USUAL.bind}",
+    shown="that of [vllm], or tcp://127.0.0.1:7071",
 )
 @option(
     "--http",
     str,
     "URL",
     "Address of vLLM's API, which clients of drafters are told.",
-    shown=f"that of [vllm], or {USUAL.http}",
+    shown="that of [vllm], or http://127.0.0.1:8000/v1",
 )
 @option("--keys", FILE, "FOLDER", "Folder of keys.", shown="that of [vllm], or as for the daemons")
 @flag("--insecure-no-auth", "Use no keys: on a network whose every member you trust.")
@@ -58,6 +60,8 @@ def vllm_config(
     Drafters attach at --bind as at a verifier. vLLM and specmesh are installed in one environment:
     pip install specmesh vllm.
     """
+    from specmesh.vllm.settings import read_settings
+
     settings = read_settings()
     settings = replace(
         settings,
@@ -85,11 +89,13 @@ def vllm_config(
         click.echo(f"specmesh: {warning}", err=True)
 
 
-def _environment(settings: ProposerSettings) -> dict[str, str]:
+def _environment(settings: "ProposerSettings") -> dict[str, str]:
     """Return the variables of those settings that the server would not have without them.
 
     It has those of the file, and perhaps not those of the variables here.
     """
+    from specmesh.vllm.settings import CONFIG, VARIABLES, read_settings
+
     environment: dict[str, str] = {}
     if CONFIG in os.environ:
         environment[CONFIG] = os.environ[CONFIG]

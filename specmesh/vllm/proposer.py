@@ -23,7 +23,7 @@ from specmesh.vllm.vocabulary import vocabulary_of
 
 log = structlog.get_logger("specmesh.vllm")
 
-RETRY_S = 5.0  # seconds between two tries to open the port
+BIND_AGAIN_S = 5.0  # seconds between two tries to open the port
 
 
 class Proposer:
@@ -113,7 +113,7 @@ class Proposer:
 
     def _open_later(self, service: Callable[[], DraftService]) -> None:
         """Open the port as soon as its address, or the folder of keys, is there."""
-        while not self._closed.wait(RETRY_S):
+        while not self._closed.wait(BIND_AGAIN_S):
             try:
                 opened = service()
             except NotThereYet:

@@ -101,6 +101,9 @@ def opened(chromium):
 
     yield make
     for context in contexts:
+        for page in context.pages:
+            # A handler that still waits for the daemon would fail in the next test.
+            page.unroute_all(behavior="ignoreErrors")
         context.close()
     assert [url for origin, url in asked if not url.startswith(f"{origin}/")] == []
     assert failures == []

@@ -281,7 +281,7 @@ def test_an_address_that_comes_later_is_waited_for(make, client_of, monkeypatch)
         return DraftService(*args)
 
     monkeypatch.setattr("specmesh.vllm.proposer.DraftService", opened)
-    monkeypatch.setattr("specmesh.vllm.proposer.RETRY_S", 0.01)
+    monkeypatch.setattr("specmesh.vllm.proposer.BIND_AGAIN_S", 0.01)
     with capture_logs() as told:
         proposer = make()
         assert proposer.propose([[1]]) == [[]]
