@@ -85,7 +85,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = options.model or str(write(Path(folder) / "model", options.kind, **SIZES))
-        settings = ModelSettings(engine="mlx", model=path, ctx=1024, max_sessions=len(ROWS))
+        n_ctx = HELD + options.rounds + max(ROWS)
+        settings = ModelSettings(engine="mlx", model=path, ctx=n_ctx, max_sessions=len(ROWS))
         engine = MlxVerifier(settings)
         module = MlxModel(settings).module
     print(f"{engine.info.model}, {engine.info.backend}, {options.rounds} rounds")
