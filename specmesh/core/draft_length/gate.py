@@ -100,7 +100,7 @@ class SpeculationGate:
     - The gate shuts when the budget is overdrawn by DEBT, and opens when nothing is owed. So the
       cost of drafting is bounded, even if it pays for some texts only.
     - While it is shut, STEPS_WITHOUT steps show the rate without drafts, and the verdict is made.
-      If other sources draft in each step, it opens without, as soon as nothing is owed.
+      If other sources draft in each step, it opens without that, as soon as nothing is owed.
     - After STEPS_WITH steps with drafts it shuts to measure that rate again, unless drafts gain
       clearly.
     - Beside a drafter of the same host that rate is measured before anything is drafted. Elsewhere
@@ -123,6 +123,7 @@ class SpeculationGate:
         self._cold = True  # no step with drafts has taken too long yet
         self._rate_without = 0.0  # tokens a second without drafts: highest estimate, then measured
         self._without = _Rate()  # newest steps without drafts
+        self._drafted_in_a_row = 0  # newest steps with drafts of other sources, while it is shut
         self._with = _Rate()  # steps with drafts since
         self._estimated = _Rate()  # steps that count in the budget by an estimate of that rate
 
@@ -191,21 +192,24 @@ class SpeculationGate:
         self._rest = SETTLE_STEPS
         self._rest_seconds = SETTLE_SECONDS
         self._without = _Rate()
+        self._drafted_in_a_row = 0
 
     def _stepped_shut(self, step: StepOutcome) -> None:
         """Learn from a step without drafts: compare with those before, and see whether to open.
 
-        Steps with drafts of other sources show no rate. But they earn the next try as well, and
-        end a measurement that has to wait for long: a source must not be out for as long as another
-        one drafts.
+        A step with drafts of other sources shows no rate, but earns the next try as well. After
+        STEPS_WITHOUT of them in a row no measurement is waited for: a source must not be out for as
+        long as another one drafts.
         """
         self._budget += EARNED
         if step.has_drafts:
-            judged = self.verdict is not None
-            if judged and self._budget >= 0 and self._rest <= -STEPS_WITHOUT:
+            self._drafted_in_a_row += 1
+            waits_in_vain = self._drafted_in_a_row >= STEPS_WITHOUT
+            if waits_in_vain and self._budget >= 0 and self.verdict is not None:
                 self._with = _Rate()
                 self._reopen()
             return
+        self._drafted_in_a_row = 0
         # The verdict is made once, at the step that completes the measurement. Later steps only
         # keep the rate up to date and earn the next try.
         known = self._without.enough

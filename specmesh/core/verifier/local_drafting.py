@@ -358,18 +358,16 @@ class LocalDrafting:
         """
         source = session.local
         assert source is not None, "only sessions with this source are drafted for"
-        rows = range(0)
-        if self._limits.follows:
-            rows = self._unread.of(session)
-            if not rows:
-                return None
-            if wanted:
-                # Drafts begin anew where the text ends. What is left of the chain is older.
-                source.tokens.clear()
+        if self._limits.follows and wanted:
+            # Its drafts begin where the text ends. What is left of the chain is older.
+            source.tokens.clear()
         held = self._held_of(session)
         end = len(session.prefix.ids) + len(source.tokens)
         drafts = min(wanted, session.max_drafts()) - len(source.tokens)
         if self._limits.follows:
+            rows = self._unread.of(session)
+            if not rows:
+                return None
             end = _place_following(held, rows)
         elif drafts > 0:
             self._place(session, held, end, drafts)

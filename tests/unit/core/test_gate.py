@@ -5,7 +5,7 @@ import random
 import pytest
 from harness.tables import cases
 
-from specmesh.core.draft_length.gate import SpeculationGate, StepOutcome
+from specmesh.core.draft_length.gate import STEPS_WITHOUT, SpeculationGate, StepOutcome
 
 # A step without drafts takes 1 second and brings one token to each session.
 
@@ -168,6 +168,19 @@ def test_measurement_does_not_wait_for_other_sources():
     assert gate.verdict is True
     assert steps_until_open(gate) < 60
     assert run(gate, 1.9, 2.0, 300) > 0.9
+
+
+def test_measurement_waits_for_steps_between_those_of_other_sources():
+    gate = SpeculationGate()
+    while gate.verdict is None or gate.open:
+        tokens, seconds = (2, 1.9) if gate.open else (1, 1.0)
+        stepped(gate, tokens=tokens, seconds=seconds)
+    steps = 0
+    while not gate.open:
+        steps += 1
+        others = steps % 2 == 0
+        stepped(gate, tokens=3 if others else 1, seconds=2.0 if others else 1.0, others=others)
+    assert steps >= 2 * STEPS_WITHOUT
 
 
 def test_drafting_begins_without_an_estimate():
