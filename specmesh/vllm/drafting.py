@@ -285,6 +285,10 @@ class Drafting:
         """Bring a text up to date after a step: it goes on, is over, or is begun anew."""
         session = text.session
         new = rows.new[index]
+        if text.unreadable:
+            text.ids.extend(new)
+            text.length = rows.lengths[index]
+            return
         if session is None and new and not text.endless:
             # An id that ends texts has closed it, but its request ignores such ids.
             again = self._open(rows, index, now)
@@ -323,18 +327,18 @@ class Drafting:
             by_row[index] = self._open(rows, index, now)
 
     def _open(self, rows: BatchRows, index: int, now: float) -> RowText:
-        """Open the text that a row shows.
-
-        It has no session if some of its ids are no tokens, as those in the place of a picture: no
-        drafter could read it.
-        """
+        """Open the text that a row shows."""
         self._opened += 1
         length = rows.lengths[index]
         shown = rows.ids[index, :length]
         if shown.min() < 0 or shown.max() >= self._bounds.n_vocab:
-            ids = array("i", shown.tolist())
             return RowText(
-                number=self._opened, session=None, ids=ids, length=length, row=index, endless=True
+                number=self._opened,
+                session=None,
+                ids=array("i", shown.tobytes()),
+                length=length,
+                row=index,
+                unreadable=True,
             )
         known = tuple(shown.tolist())
         self._keep(self._core.handle(followed(self._opened, known), now))

@@ -47,12 +47,7 @@ class Proposer:
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Open the port for drafters, now that vLLM has loaded its model. Raises nothing."""
-        try:
-            self._load()
-        except SpecmeshError as error:
-            self._give_up(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, vLLM goes on without drafts
-            self._give_up(f"{type(error).__name__}: {error}")
+        self._try(self._load)
 
     def propose(
         self,
@@ -89,6 +84,15 @@ class Proposer:
         if service is not None:
             service.close()
 
+    def _try(self, work: Callable[[], object]) -> None:
+        """Do some work, and give up if that fails."""
+        try:
+            work()
+        except SpecmeshError as error:
+            self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, vLLM goes on without drafts
+            self._give_up(f"{type(error).__name__}: {error}")
+
     def _load(self) -> None:
         settings = self._settings or read_settings()
         configure(settings.log_level)
@@ -109,22 +113,17 @@ class Proposer:
             self.service = service()
         except NotThereYet as error:
             log.warning("waits", why=str(error), meaning="vLLM goes on, and drafts begin later")
-            Thread(target=self._open_later, args=(service,), daemon=True).start()
+            later = partial(self._open_later, service)
+            Thread(target=self._try, args=(later,), daemon=True).start()
 
     def _open_later(self, service: Callable[[], DraftService]) -> None:
         """Open the port as soon as its address, or the folder of keys, is there."""
         while not self._closed.wait(BIND_AGAIN_S):
-            try:
-                opened = service()
-            except NotThereYet:
-                continue
-            except Exception as error:  # noqa: BLE001 - as when vLLM loads its model
-                self._give_up(f"{type(error).__name__}: {error}")
-                return
-            self.service = opened
-            if self._closed.is_set():
-                self.close()
-            return
+            with suppress(NotThereYet):
+                self.service = service()
+                break
+        if self._closed.is_set():
+            self.close()
 
     def _look_at_call(self, sampled: object, lengths: Any, ids: Any) -> None:
         """Raise TypeError if vLLM calls in a way that is not known."""
@@ -138,8 +137,8 @@ class Proposer:
         service = self.service
         self.service = None
         with suppress(Exception):
+            if service is not None:
+                # It waits for a thread, and vLLM's step does not.
+                Thread(target=service.close, daemon=True).start()
             configure("info")  # settings that cannot be read name no level
             log.error("no_drafts", why=why, meaning="vLLM goes on without drafts of specmesh")
-        if service is not None:
-            # It waits for a thread, and vLLM's step does not.
-            Thread(target=service.close, daemon=True).start()

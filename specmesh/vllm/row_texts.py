@@ -47,6 +47,8 @@ class RowText:
     ids: those of the session, which stay when it ends. length: of the text after the newest call.
     row: the row that shows it.
     endless: it went on after an id that ends texts, so such an id does not end it.
+    unreadable: some of its ids are no tokens, as in the place of a picture. It has no session, since
+        no drafter could read it.
     """
 
     number: int
@@ -55,6 +57,7 @@ class RowText:
     length: int
     row: int
     endless: bool = False
+    unreadable: bool = False
 
     def may_begin(self, rows: BatchRows, index: int) -> bool:
         """Return True if a row may begin with this text, by the last ids of the text."""

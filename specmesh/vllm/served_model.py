@@ -12,7 +12,7 @@ class ServedModel:
     """What drafters and statistics need to know of the served model.
 
     name: as vLLM's API names it. n_ctx: most ids of a text. n_vocab: rows of its logits.
-    drafts: most drafts of a text in a step, whatever vLLM allows. backend: for people.
+    drafts: most drafts of a text in a step, copies of the text included. backend: for people.
     cpu_threads: that its steps take; 0 on a GPU.
     """
 

@@ -5,6 +5,7 @@ from harness.followed import END, N_VOCAB, FollowedTexts, checked, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmesh.vllm.drafting import MOST_OPENED
 from specmesh.wire import messages as m
 
 PROMPTS = st.lists(st.integers(1, 97), min_size=1, max_size=60)
@@ -84,12 +85,13 @@ def test_more_drafts_than_a_policy_knows(drafts):
 
 
 def test_ids_that_are_no_tokens_are_not_sent():
-    """They stand for a picture. The other text has drafts all the same."""
+    """They stand for a picture. However many such texts there are, another one has drafts."""
     texts = FollowedTexts()
     vllm = server(texts)
-    vllm.ask([1, N_VOCAB, 3], 60, ignore_eos=True)
-    vllm.ask([1, -1, 3], 60, ignore_eos=True)
-    vllm.step()
+    for number in range(2 * MOST_OPENED):
+        vllm.ask([number, N_VOCAB if number % 2 else -1, 3], 100, ignore_eos=True)
+    for _ in range(5):
+        vllm.step()
     assert texts.texts == {}
     vllm.ask([1, 2, 3], 60, ignore_eos=True)
     vllm.run()

@@ -6,6 +6,8 @@ import socket
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Event
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -31,6 +33,7 @@ HTTP = "http://192.168.1.20:8000/v1"
 VOCABULARY = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "stats-verifier.json").read_text())
 PROMPT = [1, 2, 3, 4, 5] * 8
+PATIENCE = 10.0  # seconds
 STEP_S = 0.02  # which pays for calls that draft nothing
 
 
@@ -288,6 +291,26 @@ def test_an_address_that_comes_later_is_waited_for(make, client_of, monkeypatch)
         until(lambda: proposer.service is not None, "the port is open")
     assert [line["event"] for line in told] == ["waits", "ready"]
     assert client_of().get("/stats")["model"]["name"] == "fake"
+
+
+def test_step_does_not_wait_for_the_end_of_the_service(make):
+    """An unknown call ends drafting, whatever the closing takes or raises."""
+    proposer = make()
+    service = proposer.service
+    released = Event()
+    closed = Event()
+
+    def close():
+        released.wait(PATIENCE)
+        closed.set()
+
+    proposer.service = Mock(close=close)
+    with capture_logs() as told:
+        assert proposer.propose([[1]], "no array", None) == [[]]
+    assert not closed.is_set()
+    released.set()
+    service.close()
+    assert [line["event"] for line in told] == ["no_drafts"]
 
 
 def test_no_socket(make, path):
