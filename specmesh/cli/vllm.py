@@ -3,7 +3,7 @@
 import json as jsons
 import os
 import shlex
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +65,8 @@ def vllm_config(
     settings = read_settings()
     settings = replace(
         settings,
-        bind=bind or settings.bind,
-        http=http or settings.http,
+        bind=settings.bind if bind is None else bind,
+        http=settings.http if http is None else http,
         keys=settings.keys if keys is None else keys.absolute(),
         insecure=insecure_no_auth or (settings.insecure and keys is None),
     )
@@ -90,9 +90,9 @@ def vllm_config(
 
 
 def _environment(settings: "ProposerSettings") -> dict[str, str]:
-    """Return the variables of those settings that the server would not have without them.
+    """Return the variables of those settings that the server would not have by its file.
 
-    It has those of the file, and perhaps not those of the variables here.
+    It may be started where the variables of this environment are not set.
     """
     from specmesh.vllm.settings import CONFIG, VARIABLES, read_settings
 
@@ -100,14 +100,10 @@ def _environment(settings: "ProposerSettings") -> dict[str, str]:
     if CONFIG in os.environ:
         environment[CONFIG] = os.environ[CONFIG]
     usual = read_settings(environment)
-    if settings.bind != usual.bind:
-        environment[f"{VARIABLES}BIND"] = settings.bind
-    if settings.http != usual.http:
-        environment[f"{VARIABLES}HTTP"] = settings.http
-    if settings.keys != usual.keys:
-        environment[f"{VARIABLES}KEYS"] = str(settings.keys)
-    if settings.insecure != usual.insecure:
-        environment[f"{VARIABLES}INSECURE"] = str(int(settings.insecure))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value != getattr(usual, field.name):
+            environment[f"{VARIABLES}{field.name.upper()}"] = str(value)
     return environment
 
 

@@ -417,12 +417,12 @@ def _why_without_drafter(context: SessionContext) -> NoDrafts | None:
     session = context.session
     local = session.local
     counts = session.counts
-    others = counts.drafted - counts.drafted_by_source[REMOTE]
+    if local is not None and local.drafting:
+        return None
+    drafted = counts.drafted
     if local is not None:
-        others -= counts.drafted_by_source[local.name]
-        if local.drafting:
-            return None
-    if others > 0 and counts.drafted_by_source[REMOTE] == 0:
+        drafted -= counts.drafted_by_source[local.name]
+    if drafted > 0 and counts.drafted_by_source[REMOTE] == 0:
         return None
     if local is not None:
         return NoDrafts.GATE

@@ -127,8 +127,9 @@ def test_options_prevail_over_the_file(keys):
 
 def test_variables_of_this_shell_are_in_the_line(monkeypatch):
     monkeypatch.setenv(f"{settings.VARIABLES}HTTP", "http://100.64.0.7:8000/v1")
-    environment = as_json()["environment"]
-    assert settings.read_settings(environment).http == "http://100.64.0.7:8000/v1"
+    monkeypatch.setenv(f"{settings.VARIABLES}NO_SOCKET", "1")
+    found = settings.read_settings(as_json()["environment"])
+    assert (found.http, found.no_socket) == ("http://100.64.0.7:8000/v1", True)
 
 
 def test_a_free_port():
