@@ -47,7 +47,7 @@ class RowText:
     ids: those of the session, which stay when it ends. length: of the text after the newest call.
     row: the row that shows it.
     endless: it went on after an id that ends texts, so such an id does not end it.
-    unreadable: some of its ids are no tokens, as in the place of a picture. It has no session, since
+    unreadable: some of its ids are no tokens, as in the place of a picture. It has no session, as
         no drafter could read it.
     """
 
