@@ -84,6 +84,7 @@ class Crowd:
         self.sessions = {}
         self.paused = set()
         self.seen = Counter()
+        self.failed = []  # sessions whose drafting failed, as often as it did
 
     def ask(self, prompt, most, draft_n=None, sources=None):
         client = len(self.asked) + 1
@@ -135,8 +136,10 @@ class Crowd:
                     self.reports[client] = end.report
                 case vev.RequestRefused(client, error):
                     raise AssertionError(error)
-                case vev.Noted(name):
+                case vev.Noted(name, fields):
                     self.seen[name] += 1
+                    if name == "drafting_failed":
+                        self.failed.append(fields["session"])
 
     def step_seconds(self, rows):
         return 5e-3 + self.row_s * (rows - 1)

@@ -206,6 +206,15 @@ def test_failed_step_ends_no_text():
     assert crowded(fails=0.05)["drafting_failed"]
 
 
+def test_session_whose_drafting_failed_is_drafted_for_no_more():
+    """Steps without it, while its client pauses, change nothing."""
+    rng = random.Random(0)
+    drafter = DraftModel(rng, n_ctx=N_CTX, n_batch=32, alpha=1.0, fails=0.3)
+    crowd = Crowd(Target(), rng, 0, 0, LocalDrafter(drafter, drafter))
+    crowd.crowd(acts=300)
+    assert len(crowd.failed) == len({*crowd.failed}) > 0
+
+
 @pytest.mark.parametrize("cells", [0, N_CTX + 8])
 def test_head_follows_each_step_of_the_target(cells):
     seen = Counter()

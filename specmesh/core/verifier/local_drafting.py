@@ -144,7 +144,6 @@ class LocalDrafting:
         self._costs = costs
         self._speculations = speculations
         self._held: dict[int, HeldText] = {}
-        self._failed: set[int] = set()  # sessions that get no more drafts
         self._planned = False  # it is decided what is drafted before the target's next step
         self._wanted: dict[int, int] = {}  # by session, drafts that are still to be made
         self._unread = UnreadRows(limits.kept_rows)  # of the target, if the drafter follows it
@@ -219,7 +218,7 @@ class LocalDrafting:
         wanted: dict[int, int] = {}
         adapting: list[VerifierSession] = []
         for session in stepping:
-            if session.id in self._failed or not self._may_draft(session):
+            if not self._may_draft(session):
                 continue
             if _begins(session):
                 continue  # the first id comes without drafts, as soon as it can
@@ -254,7 +253,7 @@ class LocalDrafting:
 
         pays: drafts were last seen to pay.
         """
-        if session.local is None or session.id in self._failed:
+        if session.local is None or session.local.failed:
             return False
         if session.state is SessionState.GENERATING and not _begins(session):
             return False
@@ -268,7 +267,9 @@ class LocalDrafting:
         Before its last id a text takes none: that must not look as if drafts did not pay.
         """
         source = session.local
-        if source is None or not session.may_draft or not session.max_drafts():
+        if source is None or source.failed:
+            return False
+        if not session.may_draft or not session.max_drafts():
             return False
         return not session.choice.has_others(source)
 
@@ -490,7 +491,7 @@ class LocalDrafting:
     ) -> list[ev.Noted]:
         """Take the drafts of a step, or the error that it failed with."""
         if isinstance(result, SpecmeshError):
-            return self._fail(step, result)
+            return self._fail(step, result, sessions)
         self._ran = True
         for row, tokens in zip(step.rows, result.tokens, strict=True):
             held = self._held[row.seq]
@@ -552,7 +553,12 @@ class LocalDrafting:
         self.read_s += read_s
         costs.record_reading(read, read_s)
 
-    def _fail(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.Noted]:
+    def _fail(
+        self,
+        step: ev.DraftStep,
+        error: SpecmeshError,
+        sessions: Mapping[int, SessionContext],
+    ) -> list[ev.Noted]:
         """Draft no more for the sessions of a step that failed, and keep nothing of it."""
         noted: list[ev.Noted] = []
         for row in step.rows:
@@ -561,7 +567,9 @@ class LocalDrafting:
             held.begin(0, 0)
             held.cells = max(held.cells, 1)
             number = row.key.number
-            self._failed.add(number)
+            context = sessions.get(number)
+            if context is not None and context.session.local is not None:
+                context.session.local.failed = True
             fields: dict[str, object] = {"session": number, "error": str(error)}
             noted.append(ev.Noted("drafting_failed", fields, "error"))
         return noted
@@ -588,7 +596,6 @@ class LocalDrafting:
             for number, part in parts:
                 rows = part.rows if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
                 self._unread.note(contexts[number].session, part.position, part.position + rows)
-        self._failed.intersection_update(contexts)
         asked = any(context.session.local is not None for context in contexts.values())
         if spent is not None and asked and not self.drafted:
             self._probe_s += PROBE_SHARE * spent

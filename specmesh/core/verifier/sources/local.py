@@ -21,6 +21,7 @@ class LocalSource:
     probing: the next drafts are not verified. They only show how many of them the target would
         have accepted.
     beside: the next drafts promise more than to follow the policy of the drafter daemon.
+    failed: a step for it failed. The session gets no more drafts of this source.
     """
 
     exact = False
@@ -33,6 +34,7 @@ class LocalSource:
         self.drafting = False
         self.probing = False
         self.beside = False
+        self.failed = False
         self._probe: list[int] = []  # drafts that the text is compared with
         self._right = 0  # how many of them it has so far
         self._prefix = context.prefix
