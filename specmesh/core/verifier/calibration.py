@@ -8,13 +8,15 @@ from specmesh.core.events import Span
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 
-WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 64, 128, 10, 11, 13, 14, 15, 20)
+WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 64, 128, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
 """Rows of the steps.
 
-The first are the widths beside which kernels change, up to a step with the most drafts. The others
-follow while there is time. With 65 and 129 rows, edits of a padded F16 target on a CPU were 4.3
-times as fast as without drafts, without these two 3.1 times (bench/edits.py). 64 and 128 rows fill
-tiles of llama.cpp's: one row more of SmolLM2 F16, after 1,000 ids, takes 20 and 9 % longer.
+The first are the widths beside which kernels change, up to a step with the most drafts. The others,
+which lie between them, follow while there is time: a slow target has none left for them.
+
+With 65 and 129 rows, edits of a padded F16 target on a CPU were 4.3 times as fast as without
+drafts, without these two 3.1 times (bench/edits.py). 64 and 128 rows fill tiles of llama.cpp's: one
+row more of SmolLM2 F16, after 1,000 ids, takes 20 and 9 % longer.
 """
 
 REPEATS = 3

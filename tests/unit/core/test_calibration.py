@@ -5,6 +5,7 @@ import pytest
 from harness.sessions import measured
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.kv_orders import KVCut
 from specmesh.core.kv_slots import KVSlots
 from specmesh.core.requests import Request
@@ -112,6 +113,17 @@ def test_slow_steps_end_it_sooner():
     idle = Idle()
     idle.rest(1.2)
     assert len(idle.steps) == 3, "one that warms up, and two that are measured"
+
+
+def test_a_slow_target_is_measured_at_the_widest_steps():
+    """Those between widths where kernels change are left out before them."""
+    limits = TargetLimits(4096, 8, frozenset({7}), max_drafts=24)
+    calibration = Calibration(limits, most=129)
+    costs = StepCosts()
+    while not calibration.over:
+        calibration.ended(costs, 0.07 + 0.006 * calibration.cells)
+    [table] = costs.tables().values()
+    assert {64, 128} <= table.keys()
 
 
 def test_a_request_in_between_is_served_next():
