@@ -43,8 +43,11 @@ log = structlog.get_logger("specmesh.vllm")
 
 _QUIET = 2.0
 """Seconds without a call after which all texts are over."""
-MOST_OPENED = 4
-"""Texts that one call opens: to take in 2,000 ids takes 0.2 ms. The others wait for the next."""
+MOST_OPENED_IDS = 8192
+"""Ids of texts after which a call opens no other: to take in 2,000 takes 0.2 ms. Others wait for
+the next call. Short texts that come together are known together: while only some of them are, the
+gate of their number decides whether a drafter reads them.
+"""
 LOCK_PATIENCE = 5e-3
 """Seconds that a call waits for the other thread, which takes microseconds: no step hangs on it."""
 MAY_WAIT = (vev.ToClient, vev.Forgotten, vev.Ran, vev.Noted)
@@ -322,9 +325,11 @@ class Drafting:
     def _open_texts(self, rows: BatchRows, now: float) -> None:
         """Open the texts of rows that have none."""
         by_row = self._texts.by_row
-        new = [index for index in range(len(rows.new)) if index not in by_row]
-        for index in new[:MOST_OPENED]:
-            by_row[index] = self._open(rows, index, now)
+        room = MOST_OPENED_IDS
+        for index in range(len(rows.new)):
+            if index not in by_row and room > 0:
+                by_row[index] = self._open(rows, index, now)
+                room -= rows.lengths[index]
 
     def _open(self, rows: BatchRows, index: int, now: float) -> RowText:
         """Open the text that a row shows."""
@@ -341,7 +346,8 @@ class Drafting:
                 unreadable=True,
             )
         known = tuple(shown.tolist())
-        self._keep(self._core.handle(followed(self._opened, known), now))
+        opening = followed(self._opened, known, sharing=len(rows.new))
+        self._keep(self._core.handle(opening, now))
         session = self._core.sessions()[-1]
         text = RowText(
             number=self._opened, session=session, ids=session.prefix.ids, length=length, row=index

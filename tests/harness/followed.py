@@ -57,7 +57,7 @@ class FollowedTexts:
         limits = TargetLimits(
             2048, N_VOCAB, frozenset(), max_drafts=model.guesses, max_copied=model.drafts
         )
-        target = Target(
+        target = self.target = Target(
             limits=limits,
             costs=StepCosts(),
             slots=TargetsOwnMemory(rows),

@@ -5,7 +5,7 @@ from harness.followed import END, N_VOCAB, FollowedTexts, checked, server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.vllm.drafting import MOST_OPENED
+from specmesh.core.draft_sources import REMOTE
 from specmesh.wire import messages as m
 
 PROMPTS = st.lists(st.integers(1, 97), min_size=1, max_size=60)
@@ -88,7 +88,7 @@ def test_ids_that_are_no_tokens_are_not_sent():
     """They stand for a picture. However many such texts there are, another one has drafts."""
     texts = FollowedTexts()
     vllm = server(texts)
-    for number in range(2 * MOST_OPENED):
+    for number in range(8):
         vllm.ask([number, N_VOCAB if number % 2 else -1, 3], 100, ignore_eos=True)
     for _ in range(5):
         vllm.step()
@@ -96,6 +96,32 @@ def test_ids_that_are_no_tokens_are_not_sent():
     vllm.ask([1, 2, 3], 60, ignore_eos=True)
     vllm.run()
     assert vllm.accepted >= 0.9 * vllm.drafted > 30
+
+
+def test_no_drafter_reads_texts_that_come_together_and_are_too_many():
+    """While only some of them were known the gate of their number would have let it read these."""
+    texts = FollowedTexts()
+    gate = texts.target.speculations.of(REMOTE, 7).gate
+    gate.open = False
+    gate.verdict = False
+    vllm = server(texts)
+    for number in range(7):
+        vllm.ask([number + 1, 5, 7], 40, ignore_eos=True)
+    vllm.step()
+    assert len(texts.core.sessions()) == 7
+    assert texts.texts == {}
+
+
+def test_a_call_takes_in_a_few_long_texts_only():
+    texts = FollowedTexts()
+    vllm = server(texts)
+    for number in range(7):
+        vllm.ask([number + 1] * 1900, 40, ignore_eos=True)
+    vllm.step()
+    opened = len(texts.core.sessions())
+    vllm.step()
+    assert opened == 5
+    assert len(texts.core.sessions()) == 7
 
 
 def test_a_request_that_ignores_ends_is_begun_anew_once():

@@ -56,6 +56,7 @@ class Opening:
     key: proved by that drafter; may be empty.
     tenant: for whom the session counts.
     account: that asks, if it is known here: an API key, or a user of this machine.
+    sharing: texts that will share its steps, if more are known than run and wait here.
     """
 
     client: int
@@ -68,6 +69,7 @@ class Opening:
     key: str = ""
     tenant: Tenant = ()
     account: Account | None = None
+    sharing: int = 0
 
 
 class FromDrafter(NamedTuple):

@@ -25,10 +25,13 @@ FOLLOWED = SessionParams(SamplingParams(), LARGEST_MAX_TOKENS)
 """Parameters of a text of which only the ids are known."""
 
 
-def followed(client: int, ids: tuple[int, ...]) -> vev.Opening:
-    """Return the event that opens a text; client: its number. ids: all that are known."""
+def followed(client: int, ids: tuple[int, ...], *, sharing: int = 1) -> vev.Opening:
+    """Return the event that opens a text.
+
+    client: its number. ids: all that are known. sharing: texts that share its steps.
+    """
     request = Request(None, ids, FOLLOWED)
-    return vev.Opening(client=client, request=request, ids=ids, n_prompt=len(ids))
+    return vev.Opening(client=client, request=request, ids=ids, n_prompt=len(ids), sharing=sharing)
 
 
 class _Choice(NamedTuple):

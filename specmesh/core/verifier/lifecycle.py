@@ -172,7 +172,8 @@ class SessionLifecycle:
             guest=guest,
         )
         self.running[context.id] = context
-        self.drafters.share(self._waiting.sharing(len(self.running)))
+        sharing = self._waiting.sharing(len(self.running))
+        self.drafters.share(max(sharing, opening.sharing))
         self._outbox.append(context.opened(opening.request.label))
         self._hand_over(context, opening, now)
         if session.finished is not None:
