@@ -32,11 +32,13 @@ class StepCosts:
     costs of its known widths, since each row reads the context.
 
     pause: mean seconds between two steps.
+    lost_advance: measurements in advance were thrown away, and none were made since.
     """
 
     def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self.pause = 0.0
+        self.lost_advance = False
         self._extra: dict[int, dict[int, float]] = {}
         """By bucket: what each known width costs more than with the shorter context."""
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until news
@@ -63,6 +65,7 @@ class StepCosts:
         """
         if self._undrafted is None:
             self._undrafted = StepCosts(self.curves)
+            self._undrafted.lost_advance = self.lost_advance
             self.curves = {}
         self._slower = None
         self._most_slower = most_slower
@@ -72,6 +75,7 @@ class StepCosts:
         if self._undrafted is not None:
             # The measurements beside a drafter go: they are of a load that is over.
             self.curves = self._undrafted.curves
+            self.lost_advance = self._undrafted.lost_advance
             self._undrafted = None
             self._extra.clear()
             self._expected.clear()
@@ -115,6 +119,7 @@ class StepCosts:
         if bucket not in self.curves:
             self.curves[bucket] = _Curve()
         self.curves[bucket].record_in_advance(rows, seconds)
+        self.lost_advance = False
         self._slower = None
         self._extra.clear()
         self._expected.clear()
@@ -132,6 +137,7 @@ class StepCosts:
 
     def _forget_advance(self) -> None:
         """Keep the steps of texts only; a context without any has no curve."""
+        self.lost_advance = True
         shortest = self.curves[_bucket(0)]
         shortest.forget_advance()
         if not shortest.medians:

@@ -22,6 +22,11 @@ row more of SmolLM2 F16, after 1,000 ids, takes 20 and 9 % longer.
 REPEATS = 3
 BUDGET = 2.0  # seconds of measured steps after which no other begins
 QUIET = 0.5  # seconds without a session before the first step: a request at once waits for none
+AGAIN_S = 60.0
+"""Seconds until all steps are run again, if what they had shown was thrown away.
+
+Else a target whose host was busy at first would never learn where its kernels change.
+"""
 
 
 class Calibration:
@@ -40,14 +45,26 @@ class Calibration:
         """
         wanted: Sequence[int] = WIDTHS if limits.width is None else (limits.width,)
         most = min(most, limits.n_ctx - held)
-        widths = [rows for rows in wanted if rows <= most]
-        # The first step of all warms caches up and is not typical.
-        self._left = deque(widths[:1] + widths * REPEATS)
-        self._warm = False
+        self._widths = [rows for rows in wanted if rows <= most]
         self._held = held
         self._ids: tuple[int, ...] = ()  # that the sequence of the next step holds
+        self._not_before = 0.0
+        self._failed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have all steps before it."""
+        # The first step of all warms caches up and is not typical.
+        self._left = deque(self._widths[:1] + self._widths * REPEATS)
+        self._warm = False
         self._spent = 0.0
         self._rests_since: float | None = None
+
+    def repeat(self, now: float) -> None:
+        """Run all steps again after AGAIN_S, unless one has failed."""
+        if not self._failed:
+            self._begin()
+            self._not_before = now + AGAIN_S
 
     @property
     def over(self) -> bool:
@@ -79,7 +96,7 @@ class Calibration:
         """Return when the next step may begin, if the target has nothing to do until then."""
         if self._rests_since is None:
             self._rests_since = now
-        return self._rests_since + QUIET
+        return max(self._rests_since + QUIET, self._not_before)
 
     def spans(self, seq: int) -> tuple[Span, ...]:
         """Return the next step, on an empty sequence or the one of the step before."""
@@ -102,4 +119,5 @@ class Calibration:
 
     def end(self) -> None:
         """Begin no other step: one has failed."""
+        self._failed = True
         self._left.clear()

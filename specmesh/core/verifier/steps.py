@@ -160,6 +160,10 @@ class TargetSteps:
         calibration = self._calibration
         if calibration is None:
             return ev.Wait(until)
+        if calibration.over and self._target.costs.undrafted.lost_advance:
+            calibration.repeat(now)
+        if calibration.over:
+            return ev.Wait(until)
         slots = self._target.slots
         seq = None
         if not self._lifecycle.running:
@@ -265,8 +269,6 @@ class TargetSteps:
         else:
             # A session that comes before the next step may get the sequence, and has to empty it.
             slots.release(span.seq, KVContents(span.ids, len(span.ids)))
-        if calibration.over:
-            self._calibration = None
 
     def _take(self, step: _EndedStep, result: Sequence[ev.Rows]) -> None:
         """Give each session its rows, then let gates and drafter pool learn from the whole step."""

@@ -12,7 +12,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import events as vev
-from specmesh.core.verifier.calibration import Calibration
+from specmesh.core.verifier.calibration import AGAIN_S, Calibration
 from specmesh.core.verifier.core import VerifierCore
 from specmesh.core.verifier.target import Target
 from specmesh.errors import EngineError
@@ -237,3 +237,26 @@ def test_reproducible_steps_have_one_width():
     idle = Idle(width=2)
     idle.rest(0.01)
     assert {len(step.spans[0].ids) for step in idle.steps} == {2}
+
+
+def test_what_was_thrown_away_is_measured_again_later():
+    """A verifier may be measured while its host boots. Steps of texts show that."""
+    idle = Idle()
+    idle.rest(0.1)
+    idle.steps.clear()
+    for _ in range(3):
+        idle.costs.record(1, 0.01)
+    assert idle.core.next_step(idle.now) == ev.Wait(idle.now + AGAIN_S)
+    idle.rest(0.01)
+    [table] = idle.costs.tables().values()
+    assert table[MOST - 1] == pytest.approx(0.01)
+
+
+def test_a_failure_is_not_tried_again():
+    idle = Idle()
+    while idle.step(0.1, EngineError("no") if len(idle.steps) == 4 else None):
+        pass
+    for _ in range(3):
+        idle.costs.record(1, 0.01)
+    assert idle.costs.lost_advance
+    assert idle.step() is None
