@@ -72,9 +72,10 @@ def turn_of(number: int, result: str) -> str:
 
 def run_loop(
     contenders: Contenders, engine: LlamaVerifier, turns: int, tokens: int
-) -> tuple[Turns, int]:
-    """Have all contenders do all turns; return their answers, and the ids of the last prompt."""
+) -> tuple[Turns, list[Text]]:
+    """Have all contenders do all turns; return their answers, and the text of each turn."""
     found: Turns = defaultdict(list)
+    texts: list[Text] = []
     encode = engine.tokenizer.encode
     ids = encode(f"User: {TASK}")
     names = list(contenders)
@@ -84,27 +85,29 @@ def run_loop(
         first = number % len(names)
         rotated = names[first:] + names[:first]
         order = {name: contenders[name] for name in rotated}
-        for name, answers in take_turns(order, [Text(ids, tokens)], noted).items():
+        texts.append(Text(ids, tokens))
+        for name, answers in take_turns(order, texts[-1:], noted).items():
             found[name] += answers
         ids = ids + found[names[0]][-1].ids
-    return found, len(ids)
+    return found, texts
 
 
-def measured(args: argparse.Namespace, model: str) -> tuple[Turns, int]:
-    """Return all contenders' answers, and the length of the longest prompt."""
+def measured(args: argparse.Namespace, model: str) -> tuple[Turns, list[Text]]:
+    """Return all contenders' answers, and the text of each of them."""
     setting = Setting(model, args.threads, args.ctx, slots=1)
     types = chosen(args.types, TYPES)
     turns: Turns = defaultdict(list)
-    longest = 0
+    texts: list[Text] = []
     with referee(model, args.ctx) as engine:
         for _ in range(args.repeats):
             with tempfile.TemporaryDirectory() as name:
                 place = Place(setting, Path(name))
                 with contending(place, args, types) as contenders:
-                    answers, longest = run_loop(contenders, engine, args.turns, args.tokens)
+                    answers, asked = run_loop(contenders, engine, args.turns, args.tokens)
+                texts += asked
                 for contender, each in answers.items():
                     turns[contender] += each
-    return turns, longest
+    return turns, texts
 
 
 def main() -> None:
@@ -118,8 +121,9 @@ def main() -> None:
     args = parser.parse_args()
     logs.configure("error")
     for model in args.models.split(","):
-        turns, longest = measured(args, model)
-        table = rows(turns)
+        turns, texts = measured(args, model)
+        table = rows(turns, texts, model)
+        longest = len(texts[-1].ids) + args.tokens
         if args.json:
             print(json.dumps({"model": model, "longest": longest, "rows": table}))
             continue

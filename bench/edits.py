@@ -137,7 +137,7 @@ def main() -> None:
     for model in args.models.split(","):
         texts, predictions = texts_of(model, found, args.tokens)
         turns, parts = measured(args, model, texts, predictions)
-        table = rows(turns)
+        table = rows(turns, texts, model)
         if args.json:
             print(json.dumps({"model": model, "shared": parts, "rows": table}))
             continue

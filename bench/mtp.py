@@ -152,7 +152,7 @@ def main() -> None:
         types = types_of(numbers(args.n_max))
         found |= stack.enter_context(their_ways(place, args.llama_server, types))
         warm_up(found)
-        table = rows(take_turns(found, texts, noted))
+        table = rows(take_turns(found, texts, noted), texts, str(target))
     if args.json:
         print(json.dumps(table))
     else:

@@ -47,14 +47,19 @@ def prompts() -> dict[str, str]:
     return {each["name"]: each["text"] for each in table["prompt"]}
 
 
-def measured(args: argparse.Namespace, model: str) -> Turns:
-    """Return all contenders' answers."""
-    setting = Setting(model, args.threads, args.ctx, slots=1)
-    types = chosen(args.types, types_of(args.drafter, args.threads))
+def texts_of(model: str, tokens: int) -> list[Text]:
+    """Return the prompts as texts of a model's ids."""
     texts: list[Text] = []
     with referee(model) as engine:
         for prompt in prompts().values():
-            texts.append(Text(engine.tokenizer.encode(prompt), args.tokens))
+            texts.append(Text(engine.tokenizer.encode(prompt), tokens))
+    return texts
+
+
+def measured(args: argparse.Namespace, model: str, texts: list[Text]) -> Turns:
+    """Return all contenders' answers."""
+    setting = Setting(model, args.threads, args.ctx, slots=1)
+    types = chosen(args.types, types_of(args.drafter, args.threads))
     return answers_of(args, setting, types, texts)
 
 
@@ -77,8 +82,9 @@ def main() -> None:
     args = parser.parse_args()
     logs.configure("error")
     for model in args.models.split(","):
-        turns = measured(args, model)
-        table = rows(turns)
+        texts = texts_of(model, args.tokens)
+        turns = measured(args, model, texts)
+        table = rows(turns, texts, model)
         single = acceptance(turns)
         if args.json:
             print(json.dumps({"model": model, "acceptance": single, "rows": table}))

@@ -3,8 +3,13 @@
 For bench/edits.py, bench/agent_loop.py and bench/prose.py. All are asked by the same client, with
 the same ids, one after the other in an order that rotates; texts are greedy. `ratio` is the median
 over texts of a contender's tokens per second over those of `none`, on the same text, measured by
-the clock from the first token on. `cpu` is the same of the processor time of the server, which a
-busy machine changes less; the prompt is read before, and is no part of either.
+the clock from the request on. `cpu` is the same of the processor time of the server, which a busy
+machine changes less; the prompt is read before, and is no part of either. `same text` counts texts
+with the ids of `none`, `near ties` those among the others that part where the target's first two
+choices are closer than its kernels' rounding (bench/referee.py).
+
+A verifier of ours has measured its steps before the next server starts, as one that has run for a
+while.
 """
 
 import argparse
@@ -12,6 +17,7 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +28,7 @@ from statistics import median
 from beside import Answer, Json, Server, Setting, ask, ours, theirs
 from command_line import Options
 from live import command, free_port, is_drafted, running, until
+from referee import near_tie, referee
 
 from specmesh.bench.texts import ratio
 from specmesh.client import Client
@@ -79,6 +86,9 @@ class Contender:
         return ask(self.server, text.ids, text.tokens, fields)
 
 
+CALIBRATED_S = 2.0
+"""Seconds after which a verifier that has measured no other width has measured all."""
+
 Contenders = dict[str, Contender]
 Turns = dict[str, list[Answer]]
 
@@ -109,6 +119,18 @@ class Place:
     folder: Path
 
 
+def calibrate(server: Server) -> None:
+    """Wait until a verifier of ours has measured its steps, which other servers would disturb."""
+    client = Client(f"http://127.0.0.1:{server.port}")
+    before: object = None
+    while True:
+        time.sleep(CALIBRATED_S)
+        found = client.stats().get("steps_ms")
+        if found and found == before:
+            return
+        before = found
+
+
 @contextmanager
 def our_ways(place: Place, sets: Sequence[str], *, predicts: bool = False) -> Iterator[Contenders]:
     """Run a verifier with no options, and one with each of the sets.
@@ -119,6 +141,7 @@ def our_ways(place: Place, sets: Sequence[str], *, predicts: bool = False) -> It
     found: Contenders = {}
     with ExitStack() as stack:
         server, _ = stack.enter_context(ours(place.setting, place.folder))
+        calibrate(server)
         found[NONE] = Contender(server, {"draft_n": 0})
         found["suffix"] = Contender(server, {"draft_n": "auto"})
         if predicts:
@@ -127,6 +150,7 @@ def our_ways(place: Place, sets: Sequence[str], *, predicts: bool = False) -> It
             name, _, words = each.partition("=")
             more = shlex.split(words)
             server, _ = stack.enter_context(ours(place.setting, place.folder, more))
+            calibrate(server)
             found[name] = Contender(server, {"draft_n": "auto"}, predicts=predicts)
         yield found
 
@@ -241,10 +265,14 @@ def warm_up(contenders: Contenders) -> None:
         ask(contender.server, ids, 16, contender.fields)
 
 
-def rows(turns: Turns) -> list[Json]:
-    """Return a row for each contender, beside `none` or what comes first."""
+def rows(turns: Turns, texts: Sequence[Text], model: str) -> list[Json]:
+    """Return a row for each contender, beside `none` or what comes first.
+
+    texts: that were answered, as often as each has answers. model: that judges those that differ.
+    """
     first = NONE if NONE in turns else next(iter(turns))
     base = turns[first]
+    ties = near_ties(turns, base, texts, model)
     found: list[Json] = []
     for name, answers in turns.items():
         rates: list[float] = []
@@ -268,8 +296,30 @@ def rows(turns: Turns) -> list[Json]:
             "acceptance": ratio(accepted, drafted, 3),
             "drafts/token": ratio(drafted, tokens, 2),
             "same text": f"{same}/{len(answers)}",
+            "near ties": ties[name],
         }
         found.append(row)
+    return found
+
+
+def near_ties(
+    turns: Turns, base: Sequence[Answer], texts: Sequence[Text], model: str
+) -> dict[str, int]:
+    """Return by contender how many texts part at a near tie from those that `base` has."""
+    differing: list[tuple[str, list[int], Answer, Answer]] = []
+    n_ctx = 0
+    for name, answers in turns.items():
+        for number, (one, other) in enumerate(zip(answers, base, strict=True)):
+            if one.ids == other.ids:
+                continue
+            prompt = texts[number % len(texts)].ids
+            differing.append((name, prompt, one, other))
+            n_ctx = max(n_ctx, len(prompt) + len(other.ids))
+    found = dict.fromkeys(turns, 0)
+    if differing:
+        with referee(model, n_ctx) as engine:
+            for name, prompt, one, other in differing:
+                found[name] += near_tie(engine, prompt, other.ids, one.ids)
     return found
 
 
