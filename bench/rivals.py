@@ -268,7 +268,8 @@ def warm_up(contenders: Contenders) -> None:
 def rows(turns: Turns, texts: Sequence[Text], model: str) -> list[Json]:
     """Return a row for each contender, beside `none` or what comes first.
 
-    texts: that were answered, as often as each has answers. model: that judges those that differ.
+    texts: that each contender has answered, perhaps several times over.
+    model: of the target, which judges the answers that differ.
     """
     first = NONE if NONE in turns else next(iter(turns))
     base = turns[first]

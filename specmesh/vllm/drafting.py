@@ -44,9 +44,10 @@ log = structlog.get_logger("specmesh.vllm")
 _QUIET = 2.0
 """Seconds without a call after which all texts are over."""
 MOST_OPENED_IDS = 8192
-"""Ids of texts after which a call opens no other: to take in 2,000 takes 0.2 ms. Others wait for
-the next call. Short texts that come together are known together: while only some of them are, the
-gate of their number decides whether a drafter reads them.
+"""Ids after which a call opens no other text: to take in 2,000 takes 0.2 ms.
+
+The other texts wait for the next call. It is a number of ids, not of texts, so that short texts
+which come together are opened together. Their number says which gate governs them.
 """
 LOCK_PATIENCE = 5e-3
 """Seconds that a call waits for the other thread, which takes microseconds: no step hangs on it."""

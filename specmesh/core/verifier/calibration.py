@@ -53,7 +53,7 @@ class Calibration:
         self._begin()
 
     def _begin(self) -> None:
-        """Have all steps before it."""
+        """Plan all steps, from the first one on."""
         # The first step of all warms caches up and is not typical.
         self._left = deque(self._widths[:1] + self._widths * REPEATS)
         self._warm = False
